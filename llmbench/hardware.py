@@ -136,8 +136,8 @@ def git_record() -> GitRecord:
     status = _output_of("git", "status", "--porcelain", "--untracked-files=no")
     return GitRecord(commit=commit or None, dirty=bool(status) if status is not None else None)
 
-# %% ../nbs/05_hardware.ipynb #b4132ea6
-_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_", "OMP_", "MKL_NUM", "CUDA_VISIBLE", "HIP_VISIBLE", "PYTORCH_", "DS_ACC")
+# %% ../nbs/05_hardware.ipynb #9d6c39fd
+_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_", "OMP_", "GOMP_", "MKL_NUM", "CUDA_VISIBLE", "HIP_VISIBLE", "PYTORCH_", "DS_ACC")
 _SECRET = re.compile(r"token|secret|key|passw", re.IGNORECASE)
 
 

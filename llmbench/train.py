@@ -143,19 +143,20 @@ def _save_config(strategy: Any, ranks: mesh.Ranks, out: Path) -> None:
     if config is not None and ranks.is_main:
         write_json_atomic(out / "deepspeed.json", config)
 
-# %% ../nbs/28_train.ipynb #8d871617
+# %% ../nbs/28_train.ipynb #5c2ddbb3
 def run_rank(spec: RunSpec, out: Path, name: str, attempt: int) -> tuple[Status, RunFile | None]:
     "Train this process's rank of a run into `out`; the status, and on rank 0 the run file, which is written."
     rank_log = RankLog(out, int(os.environ.get("RANK", 0)))
     rank_log.write("start", **start_facts(spec, name, attempt))
     if "RANK" in os.environ:
-        on_terminate(lambda: _fail(rank_log, out, Status.crash, "ended by the launcher (SIGTERM)"))
+        on_terminate(lambda: _fail(rank_log, out, Status.crash, "ended by the launcher (SIGTERM)", by_launcher=True))
     try:
         gathered = train_rank(spec, out, rank_log)
     except BaseException as e:  # noqa: BLE001 (every way to fail becomes a row; the cause is in it)
         status, reason = classify(e)
-        log.error("rank %d: %s", rank, reason, exc_info=status == Status.crash)
-        return status, _fail(rank_log, out, status, reason)
+        run = _fail(rank_log, out, status, reason)
+        log.error("rank %d: %s", rank_log.rank, reason, exc_info=status == Status.crash)
+        return status, run
     if gathered is None:
         return Status(rank_log.rows[-1]["status"]), None
     run = assemble(gathered)
@@ -163,11 +164,11 @@ def run_rank(spec: RunSpec, out: Path, name: str, attempt: int) -> tuple[Status,
     return run.status, run
 
 
-def _fail(rank_log: RankLog, out: Path, status: Status, reason: str) -> RunFile | None:
+def _fail(rank_log: RankLog, out: Path, status: Status, reason: str, **more: Any) -> RunFile | None:
     "The last line of a rank that fails; rank 0 writes the run file from what all ranks of this host have said."
     if rank_log.rows[-1]["kind"] == "end":
         return None  # its work was done when the signal came
-    rank_log.write("end", status=status, reason=reason, time=utc_now())
+    rank_log.write("end", status=status, reason=reason, time=utc_now(), **more)
     if rank_log.rank:
         return None
     run = assemble(read_ranks(out))
