@@ -1,0 +1,89 @@
+"The command line as people and scripts meet it: speed, pipes, exit codes, one line for a mistake."
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from llmbench.cli import VERBS
+from llmbench.spec import load_run, resolve_run
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def llmbench(*arguments, **options):
+    command = [sys.executable, "-m", "llmbench.cli", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, **options)
+
+
+def modules_after(*arguments):
+    "Names of the modules that a command has imported when it is done."
+    code = f"import sys; from llmbench.cli import main; main({list(arguments)!r}); sys.stderr.write(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return set(done.stderr.split())
+
+
+def test_help_imports_nothing_heavy():
+    code = "import sys\nfrom llmbench.cli import main\ntry: main(['--help'])\nexcept SystemExit: sys.stderr.write(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    heavy = {"torch", "duckdb", "altair", "papermill", "pydantic", "yaml", "numpy", "tqdm"}
+    assert not heavy & set(done.stderr.split()), "--help answers at once because it imports nothing"
+    assert "exit codes: 0 done" in done.stdout
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_shows_one_real_use(verb):
+    done = llmbench(verb, "--help")
+    assert done.returncode == 0 and f"example:\n  llmbench {verb}" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [("show", "params/cpu/ddp.yaml"), ("doctor",), ("schema",)])
+def test_no_verb_that_only_looks_imports_torch(arguments):
+    assert not {"torch", "deepspeed"} & modules_after(*arguments)
+
+
+def test_what_show_prints_is_a_parameter_file_again():
+    for file in sorted((ROOT / "params" / "cpu").glob("*.yaml")):
+        shown = llmbench("show", str(file))
+        assert shown.returncode == 0 and shown.stderr == ""
+        assert resolve_run(yaml.safe_load(shown.stdout)) == load_run(file)
+
+
+def test_every_study_resolves():
+    for file in sorted((ROOT / "params" / "studies").glob("*.yaml")):
+        shown = llmbench("show", str(file))
+        assert shown.returncode == 0, shown.stderr
+        assert shown.stdout.startswith(f"{file.stem}: "), "a study is named after its file"
+
+
+def test_schema_is_json():
+    assert json.loads(llmbench("schema").stdout)["$id"] == "llmbench.run/1"
+
+
+def test_a_closed_pipe_is_no_error():
+    shell = f"{sys.executable} -m llmbench.cli schema | head -1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", shell], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "{\n" and done.stderr == ""
+
+
+def test_a_traceback_only_on_request():
+    import os
+
+    plain = llmbench("show", "nowhere.yaml")
+    debug = llmbench("show", "nowhere.yaml", env=os.environ | {"LLMBENCH_DEBUG": "1"})
+    assert plain.returncode == debug.returncode == 2
+    assert plain.stderr.count("\n") == 1 and "Traceback" in debug.stderr
+
+
+def test_doctor_names_every_strategy():
+    done = llmbench("doctor")
+    assert all(f" {name} " in done.stdout for name in ("single", "ddp", "fsdp", "zero1", "zero2", "zero3"))
+
+
+def test_wrong_arguments_are_one_line():
+    for arguments in (["shwo", "x"], ["show"], ["run", "params/cpu/ddp.yaml", "--frce"], []):
+        done = llmbench(*arguments)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == "", done.stderr

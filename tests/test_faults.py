@@ -1,0 +1,101 @@
+"""Runs that fail: each ends as the right status, soon, with every step that was measured before."""
+
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from llmbench.launchers.local import run_local
+from llmbench.spec import resolve_run
+
+REQUEST = {
+    "study": "faults", "model": "gpt-tiny", "strategy": "ddp", "world_size": 2, "seq_len": 128,
+    "batch": {"micro": 20, "accum": 1}, "steps": 200, "warmup_steps": 2, "timeouts": {"run_s": 120, "collective_s": 20},
+}  # fmt: skip
+DEADLINE_S = 60
+
+
+def rank_process(out: Path, rank: int) -> int:
+    """Process id of a rank that trains into `out`."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (entry / "environ").read_bytes().split(b"\0")
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"RANK={rank}".encode() in variables and b"llmbench.train" in command and str(out).encode() in command:
+            return int(entry.name)
+    raise LookupError(f"no process of rank {rank}")
+
+
+def at_step(number, act):
+    """An on_step callback that does something once, when a step is reached."""
+    reached = {}
+
+    def on_step(row):
+        if row["step"] >= number and not reached:
+            reached["at"] = time.monotonic()
+            act()
+
+    on_step.reached = reached
+    return on_step
+
+
+def test_a_rank_killed_at_step_10_is_a_crash_with_its_steps(tmp_path):
+    on_step = at_step(9, lambda: os.kill(rank_process(tmp_path, 1), signal.SIGKILL))
+    run = run_local(resolve_run(REQUEST), tmp_path, on_step=on_step)
+    assert time.monotonic() - on_step.reached["at"] < DEADLINE_S
+    assert run.status == "crash" and "rank 1" in run.reason, run.reason
+    measured = [t for t in run.steps.time_s if t is not None]
+    assert 10 <= len(measured) < 200 and all(run.steps.loss[: len(measured)])
+
+
+def test_memory_that_runs_out_is_an_oom_with_its_steps(tmp_path):
+    """The address space of a running rank is closed at step 5: the next large tensor cannot be allocated."""
+
+    def close_address_space():
+        pid = rank_process(tmp_path, 0)
+        resource.prlimit(pid, resource.RLIMIT_AS, (2**20, 2**20))
+
+    on_step = at_step(5, close_address_space)
+    run = run_local(resolve_run(REQUEST), tmp_path, on_step=on_step)
+    assert time.monotonic() - on_step.reached["at"] < DEADLINE_S
+    assert run.status == "oom", (run.status, run.reason)
+    assert len([t for t in run.steps.time_s if t is not None]) >= 6
+
+
+def test_a_loss_that_is_no_number_is_diverged_with_its_steps(tmp_path):
+    """Adam moves each weight by about the rate; a rate that rises to 1e12 takes some steps to overflow."""
+    wild = REQUEST | {"optimizer": {"lr": 1e12, "lr_warmup_steps": 100, "clip_norm": None}, "batch": {"micro": 2, "accum": 1}}
+    started = time.monotonic()
+    run = run_local(resolve_run(wild), tmp_path)
+    assert time.monotonic() - started < DEADLINE_S
+    assert run.status == "diverged" and "gradient norm" in run.reason
+    assert run.steps.loss[0] is not None and run.steps.grad_norm[-1] is None and len(run.steps.step) < 200
+
+
+def test_a_run_past_its_deadline_is_a_timeout_with_its_steps(tmp_path):
+    late = REQUEST | {"steps": 100_000, "batch": {"micro": 2, "accum": 1}, "timeouts": {"run_s": 15, "collective_s": 20}}
+    run = run_local(resolve_run(late), tmp_path)
+    assert run.status == "timeout" and "15 s" in run.reason
+    assert len(run.steps.time_s) > 0
+
+
+@pytest.mark.slow
+def test_a_frozen_rank_is_noticed_by_the_collective_deadline(tmp_path):
+    """SIGSTOP: the process is there, and never answers."""
+    pids = []
+
+    def freeze():
+        pids.append(rank_process(tmp_path, 1))
+        os.kill(pids[0], signal.SIGSTOP)
+
+    on_step = at_step(3, freeze)
+    run = run_local(resolve_run(REQUEST), tmp_path, on_step=on_step)
+    assert time.monotonic() - on_step.reached["at"] < 20 + DEADLINE_S
+    assert run.status in ("timeout", "crash"), run.reason
+    assert len([t for t in run.steps.time_s if t is not None]) >= 4
+    assert not Path(f"/proc/{pids[0]}").exists(), "a frozen process was left behind"

@@ -1,0 +1,60 @@
+"""A benchmark that does not train is not a benchmark: every strategy follows the single process, step by step."""
+
+import pytest
+
+from llmbench.core import test_near
+from llmbench.fairness import loss_parity
+from llmbench.launchers.local import run_local
+from llmbench.spec import resolve_run
+
+STEPS = 20
+REQUEST = {
+    "study": "parity", "seq_len": 64, "batch": {"micro": 2, "global_tokens": 512}, "steps": STEPS, "warmup_steps": 2,
+    "optimizer": {"lr": 1.0e-3, "weight_decay": 0.01, "lr_warmup_steps": 5}, "data": {"kind": "text"},
+}  # fmt: skip
+SHARDED = ("ddp", "fsdp", "zero1", "zero2", "zero3")
+# float32 is shared work in another order; bfloat16 rounds to three digits, and other roundings follow from another order
+TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Runs by strategy, model and precision, each trained once."""
+    done = {}
+
+    def run(strategy, model, precision):
+        key = (strategy, model, precision)
+        if key not in done:
+            world_size = 1 if strategy == "single" else 2
+            spec = resolve_run(REQUEST | dict(strategy=strategy, world_size=world_size, model=model, precision=precision))
+            done[key] = run_local(spec, tmp_path_factory.mktemp("-".join(key)))
+            assert done[key].status == "ok", done[key].reason
+        return done[key]
+
+    return run
+
+
+@pytest.mark.parametrize("strategy", SHARDED)
+@pytest.mark.parametrize(
+    ("model", "precision"),
+    [("gpt-tiny", "fp32"), pytest.param("llama-tiny", "fp32", marks=pytest.mark.slow), ("llama-tiny", "bf16")],
+)
+def test_two_ranks_follow_the_single_process(trained, strategy, model, precision):
+    reference, run = trained("single", model, precision), trained(strategy, model, precision)
+    assert run.spec.data.fingerprint == reference.spec.data.fingerprint, "they saw other tokens"
+    assert len(run.steps.loss) == len(reference.steps.loss) == STEPS
+    worst = test_near(run.steps.loss, reference.steps.loss, rel=TOLERANCE[precision])
+    if precision == "fp32":
+        test_near(run.steps.grad_norm, reference.steps.grad_norm, rel=1e-3)
+    assert run.steps.loss[-1] < 0.75 * run.steps.loss[0], "it does not learn"
+    assert run.steps.tokens == reference.steps.tokens == [512] * STEPS
+    assert loss_parity(run, reference) == pytest.approx(worst)
+
+
+def test_world_size_1_works_for_every_strategy(trained, tmp_path):
+    reference = trained("single", "gpt-tiny", "fp32")
+    for strategy in SHARDED:
+        spec = resolve_run(REQUEST | dict(strategy=strategy, world_size=1, model="gpt-tiny"))
+        run = run_local(spec, tmp_path / strategy)
+        assert run.status == "ok", run.reason
+        test_near(run.steps.loss, reference.steps.loss, rel=1e-5)
