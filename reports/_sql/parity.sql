@@ -1,0 +1,26 @@
+-- Relative difference of the loss to the first single process of the same comparison group, per step;
+-- the largest over all finished repeats, so that no repeat can hide.
+WITH members AS (
+    SELECT strategy, world_size, name, spec_hash, unnest(run_ids) AS run_id
+    FROM groups
+    WHERE study = $study
+), losses AS (
+    SELECT m.*, r.comparison_group, r.started_at, s.step, max(s.loss) AS loss
+    FROM members m JOIN runs r USING (run_id) JOIN steps s USING (run_id)
+    WHERE r.status = 'ok' AND s.loss IS NOT NULL
+    GROUP BY ALL
+), reference AS (
+    SELECT comparison_group, step, min_by(loss, (started_at, run_id)) AS loss
+    FROM losses
+    WHERE strategy = 'single'
+    GROUP BY comparison_group, step
+), compared AS (
+    SELECT l.strategy, l.world_size, l.name, l.spec_hash, l.step, max(abs(l.loss - f.loss) / f.loss) AS difference
+    FROM losses l JOIN reference f USING (comparison_group, step)
+    WHERE l.strategy <> 'single'
+    GROUP BY ALL
+)
+SELECT *
+FROM compared
+WHERE step % greatest(1, (SELECT max(step) FROM compared) // 200) = 0
+ORDER BY world_size, strategy, name, spec_hash, step;

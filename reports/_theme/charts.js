@@ -1,0 +1,144 @@
+// The part of assets/charts.js that is ours: finds the charts of a page and draws them in its
+// colours and width. llmbench.site puts the Vega bundle before it, which defines LLMBENCH_VEGA_EMBED.
+(function () {
+  if (window.LLMBENCH_CHARTS) return;
+  const charts = (window.LLMBENCH_CHARTS = {});
+  const quartoDark = () => document.body.classList.contains("quarto-dark");
+  const isDark = () => document.documentElement.dataset.theme === "dark" || quartoDark();
+
+  function merge(base, over) {
+    const result = { ...(base || {}) };
+    for (const [key, value] of Object.entries(over)) {
+      const nested = value && typeof value === "object" && !Array.isArray(value);
+      result[key] = nested ? merge(result[key], value) : value;
+    }
+    return result;
+  }
+
+  function pageConfig(single) {
+    const style = getComputedStyle(document.body);
+    const colour = (name, fallback) => style.getPropertyValue(name).trim() || fallback;
+    const ink = colour("--ink", "#1b2430");
+    const muted = colour("--muted", "#55606e");
+    const line = colour("--line", "#dfe4ea");
+    const font = style.fontFamily;
+    // About one tick for 90 pixels: the default of one for 40 lets long numbers touch.
+    const ticks = { tickCount: { expr: "max(3, round(width / 90))" } };
+    return {
+      background: "transparent",
+      font,
+      view: { stroke: "transparent" },
+      axis: { labelColor: muted, titleColor: ink, gridColor: line, domainColor: muted, tickColor: muted,
+              labelFont: font, titleFont: font, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 600,
+              titlePadding: 8, labelSeparation: 8 },
+      ...(single ? { axisXQuantitative: ticks } : {}),
+      legend: { labelColor: ink, titleColor: ink, labelFont: font, titleFont: font, labelFontSize: 12,
+                titleFontSize: 12, titleFontWeight: 600 },
+      header: { labelColor: ink, titleColor: ink, labelFont: font, titleFont: font, labelFontSize: 12 },
+      title: { color: ink, subtitleColor: muted, font, subtitleFont: font },
+      text: { color: ink },
+    };
+  }
+
+  // Only a single view or a layer can follow its container; a facet or a concat keeps its own size.
+  function isSingleView(spec) {
+    const encoding = spec.encoding || {};
+    const composed = ["hconcat", "vconcat", "concat", "repeat", "facet"].some((key) => key in spec);
+    return !composed && !encoding.row && !encoding.column && !encoding.facet;
+  }
+
+  // Long axis titles break into lines, and legends get two columns, where a phone would cut them off.
+  function narrowed(part, width) {
+    if (Array.isArray(part)) return part.map((item) => narrowed(item, width));
+    if (!part || typeof part !== "object") return part;
+    const result = {};
+    for (const [key, value] of Object.entries(part)) {
+      const untouched = ["data", "datasets", "tooltip", "y"].includes(key);
+      if (key === "title" && typeof value === "string") result[key] = lines(value, Math.floor(width / 10));
+      else if (key === "columns" && typeof value === "number") result[key] = Math.min(value, 2);
+      else result[key] = untouched ? value : narrowed(value, width);
+    }
+    return result;
+  }
+
+  function lines(text, limit) {
+    const result = [""];
+    for (const word of text.split(" ")) {
+      const last = result[result.length - 1];
+      if (last && last.length + 1 + word.length > limit) result.push(word);
+      else result[result.length - 1] = last ? last + " " + word : word;
+    }
+    return result.length > 1 ? result : text;
+  }
+
+  const isNarrow = (width) => width < 480;
+
+  // data-width="fixed" on the division keeps the width of the specification.
+  function isFluid(spec, target) {
+    const stepped = spec.width && typeof spec.width === "object";
+    return isSingleView(spec) && !stepped && target.dataset.width !== "fixed";
+  }
+
+  // The whole drawing, axes and padding included, is as wide as its place.
+  function fitted(spec, width) {
+    const narrow = isNarrow(width);
+    const padding = spec.padding || { left: 2, top: 5, bottom: 5, right: narrow ? 28 : 5 };
+    return { ...(narrow ? narrowed(spec, width) : spec), width, padding, autosize: "pad" };
+  }
+
+  // Set after Vega-Lite has compiled: asked for earlier, it warns about every chart with a stepped height.
+  const fitWidth = (compiled) => ({ ...compiled, autosize: { type: "fit-x", contains: "padding" } });
+
+  async function draw(chart) {
+    const width = Math.floor(chart.target.clientWidth);
+    if (chart.drawing || width === 0) return;
+    chart.drawing = true;
+    const theme = isDark() ? "dark" : "light";
+    const fluid = isFluid(chart.spec, chart.target);
+    const themed = { ...chart.spec, config: merge(chart.spec.config, pageConfig(isSingleView(chart.spec))) };
+    delete themed.background;
+    try {
+      if (chart.result) chart.result.finalize();
+      chart.target.classList.toggle("is-fluid", fluid);
+      chart.result = await window.LLMBENCH_VEGA_EMBED(chart.target, fluid ? fitted(themed, width) : themed, {
+        mode: "vega-lite", renderer: "svg", tooltip: { theme }, ...(fluid ? { patch: fitWidth } : {}),
+        actions: { export: { svg: true, png: true }, source: false, compiled: false, editor: false },
+        downloadFileName: chart.name,
+      });
+      chart.target.setAttribute("data-drawn", theme);
+      chart.width = width;
+    } catch (error) {
+      chart.target.textContent = "This chart could not be drawn: " + error.message;
+      chart.target.classList.add("chart-error");
+    }
+    chart.drawing = false;
+    if (theme !== (isDark() ? "dark" : "light")) draw(chart);
+  }
+
+  // A chart in a closed tab has no width: it is drawn when the tab opens.
+  function resize(chart) {
+    const width = Math.floor(chart.target.clientWidth);
+    if (width === 0 || width === chart.width) return;
+    if (!chart.result || isNarrow(width) !== isNarrow(chart.width)) return draw(chart);
+    chart.width = width;
+    if (isFluid(chart.spec, chart.target)) chart.result.view.width(width).runAsync();
+  }
+
+  function start() {
+    const resized = new ResizeObserver((entries) => entries.forEach((entry) => resize(charts[entry.target.id])));
+    document.querySelectorAll("script[data-chart]").forEach((script) => {
+      const name = script.dataset.chart;
+      const target = document.getElementById(name);
+      if (!target) return;
+      charts[name] = { name, target, spec: JSON.parse(script.textContent) };
+      resized.observe(target);
+    });
+    const redraw = () => Object.values(charts).forEach((chart) => chart.result && draw(chart));
+    const watch = new MutationObserver(redraw);
+    watch.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    watch.observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  }
+
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+  else start();
+})();

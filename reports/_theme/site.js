@@ -1,0 +1,270 @@
+// Behaviour of the built-in renderer's pages: theme, search, tabs, sortable tables, copy, contents.
+// A classic script without fetch(), so that the site works from a folder and from a server alike.
+(function () {
+  "use strict";
+  const root = document.currentScript.dataset.root || "";
+  const all = (selector, within) => Array.from((within || document).querySelectorAll(selector));
+  const element = (tag, properties, ...children) => {
+    const made = Object.assign(document.createElement(tag), properties);
+    made.append(...children);
+    return made;
+  };
+
+  // ---- light and dark
+  function themeSwitch() {
+    const button = document.getElementById("theme-switch");
+    const page = document.documentElement;
+    const show = (theme) => {
+      page.dataset.theme = theme;
+      button.setAttribute("aria-pressed", String(theme === "dark"));
+    };
+    show(page.dataset.theme || "light");
+    button.addEventListener("click", () => {
+      show(page.dataset.theme === "dark" ? "light" : "dark");
+      try { localStorage.setItem("llmbench-theme", page.dataset.theme); } catch (error) { /* storage is off */ }
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => {
+      let chosen = null;
+      try { chosen = localStorage.getItem("llmbench-theme"); } catch (error) { /* storage is off */ }
+      if (!chosen) show(event.matches ? "dark" : "light");
+    });
+  }
+
+  // ---- search: the index is a script, loaded when the box is first used
+  function loadIndex(then) {
+    if (window.LLMBENCH_SEARCH) return then();
+    if (loadIndex.waiting) return loadIndex.waiting.push(then);
+    loadIndex.waiting = [then];
+    const script = element("script", { src: root + "assets/search.js" });
+    script.onload = () => loadIndex.waiting.forEach((waiting) => waiting());
+    document.head.append(script);
+  }
+
+  function score(entry, words) {
+    let sum = 0;
+    const heading = entry.heading.toLowerCase(), page = entry.page.toLowerCase(), text = entry.text.toLowerCase();
+    for (const word of words) {
+      const found = (heading.includes(word) ? 8 : 0) + (page.includes(word) ? 4 : 0)
+        + Math.min(text.split(word).length - 1, 4);
+      if (!found) return 0;
+      sum += found;
+    }
+    return sum;
+  }
+
+  function marked(text, words) {
+    const pattern = new RegExp("(" + words.map((w) => w.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|") + ")", "gi");
+    return text.split(pattern).map((part, index) => index % 2 ? element("mark", { textContent: part }) : part);
+  }
+
+  function excerpt(text, words) {
+    const near = Math.max(0, text.toLowerCase().indexOf(words[0]) - 60);
+    const at = near ? text.indexOf(" ", near) + 1 : 0;
+    return (at ? "… " : "") + text.slice(at, at + 180) + (at + 180 < text.length ? " …" : "");
+  }
+
+  function resultLink(entry, words, index) {
+    const link = element("a", { className: "search-result", href: root + entry.url, id: "search-result-" + index });
+    link.setAttribute("role", "option");
+    const title = element("strong", {}, ...marked(entry.heading || entry.page, words));
+    if (entry.heading) title.append(element("span", { className: "search-page", textContent: " · " + entry.page }));
+    link.append(title, element("span", { className: "search-text" }, ...marked(excerpt(entry.text, words), words)));
+    return link;
+  }
+
+  function search() {
+    const input = document.getElementById("search-input"), box = document.getElementById("search-results");
+    if (!input) return;
+    let active = -1;
+    const close = () => { box.hidden = true; input.setAttribute("aria-expanded", "false"); };
+    const activate = (index) => {
+      const links = all("a", box);
+      active = links.length ? (index + links.length) % links.length : -1;
+      links.forEach((link, i) => link.classList.toggle("is-active", i === active));
+      if (active >= 0) {
+        links[active].scrollIntoView({ block: "nearest" });
+        input.setAttribute("aria-activedescendant", links[active].id);
+      }
+    };
+    const update = () => loadIndex(() => {
+      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      if (!words.length) return close();
+      const found = window.LLMBENCH_SEARCH.map((entry) => [score(entry, words), entry])
+        .filter(([points]) => points > 0).sort((a, b) => b[0] - a[0]).slice(0, 12);
+      box.replaceChildren(...(found.length ? found.map(([, entry], index) => resultLink(entry, words, index))
+        : [element("p", { className: "search-empty", textContent: "Nothing found for “" + input.value + "”." })]));
+      box.hidden = false;
+      input.setAttribute("aria-expanded", "true");
+      activate(0);
+    });
+    input.addEventListener("focus", () => loadIndex(() => {}));
+    input.addEventListener("input", update);
+    input.addEventListener("keydown", (event) => {
+      if (event.key === "ArrowDown") { event.preventDefault(); activate(active + 1); }
+      else if (event.key === "ArrowUp") { event.preventDefault(); activate(active - 1); }
+      else if (event.key === "Enter" && active >= 0 && !box.hidden) all("a", box)[active].click();
+      else if (event.key === "Escape") { input.value = ""; close(); input.blur(); }
+    });
+    box.addEventListener("click", close);
+    document.addEventListener("click", (event) => { if (!event.target.closest(".search")) close(); });
+    document.addEventListener("keydown", (event) => {
+      const typing = event.target.closest("input, textarea, select, [contenteditable]");
+      if (event.key === "/" && !typing) { event.preventDefault(); input.focus(); }
+    });
+  }
+
+  // ---- tabs; sets with the same group follow each other
+  function openTab(tabset, button) {
+    all(":scope > .tab-list button", tabset).forEach((other) => {
+      const chosen = other === button;
+      other.setAttribute("aria-selected", String(chosen));
+      other.tabIndex = chosen ? 0 : -1;
+      document.getElementById(other.getAttribute("aria-controls")).classList.toggle("is-open", chosen);
+    });
+  }
+
+  function tabs() {
+    for (const tabset of all(".tabset")) {
+      const buttons = all(":scope > .tab-list button", tabset);
+      buttons.forEach((button, index) => {
+        button.addEventListener("click", () => {
+          openTab(tabset, button);
+          if (!tabset.dataset.group) return;
+          for (const twin of all('.tabset[data-group="' + tabset.dataset.group + '"]')) {
+            const same = all(":scope > .tab-list button", twin).find((b) => b.textContent === button.textContent);
+            if (same && twin !== tabset) openTab(twin, same);
+          }
+        });
+        button.addEventListener("keydown", (event) => {
+          const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+          if (!step) return;
+          const next = buttons[(index + step + buttons.length) % buttons.length];
+          next.focus();
+          next.click();
+        });
+      });
+    }
+  }
+
+  // A link to something in a closed tab or a folded part opens it.
+  function reveal() {
+    const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target) return;
+    for (let part = target; part; part = part.parentElement) {
+      if (part.tagName === "DETAILS") part.open = true;
+      if (part.classList.contains("tab-panel")) {
+        openTab(part.parentElement, document.getElementById(part.getAttribute("aria-labelledby")));
+      }
+    }
+    target.scrollIntoView();
+  }
+
+  // ---- tables
+  function sortValue(cell) {
+    const text = (cell.dataset.sort ?? cell.textContent).trim();
+    if (text === "" || /^([-–—]|n\/a|null)$/i.test(text)) return null;
+    const number = text.replace(/[−]/g, "-").replace(/(\d),(?=\d{3})/g, "$1").match(/^[^\d\w+-]*([+-]?\d+(\.\d+)?(e[+-]?\d+)?)(?![\d-])/i);
+    return number ? Number(number[1]) : text.toLowerCase();
+  }
+
+  function compare(a, b) {
+    if (typeof a === "number" && typeof b === "number") return a - b;
+    return String(a).localeCompare(String(b), undefined, { numeric: true });
+  }
+
+  function sortBy(table, header, column) {
+    const descending = header.getAttribute("aria-sort") === "ascending";
+    all("thead th", table).forEach((other) => other.hasAttribute("aria-sort") && other.setAttribute("aria-sort", "none"));
+    header.setAttribute("aria-sort", descending ? "descending" : "ascending");
+    for (const body of table.tBodies) {
+      const rows = Array.from(body.rows).map((row) => [sortValue(row.cells[column]), row]);
+      // An unknown value is last in both directions: it is neither small nor large.
+      rows.sort(([a], [b]) => a === null || b === null ? (a === null) - (b === null) : (descending ? -1 : 1) * compare(a, b));
+      body.append(...rows.map(([, row]) => row));
+    }
+  }
+
+  function alignNumbers(table) {
+    const headers = all("thead th", table);
+    headers.forEach((header, column) => {
+      const cells = Array.from(table.tBodies).flatMap((body) => Array.from(body.rows)).map((row) => row.cells[column]);
+      const values = cells.filter(Boolean).map(sortValue).filter((value) => value !== null);
+      if (!values.length || !values.every((value) => typeof value === "number") || header.style.textAlign) return;
+      [header, ...cells].forEach((cell) => cell && cell.classList.add("num"));
+    });
+  }
+
+  function tables() {
+    for (const table of all(".content table")) {
+      const simple = table.tHead && table.tHead.rows.length === 1 && table.tBodies.length
+        && !table.querySelector("[colspan]:not([colspan='1']), [rowspan]:not([rowspan='1'])");
+      if (!simple) continue;
+      if (!table.closest(".table-scroll")) {
+        const box = element("div", { className: "table-scroll", tabIndex: 0 });
+        table.replaceWith(box);
+        box.append(table);
+      }
+      alignNumbers(table);
+      if (table.tBodies[0].rows.length < 3 || table.classList.contains("no-sort")) continue;
+      Array.from(table.tHead.rows[0].cells).forEach((header, column) => {
+        const button = element("button", { type: "button", className: "sort-button" }, ...header.childNodes);
+        header.append(button);
+        header.setAttribute("aria-sort", "none");
+        button.addEventListener("click", () => sortBy(table, header, column));
+      });
+    }
+  }
+
+  // ---- small helps
+  function copyButtons() {
+    for (const block of all("div.sourceCode")) {
+      const button = element("button", { type: "button", className: "copy-button", textContent: "Copy" });
+      button.addEventListener("click", async () => {
+        const text = block.querySelector("code").innerText;
+        try {
+          await navigator.clipboard.writeText(text);
+          button.textContent = "Copied";
+        } catch (error) {
+          const range = document.createRange();
+          range.selectNodeContents(block.querySelector("code"));
+          getSelection().removeAllRanges();
+          getSelection().addRange(range);
+          button.textContent = "Selected";
+        }
+        setTimeout(() => { button.textContent = "Copy"; }, 1500);
+      });
+      block.append(button);
+    }
+  }
+
+  function headingAnchors() {
+    for (const heading of all(".content > :is(h2, h3, h4)[id]")) {
+      const anchor = element("a", { className: "heading-anchor", href: "#" + heading.id, textContent: "#" });
+      anchor.setAttribute("aria-label", "Link to this section");
+      heading.append(anchor);
+    }
+  }
+
+  function contentsList() {
+    const links = new Map(all(".toc a").map((link) => [decodeURIComponent(link.hash.slice(1)), link]));
+    const headings = all(".content :is(h2, h3, h4)[id]").filter((heading) => links.has(heading.id));
+    if (!headings.length) return;
+    const update = () => {
+      const line = document.querySelector(".site-header").offsetHeight + 40;
+      let current = headings[0];
+      for (const heading of headings) if (heading.getBoundingClientRect().top <= line) current = heading;
+      links.forEach((link, id) => link.classList.toggle("is-current", id === current.id));
+    };
+    document.addEventListener("scroll", () => requestAnimationFrame(update), { passive: true });
+    update();
+  }
+
+  function currentPageInView() {
+    const nav = document.querySelector(".site-nav"), current = nav && nav.querySelector("[aria-current]");
+    if (current) nav.scrollLeft = current.offsetLeft - nav.clientWidth / 2 + current.offsetWidth / 2;
+  }
+
+  [themeSwitch, search, tabs, tables, copyButtons, headingAnchors, contentsList, currentPageInView, reveal]
+    .forEach((start) => start());
+  addEventListener("hashchange", reveal);
+})();

@@ -1,0 +1,197 @@
+"""The built-in renderer's pages in a real browser, opened as files: no server, no network."""
+
+import json
+import shutil
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pytest
+
+from llmbench.site import render_site
+
+ROOT = Path(__file__).resolve().parent.parent
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]
+
+if not (CHROMIUM and DRIVER):
+    pytest.skip("needs chromium and chromedriver (apt-get install chromium chromium-driver)", allow_module_level=True)
+webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium (pip install 'llmbench[browser]')")
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.ui import WebDriverWait
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    source = folder / "report"
+    shutil.copytree(ROOT / "tests" / "site_fixture", source)
+    shutil.copytree(ROOT / "reports" / "_theme", source / "_theme")
+    return render_site(source, folder / "published", engine="pandoc")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+class Reader:
+    """A browser on one page: what a test wants to know, in its own words."""
+
+    def __init__(self, driver, site: Path):
+        self.driver, self.site = driver, site
+
+    def open(self, page: str, width: int = 1400, height: int = 900) -> "Reader":
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        self.driver.get("about:blank")
+        self.driver.get(f"{self.site.as_uri()}/{page}")
+        return self
+
+    def js(self, expression: str):
+        return self.driver.execute_script(f"return {expression}")
+
+    def wait(self, expression: str):
+        return WebDriverWait(self.driver, 20).until(lambda _: self.js(expression), f"never true: {expression}")
+
+    def click(self, selector: str) -> None:
+        self.driver.execute_script("document.querySelector(arguments[0]).click()", selector)
+
+    def console(self) -> list[str]:
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+    def requests(self) -> list[str]:
+        events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+
+
+@pytest.fixture
+def reader(browser, site) -> Reader:
+    found = Reader(browser, site).open("index.html")
+    browser.execute_script("localStorage.clear()")
+    found.console(), found.requests()  # what earlier tests left in the logs
+    return found
+
+
+PAGES = ["index.html", "features.html", "runs/one.html"]
+MARKS = "document.querySelectorAll('#chart-{} .role-mark path').length"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_is_quiet_and_asks_nothing_of_the_net(reader, page):
+    reader.open(page)
+    if page != "runs/one.html":
+        reader.wait("document.querySelector('.vega-chart svg') !== null")
+    asked = reader.requests()
+    assert any(url.endswith("site.js") for url in asked), "the log of requests is empty, so it proves nothing"
+    assert {urlparse(url).scheme for url in asked} <= {"file", "data", "about", "blob"}, asked
+    timed = reader.js("performance.getEntriesByType('resource').map(entry => entry.name)")
+    assert all(url.startswith(("file://", "data:")) for url in timed), timed
+    assert reader.console() == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("width", [390, 768, 1000, 1400])
+def test_no_page_is_wider_than_the_screen(reader, page, width):
+    reader.open(page, width)
+    if page != "runs/one.html":
+        reader.wait("document.querySelector('.vega-chart svg') !== null")
+    assert reader.js("document.documentElement.scrollWidth") <= width
+    wide = reader.js("Array.from(document.querySelectorAll('.table-scroll')).every(box => "
+                     "box.getBoundingClientRect().right <= innerWidth + 1)")
+    assert wide, "a table sticks out of its column"
+
+
+def test_a_chart_has_marks_and_fills_its_column(reader):
+    reader.open("index.html")
+    assert reader.wait(MARKS.format("throughput")) >= 5
+    box, drawing = reader.js("['#chart-throughput', '#chart-throughput svg']"
+                             ".map(s => document.querySelector(s).getBoundingClientRect().width)")
+    assert 0.97 * box < drawing <= box + 1
+
+
+def test_a_chart_in_a_closed_tab_is_drawn_when_the_tab_opens(reader):
+    reader.open("features.html")
+    assert reader.wait(MARKS.format("scaling"))
+    assert reader.js(MARKS.format("ranks")) == 0
+    reader.click("#tab-1-2")
+    assert reader.wait(MARKS.format("ranks")) >= 15
+    assert reader.js("document.querySelector('#tab-1-1').getAttribute('aria-selected')") == "false"
+
+
+def test_dark_mode_recolours_page_and_chart_and_is_remembered(reader):
+    label = "document.querySelector('#chart-throughput .role-axis-label text').getAttribute('fill')"
+    paper = "getComputedStyle(document.body).backgroundColor"
+    reader.open("index.html")
+    reader.wait("document.querySelector('#chart-throughput[data-drawn=light]') !== null")
+    light = reader.js(label), reader.js(paper)
+    reader.click("#theme-switch")
+    reader.wait("document.querySelector('#chart-throughput[data-drawn=dark]') !== null")
+    dark = reader.js(label), reader.js(paper)
+    assert light[0] != dark[0] and light[1] != dark[1]
+    assert reader.open("features.html").js("document.documentElement.dataset.theme") == "dark"
+    assert reader.js(paper) == dark[1]
+
+
+def test_search_finds_a_word_of_another_page(reader):
+    reader.open("index.html")
+    box = reader.driver.find_element("id", "search-input")
+    box.send_keys("quokka")
+    reader.wait("document.querySelectorAll('#search-results a').length === 1")
+    reader.driver.find_element("css selector", "#search-results a").click()
+    reader.wait("location.pathname.endsWith('runs/one.html') && document.querySelector('h1').textContent === 'Run one'")
+    box = reader.driver.find_element("id", "search-input")
+    box.send_keys("zyzzyva")
+    reader.wait("document.querySelector('#search-results').textContent.startsWith('Nothing found')")
+
+
+def test_a_table_is_sorted_by_number_with_unknown_values_last(reader):
+    reader.open("index.html")
+    column = "Array.from(document.querySelectorAll('#tbl-results tbody tr')).map(row => row.cells[2].textContent)"
+    button = "#tbl-results th:nth-child(3) .sort-button"
+    reader.click(button)
+    assert reader.js(column) == ["4,734", "5,057", "5,219", "5,380", "–"]
+    reader.click(button)
+    assert reader.js(column) == ["5,380", "5,219", "5,057", "4,734", "–"]
+    assert reader.js("getComputedStyle(document.querySelector('#tbl-results td:nth-child(3)')).textAlign") == "right"
+
+
+def test_the_keyboard_reaches_the_text_first(reader):
+    reader.open("index.html")
+    reader.driver.switch_to.active_element.send_keys("\ue004")  # Tab
+    assert reader.js("document.activeElement.className") == "skip-link"
+    assert reader.js("getComputedStyle(document.activeElement).outlineStyle") != "none"
+
+
+CONTRAST = """(() => {
+  const luminance = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const rgb = name => { const probe = document.createElement('i'); document.body.append(probe);
+    probe.style.color = `var(${name})`; const value = getComputedStyle(probe).color.match(/[\\d.]+/g).map(Number);
+    probe.remove(); return value; };
+  const ratio = (a, b) => { const [x, y] = [luminance(rgb(a)), luminance(rgb(b))].sort((p, q) => q - p);
+    return (x + 0.05) / (y + 0.05); };
+  const pairs = [['--ink', '--paper'], ['--muted', '--paper'], ['--muted', '--panel'], ['--muted', '--panel-strong'],
+    ['--faint', '--paper'], ['--accent', '--paper'], ['--accent', '--accent-soft'], ['--good', '--good-soft'],
+    ['--bad', '--bad-soft'], ['--warn', '--warn-soft'], ['--special', '--special-soft'], ['--code-keyword', '--panel'],
+    ['--code-string', '--panel'], ['--code-number', '--panel'], ['--code-comment', '--panel'],
+    ['--code-function', '--panel']];
+  return pairs.filter(([a, b]) => ratio(a, b) < 4.5).map(([a, b]) => `${a} on ${b}: ${ratio(a, b).toFixed(2)}`);
+})()"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_text_colour_has_the_contrast_of_wcag_aa(reader, theme):
+    reader.open("index.html").driver.execute_script(f"document.documentElement.dataset.theme = '{theme}'")
+    assert reader.js(CONTRAST) == []
