@@ -1,0 +1,108 @@
+# Every target sets up .venv by itself: Python 3.11 or newer is all that has to be there.
+#
+#   make study      train the default study, build the site      (settings.ini says which and where)
+#   make test       all tests that need neither minutes, root nor daemons
+#   make lab        the notebooks in JupyterLab
+#   make bench      what the harness costs against a bare loop
+#   make test-slow  the long tests     make gpu-study  the GPU study, on a machine that has one
+#
+# FORCE=1 repeats runs that are finished. On a machine without a GPU, PIP_EXTRA_INDEX_URL may name PyTorch's
+# index of CPU builds, which saves several gigabytes of download.
+
+PYTHON ?= python3
+SHELL := /bin/bash
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+TORCH := $(shell sed -n 's/^train = \["\(torch==[^"]*\)".*/\1/p' pyproject.toml)
+SAY := @printf '\033[1m%s\033[0m\n'
+FORCE_FLAG := $(if $(FORCE),--force)
+
+.PHONY: help study sweep site test test-slow test-notebooks lab bench gpu-study notebooks readme clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^$$/q' ; sed -n 's/^#   //p' Makefile
+
+# --- set-up: one stamp a set of packages, so that the second time is quick ---------------------------------------------
+
+.venv/.base: pyproject.toml
+	$(SAY) "Setting up .venv (once; one to three minutes)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "llmbench needs Python 3.11 or newer; type make study PYTHON=/path/to/python3.11"; exit 2; }
+	@$(PYTHON) -m venv .venv || { echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 2; }
+	$(SAY) "  $(TORCH) (first, or another package would choose its own build)"
+	@$(PIP) "$(TORCH)"
+	$(SAY) "  llmbench and what it needs"
+	@$(PIP) -e .
+	@touch $@
+
+.venv/.deepspeed: .venv/.base
+	$(SAY) "  deepspeed (for zero1, zero2, zero3)"
+	@$(PIP) -e '.[deepspeed]'
+	@touch $@
+
+.venv/.dev: .venv/.base
+	$(SAY) "  nbdev, pytest, coverage, ruff"
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+.venv/.browser: .venv/.base
+	$(SAY) "  selenium, and a browser where root may install one"
+	@$(PIP) -e '.[browser]'
+	@command -v chromium chromium-browser google-chrome >/dev/null || { \
+	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver >/dev/null; } || \
+	  echo "  no chromium: the browser tests will be skipped; on Debian: apt-get install chromium chromium-driver"
+	@touch $@
+
+.venv/.lab: .venv/.base
+	$(SAY) "  jupyterlab"
+	@$(PIP) -e '.[lab]'
+	@touch $@
+
+# --- what people type -----------------------------------------------------------------------------------------------
+
+study: .venv/.deepspeed
+	$(SAY) "Training the default study"
+	@status=0; $(BIN)/llmbench sweep $(FORCE_FLAG) || status=$$?; \
+	  [ $$status -eq 2 ] && exit 2; \
+	  printf '\033[1m%s\033[0m\n' "Building the site"; $(BIN)/llmbench report && exit $$status
+
+sweep: .venv/.deepspeed
+	@$(BIN)/llmbench sweep $(FORCE_FLAG)
+
+site: .venv/.base
+	@$(BIN)/llmbench report
+
+lab: .venv/.lab .venv/.deepspeed
+	@$(BIN)/jupyter lab nbs
+
+bench: .venv/.deepspeed
+	@$(BIN)/python -m llmbench.bench
+
+gpu-study: .venv/.deepspeed
+	@bash docker/gpu-study.sh
+
+# --- tests ----------------------------------------------------------------------------------------------------------
+
+test: .venv/.deepspeed .venv/.dev .venv/.browser
+	$(SAY) "Tests of the house, of processes and pages, and every notebook against the exported package"
+	@rm -f .coverage .coverage.*
+	@status=0; $(BIN)/python -m pytest -q -m 'not slow' --durations=15 tests || status=$$?; \
+	  $(BIN)/coverage combine -q; $(BIN)/coverage report --skip-covered --sort=cover; exit $$status
+
+test-notebooks: .venv/.deepspeed .venv/.dev
+	@$(BIN)/nbdev-test --n_workers 2
+
+test-slow: .venv/.deepspeed .venv/.dev .venv/.browser
+	$(SAY) "Slow tests"
+	@$(BIN)/nbdev-test --n_workers 2
+	@$(BIN)/python -m pytest -q -m slow --durations=15 tests
+
+# --- notebooks ------------------------------------------------------------------------------------------------------
+
+notebooks: .venv/.dev
+	$(SAY) "Exporting nbs/ to llmbench/, cleaning the notebooks, writing README.md"
+	@$(BIN)/nbdev-export && $(BIN)/nbdev-clean && $(BIN)/python tests/readme.py
+
+clean:
+	rm -rf reports/_site reports/assets build dist *.egg-info .coverage .coverage.*
