@@ -15,6 +15,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 TORCH := $(shell sed -n 's/^train = \["\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SAY := @printf '\033[1m%s\033[0m\n'
+GPU_STUDIES ?= params/studies/h200-gpt-124m.yaml params/studies/h200-llama-1b.yaml
 FORCE_FLAG := $(if $(FORCE),--force)
 
 .PHONY: help study sweep site test test-slow test-notebooks lab bench gpu-study notebooks readme clean
@@ -80,15 +81,18 @@ bench: .venv/.deepspeed
 	@$(BIN)/python -m llmbench.bench
 
 gpu-study: .venv/.deepspeed
-	@bash docker/gpu-study.sh
+	$(SAY) "Training on this machine's GPU: $(GPU_STUDIES)"
+	@status=0; for study in $(GPU_STUDIES); do \
+	    $(BIN)/llmbench sweep $$study --direct $(FORCE_FLAG) || status=$$?; [ $$status -ne 2 ] || exit 2; done; \
+	  $(BIN)/llmbench report && exit $$status
 
 # --- tests ----------------------------------------------------------------------------------------------------------
 
 test: .venv/.deepspeed .venv/.dev .venv/.browser
 	$(SAY) "Tests of the house, of processes and pages, and every notebook against the exported package"
 	@rm -f .coverage .coverage.*
-	@status=0; $(BIN)/python -m pytest -q -m 'not slow' --durations=15 tests || status=$$?; \
-	  $(BIN)/coverage combine -q; $(BIN)/coverage report --skip-covered --sort=cover; exit $$status
+	@status=0; $(BIN)/coverage run -m pytest -q -m 'not slow' --durations=15 tests || status=$$?; \
+	  $(BIN)/coverage combine -q; $(BIN)/coverage report --sort=cover; exit $$status
 
 test-notebooks: .venv/.deepspeed .venv/.dev
 	@$(BIN)/nbdev-test --n_workers 2

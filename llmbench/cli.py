@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     sys.stderr.write(f"{os.path.relpath(request.folder)}\n")
     return code
 
-# %% ../nbs/69_cli.ipynb #b71b14f4
+# %% ../nbs/69_cli.ipynb #b530050c
 def sweep(arguments: argparse.Namespace) -> int:
     "Run every run of a study that has no answer yet."
     from llmbench.params import read_yaml
@@ -101,9 +101,11 @@ def sweep(arguments: argparse.Namespace) -> int:
         raise RequestError(f"{file}: one run, not a study; type llmbench run {file}")
     study = load_study(file)
 
+    from llmbench.sweep import directly, through_the_sheet
     from llmbench.sweep import sweep as sweep_study
 
-    return _report_outcome(sweep_study(study, results=_results(arguments), force=arguments.force))
+    run_one = directly if arguments.direct else through_the_sheet
+    return _report_outcome(sweep_study(study, results=_results(arguments), force=arguments.force, run_one=run_one))
 
 # %% ../nbs/69_cli.ipynb #86e1b63c
 def query(arguments: argparse.Namespace) -> int:
@@ -190,7 +192,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     _add_results(parser)
     parser.add_argument("--force", action="store_true", help="repeat what is finished; a result is replaced when the new one is complete")
 
-# %% ../nbs/69_cli.ipynb #b20d2e95
+# %% ../nbs/69_cli.ipynb #35b78875
 def build_parser() -> argparse.ArgumentParser:
     "All verbs and their arguments."
     parser = _Parser(prog="llmbench", description="Which strategy trains the same model fastest, at what cost, and how sure is that?",
@@ -209,6 +211,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     p = _verb(verbs, "sweep", sweep, "all runs of a study; what is finished is skipped", "llmbench sweep params/studies/cpu-quickstart.yaml")
     p.add_argument("study", nargs="?", help="a study file (default: [study] default in settings.ini)")
+    p.add_argument("--direct", action="store_true", help="without notebooks, for a machine that has only what training needs")
     _add_run_options(p)
     _add_reading_verbs(verbs)
     _verb(verbs, "doctor", doctor, "what this machine can run, and what to type for what is missing", "llmbench doctor")

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['Contest', 'contests_of', 'Fairness', 'fairness_of', 'fairness_badge', 'Answer', 'answer_of', 'single_sentence',
-           'winner_rows', 'winners_table', 'setting_facts', 'fairness_note', 'answer_sentences', 'overview_section']
+           'winner_rows', 'winners_table', 'contender_rows', 'contenders_table', 'setting_facts', 'fairness_note',
+           'answer_sentences', 'overview_section']
 
-# %% ../nbs/63_overview.ipynb #8c28eb23
+# %% ../nbs/63_overview.ipynb #8e8996fe
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from llmbench.pages import (
     source_links,
     with_interval,
 )
-from .stats import Interval, ratio_interval
+from .stats import Interval, group_interval, ratio_interval
 from .workbench import Study, Workbench
 
 # %% ../nbs/63_overview.ipynb #acb2cfa9
@@ -193,6 +194,27 @@ def winners_table(answer: Answer, label: str | None = None) -> str:
     links = source_links("contenders", study=answer.study.name)
     return f"{table}\n: Winners at equal ranks, study {md_text(answer.study.name)}. [{links}]{{.sources}} {{#tbl-{label}}}\n"
 
+# %% ../nbs/63_overview.ipynb #fdf89fb8
+def contender_rows(answer: Answer) -> list[list[str]]:
+    "Name, throughput, step time and peak memory of every contender with 95 % intervals, as Markdown cells."
+    everyone = sorted((c for x in answer.contests for c in x.contenders), key=lambda c: -(c.throughput.estimate or 0))
+    rows = []
+    for c in everyone:
+        time = group_interval(c.step_times)
+        shown = [(c.throughput, 1), (time, 1000), (c.memory, 1)]
+        cells = [with_interval(*(v * scale if v is not None else None for v in (i.estimate, i.low, i.high))) for i, scale in shown]
+        rows.append([f"{md_text(c.name)} · {ranks_words(c)}", *cells])
+    return rows
+
+
+def contenders_table(answer: Answer, label: str | None = None) -> str:
+    "Every contender with its figures as a pipe table; with a label it can be referred to."
+    table = pipe_table([("Run", "Tokens/s (95 %)", "Step time, ms (95 %)", "Peak memory, GiB (95 %)"), *contender_rows(answer)])
+    if not label:
+        return table
+    links = source_links("contenders", study=answer.study.name)
+    return f"{table}\n: All strategies, fastest first. [{links}]{{.sources}} {{#tbl-{label}}}\n"
+
 # %% ../nbs/63_overview.ipynb #d35a5bf9
 def setting_facts(answer: Answer) -> dict[str, Any]:
     "What a reader has to know of a study's runs, by name."
@@ -249,7 +271,7 @@ def fairness_note(answer: Answer) -> str:
     listed = "\n".join(f"- {md_text(r)}" for r in answer.fairness.reasons) or "- no reason was recorded"
     return f"::: {{.callout-warning}}\n## {title}\n\n{listed}\n\nSo no winner is named.\n:::\n"
 
-# %% ../nbs/63_overview.ipynb #d63927e8
+# %% ../nbs/63_overview.ipynb #db42551d
 def answer_sentences(answer: Answer) -> list[str]:
     "The headline, then the single process, then the other contests."
     if answer.main is None:
@@ -266,5 +288,6 @@ def overview_section(answer: Answer) -> str:
     return "\n".join([
         f"## {md_text(study.title)} {{#{study.anchor}}}\n", f"[{head}]{{.answer}}\n", " ".join(rest) + "\n" if rest else "", _cards(answer),
         fairness_note(answer), winners_table(answer, f"winners-{study.anchor}"),
+        contenders_table(answer, f"contenders-{study.anchor}"),
         "::: {.callout-note collapse=\"true\"}\n## What was run where\n", facts_table(setting_facts(answer)), ":::\n",
     ])  # fmt: skip

@@ -6,7 +6,7 @@
 __all__ = ['result_folders', 'studies_of', 'run_records', 'write_run_pages', 'summary_md', 'fill', 'ReportOutcome',
            'build_report']
 
-# %% ../nbs/64_report.ipynb #1dd32610
+# %% ../nbs/64_report.ipynb #0940e02e
 import json
 import shutil
 import tempfile
@@ -34,6 +34,7 @@ from llmbench.overview import (
     answer_sentences,
     overview_section,
     setting_facts,
+    contenders_table,
     winners_table,
 )
 from .pages import csv_text, facts_table, figure_md, md_text
@@ -141,7 +142,7 @@ def write_run_pages(bench: Workbench, runs: Mapping[str, Mapping[str, Any]]) -> 
         write_text_atomic(bench.folder / "runs" / f"{row['run_id']}.qmd", text)
         write_json_atomic(facts / f"{row['run_id']}.json", run)
 
-# %% ../nbs/64_report.ipynb #0ee86b81
+# %% ../nbs/64_report.ipynb #5c80862e
 def summary_md(title: str, answers: Sequence[Answer]) -> str:
     "The report as plain Markdown: sentences, winners, verdict and setting of every study."
     parts = [f"# {title}\n"]
@@ -149,7 +150,7 @@ def summary_md(title: str, answers: Sequence[Answer]) -> str:
         verdict = {True: "yes", False: "no"}.get(answer.fairness.comparable, "unknown")
         parts += [f"## {md_text(answer.study.title)}\n", *(md_text(s) + "\n" for s in answer_sentences(answer))]
         parts.append(f"Comparable: **{verdict}**" + "".join(f"\n- {md_text(r)}" for r in answer.fairness.reasons) + "\n")
-        parts += [winners_table(answer), facts_table(setting_facts(answer))]
+        parts += [winners_table(answer), contenders_table(answer), facts_table(setting_facts(answer))]
     parts.append("Intervals are 95 %, over steps and repeats. All rows: `metrics.csv` beside this file; the site: `index.html`.\n")
     return "\n".join(parts)
 
