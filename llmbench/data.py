@@ -41,7 +41,7 @@ class SyntheticTokens:
         since = np.maximum.accumulate(np.where(restarts, at, 0))  # where the present run of tokens began
         return ((draws[since] + (at - since) * self._STRIDE) % self.vocab_size).astype(np.int32)
 
-# %% ../nbs/12_data.ipynb #e3784620
+# %% ../nbs/12_data.ipynb #542488ec
 def _builtin_text() -> str:
     "The language reference that ships with every Python, in a fixed order."
     from pydoc_data.topics import topics
@@ -55,7 +55,7 @@ def _encode(text: str, tokenizer: Path | None) -> np.ndarray:
     try:
         from tokenizers import Tokenizer
     except ImportError as e:
-        raise RequestError("data: a tokenizer file needs the package tokenizers; pip install tokenizers") from e
+        raise RequestError("data: a tokenizer file needs the package tokenizers; pip install 'llmbench[tokenizer]'") from e
     return np.asarray(Tokenizer.from_file(str(tokenizer)).encode(text).ids, dtype=np.int32)
 
 
