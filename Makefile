@@ -95,11 +95,11 @@ test: .venv/.deepspeed .venv/.dev .venv/.browser
 	  $(BIN)/coverage combine -q; $(BIN)/coverage report --sort=cover; exit $$status
 
 test-notebooks: .venv/.deepspeed .venv/.dev
-	@$(BIN)/nbdev-test --n_workers 2
+	@$(BIN)/nbdev-test --n-workers 2
 
 test-slow: .venv/.deepspeed .venv/.dev .venv/.browser
 	$(SAY) "Slow tests"
-	@$(BIN)/nbdev-test --n_workers 2
+	@$(BIN)/nbdev-test --n-workers 2
 	@$(BIN)/python -m pytest -q -m slow --durations=15 tests
 
 # --- notebooks ------------------------------------------------------------------------------------------------------

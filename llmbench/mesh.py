@@ -53,7 +53,7 @@ def pick_device(local_rank: int, hardware: str) -> torch.device:
         )
     return torch.device("cuda", local_rank)
 
-# %% ../nbs/20_mesh.ipynb #d938538a
+# %% ../nbs/20_mesh.ipynb #679bc26d
 def join(*, collective_timeout_s: int, alone: bool = False, hardware: str = "cpu") -> Ranks:
     """Enter the process group that the environment describes and return this process's place in it.
 
@@ -71,7 +71,7 @@ def join(*, collective_timeout_s: int, alone: bool = False, hardware: str = "cpu
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     timeout = timedelta(seconds=collective_timeout_s)
     place = {"rank": rank, "world_size": world_size}
-    if "RANK" not in os.environ:
+    if "MASTER_ADDR" not in os.environ:  # nobody to meet: no launcher has started this process
         place["store"] = dist.HashStore()
     dist.init_process_group(backend, timeout=timeout, **place)
     return Ranks(rank, world_size, local_rank, device, backend.split(":")[-1])

@@ -143,12 +143,15 @@ def _save_config(strategy: Any, ranks: mesh.Ranks, out: Path) -> None:
     if config is not None and ranks.is_main:
         write_json_atomic(out / "deepspeed.json", config)
 
-# %% ../nbs/28_train.ipynb #5c2ddbb3
-def run_rank(spec: RunSpec, out: Path, name: str, attempt: int) -> tuple[Status, RunFile | None]:
-    "Train this process's rank of a run into `out`; the status, and on rank 0 the run file, which is written."
+# %% ../nbs/28_train.ipynb #98c7ca31
+def run_rank(spec: RunSpec, out: Path, name: str, attempt: int, *, launched: bool = False) -> tuple[Status, RunFile | None]:
+    """Train this process's rank of a run into `out`; the status, and on rank 0 the run file, which is written.
+
+    launched: this process belongs to a launcher, which may end it by SIGTERM; last words are then written.
+    """
     rank_log = RankLog(out, int(os.environ.get("RANK", 0)))
     rank_log.write("start", **start_facts(spec, name, attempt))
-    if "RANK" in os.environ:
+    if launched:
         on_terminate(lambda: _fail(rank_log, out, Status.crash, "ended by the launcher (SIGTERM)", by_launcher=True))
     try:
         gathered = train_rank(spec, out, rank_log)
@@ -175,7 +178,7 @@ def _fail(rank_log: RankLog, out: Path, status: Status, reason: str, **more: Any
     write_run(out, run)
     return run
 
-# %% ../nbs/28_train.ipynb #7d0b5876
+# %% ../nbs/28_train.ipynb #e3311565
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m llmbench.train",
@@ -210,7 +213,8 @@ def main(argv: list[str] | None = None) -> int:
     except (RequestError, yaml.YAMLError) as e:
         sys.stderr.write(f"llmbench.train: {e}\n")
         return 2
-    status, run = run_rank(spec, arguments.out, arguments.run_id or run_id(spec, arguments.attempt), arguments.attempt)
+    name = arguments.run_id or run_id(spec, arguments.attempt)
+    status, run = run_rank(spec, arguments.out, name, arguments.attempt, launched=True)
     if run is not None:
         sys.stdout.write(marked_result(run))
     agreed = run is None and status == Status.diverged  # torchrun ends rank 0 when another rank exits with an error
