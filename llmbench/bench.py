@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['bare_stepper', 'harness_stepper', 'interleaved_ratios', 'median_interval', 'overhead', 'main']
 
-# %% ../nbs/29_bench.ipynb #b9ef018e
+# %% ../nbs/29_bench.ipynb #12c74e89
 import argparse
 import statistics
 import sys
@@ -23,7 +23,8 @@ from .measure import make_memory, synchronize
 from .mesh import Ranks, pick_device
 from .models import build_model
 from .records import RankLog
-from .spec import RunSpec, resolve_run
+from .resolve import resolve_run
+from .spec import RunSpec
 from .strategies.base import DTYPES
 from .strategies.single import build
 

@@ -29,7 +29,7 @@ def _run_text(spec: Any) -> str:
     notes = "".join(f"# {line}\n" for line in [run_id(spec), *describe_layout(spec).splitlines()])
     return notes + yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=100)
 
-# %% ../nbs/69_cli.ipynb #1dd70e9e
+# %% ../nbs/69_cli.ipynb #a05d85b9
 def _study_text(study: Any) -> str:
     from llmbench.spec import precision_name, spec_hash
 
@@ -50,7 +50,7 @@ def _study_text(study: Any) -> str:
 def show(arguments: argparse.Namespace) -> int:
     "Print the resolved request of a parameter file, or the runs of a study."
     from llmbench.params import read_yaml
-    from llmbench.spec import load_run
+    from llmbench.resolve import load_run
     from llmbench.study import is_study, load_study
 
     if not is_study(read_yaml(arguments.file)):
@@ -61,7 +61,7 @@ def show(arguments: argparse.Namespace) -> int:
     _out(_study_text(load_study(arguments.file)))
     return 0
 
-# %% ../nbs/69_cli.ipynb #0308de51
+# %% ../nbs/69_cli.ipynb #800bb2ff
 def _results(arguments: argparse.Namespace) -> Path:
     return Path(arguments.results) if arguments.results else load_settings().path("study", "results")
 
@@ -74,7 +74,7 @@ def _report_outcome(outcome: Any) -> int:
 def run(arguments: argparse.Namespace) -> int:
     "Run one parameter file through the run sheet."
     from llmbench.params import read_yaml
-    from llmbench.spec import load_run
+    from llmbench.resolve import load_run
     from llmbench.study import is_study
 
     if is_study(read_yaml(arguments.file)):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Check', 'checks', 'Ability', 'abilities', 'doctor_text', 'can_run']
 
-# %% ../nbs/68_doctor.ipynb #d1bcdb99
+# %% ../nbs/68_doctor.ipynb #62c0a72a
 import platform
 import shutil
 import sys
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from .hardware import cpu_record
 from .launchers.base import package_version, profile_of, refusal, visible_gpus
-from .spec import STRATEGIES, resolve_run
+from .resolve import resolve_run
+from .spec import STRATEGIES
 
 # %% ../nbs/68_doctor.ipynb #5e06b817
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Build', 'StepBatch', 'next_batch', 'StepResult', 'Trainer', 'Diverged', 'run_steps', 'join_for', 'trial']
 
-# %% ../nbs/23_loop.ipynb #f9a38c25
+# %% ../nbs/23_loop.ipynb #7131f78e
 import gc
 import math
 import time
@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from . import mesh
-from .data import TokenSource, micro_batch, rank_sequences, sequence_digest, source_for
-from .measure import CpuMemory, DeviceMemory, make_clock, synchronize, to_device
+from .data import TokenSource, micro_batch, rank_sequences, sequence_digests, source_for
+from .energy import EnergyMeter
+from .measure import CpuMemory, DeviceMemory, fetch, make_clock, synchronize, to_device
 from .models import Decoder, build_model
 from .spec import RunSpec
 from .strategies.base import DTYPES, Strategy, TorchStrategy, learning_rate, prepare_model
 
-# %% ../nbs/23_loop.ipynb #d5b889ef
+# %% ../nbs/23_loop.ipynb #b3081a0a
 @dataclass(frozen=True)
 class StepBatch:
     "What one rank trains on in one step: micro batches on the device, and which sequences they are."
@@ -41,10 +42,10 @@ def next_batch(step: int, spec: RunSpec, source: TokenSource, dp_rank: int, devi
     arrays = [micro_batch(source, n) for n in numbers]
     tensors = [to_device(torch.from_numpy(a), device) for a in arrays]
     time_s = time.perf_counter() - started
-    seen = [(n, sequence_digest(row)) for ns, a in zip(numbers, arrays, strict=True) for n, row in zip(ns, a, strict=True)]
+    seen = [pair for ns, a in zip(numbers, arrays, strict=True) for pair in zip(ns, sequence_digests(a), strict=True)]
     return StepBatch(tensors, seen, sum(a.shape[0] * (a.shape[1] - 1) for a in arrays), time_s)
 
-# %% ../nbs/23_loop.ipynb #5e40ae5f
+# %% ../nbs/23_loop.ipynb #49283dc2
 @dataclass
 class StepResult:
     "A step that was queued: its clock mark and the tensors that will hold its figures."
@@ -52,10 +53,10 @@ class StepResult:
     step: int
     batch: StepBatch
     mark: Any
-    losses: list[Tensor]
-    norm: Tensor
+    figures: Callable[[], list[float]]  # mean loss of each micro batch, then the gradient norm
     lr: float
     allocated_bytes: int
+    bookkeeping_s: float | None  # between the step before and this one, on the host
 
 
 class Trainer:
@@ -65,37 +66,50 @@ class Trainer:
         self.strategy, self.spec, self.ranks, self.memory = strategy, spec, ranks, memory
         self.clock, self.source = make_clock(ranks.device), source_for(spec)
         self.gradient_bytes: int | None = None
+        self._left_at: float | None = None  # when the last step's clock stopped
+        self._waited_s = 0.0
 
     def step(self, step: int) -> StepResult:
         "Train one step; nothing is read back from the device."
         batch = next_batch(step, self.spec, self.source, self.ranks.rank, self.ranks.device)
         lr, of = learning_rate(step, self.spec.optimizer), len(batch.micro_batches)
+        own_s = self._own_time_s(batch)
         mark = self.clock.begin()
         losses = [self.strategy.micro_step(m, index=i, of=of) for i, m in enumerate(batch.micro_batches)]
         if step == 0:
             self.gradient_bytes = self.strategy.gradient_bytes()
         norm = self.strategy.optimizer_step(lr)
         self.clock.end(mark)
-        return StepResult(step, batch, mark, losses, norm, lr, self.memory.allocated_bytes())
+        self._left_at, self._waited_s = time.perf_counter(), 0.0
+        return StepResult(step, batch, mark, fetch([*losses, norm]), lr, self.memory.allocated_bytes(), own_s)
+
+    def _own_time_s(self, batch: StepBatch) -> float | None:
+        "Host seconds since the last step that were neither the batch's nor a wait for the device."
+        if self._left_at is None:
+            return None
+        return max(0.0, time.perf_counter() - self._left_at - batch.time_s - self._waited_s)
 
     def facts(self, done: StepResult) -> dict[str, Any]:
         "The figures of a step as one record row; waits until the device has passed it."
+        asked = time.perf_counter()
+        time_s, (*losses, norm) = self.clock.seconds(done.mark), done.figures()
+        self._waited_s += time.perf_counter() - asked
         return {
-            "step": done.step, "time_s": self.clock.seconds(done.mark), "data_time_s": done.batch.time_s,
-            "tokens": done.batch.tokens, "loss": torch.stack(done.losses).double().mean().item(),
-            "grad_norm": float(done.norm), "lr": done.lr, "allocated_bytes": done.allocated_bytes,
-            "sequences": done.batch.sequences,
+            "step": done.step, "time_s": time_s, "data_time_s": done.batch.time_s, "bookkeeping_s": done.bookkeeping_s,
+            "tokens": done.batch.tokens, "loss": sum(losses) / len(losses), "grad_norm": norm, "lr": done.lr,
+            "allocated_bytes": done.allocated_bytes, "sequences": done.batch.sequences,
         }  # fmt: skip
 
-# %% ../nbs/23_loop.ipynb #9fd0d0b2
+# %% ../nbs/23_loop.ipynb #803060ae
 class Diverged(Exception):
     "The loss or the gradient norm stopped being a number."
 
 
-def run_steps(trainer: Trainer, on_step: Callable[[dict[str, Any]], None]) -> None:
+def run_steps(trainer: Trainer, on_step: Callable[[dict[str, Any]], None], meter: EnergyMeter | None = None) -> None:
     """Train all steps of the request and hand each step's facts to `on_step`, in order.
 
-    Raises Diverged, on every rank at the same step, after that step's facts were handed over.
+    meter: read at the end of warm-up and at the end. Raises Diverged, on every rank at the same step, after that
+    step's facts were handed over.
     """
     waiting: list[StepResult] = []
 
@@ -108,12 +122,17 @@ def run_steps(trainer: Trainer, on_step: Callable[[dict[str, Any]], None]) -> No
     mesh.barrier()
     synchronize(trainer.ranks.device)
     for step in range(trainer.spec.steps):
+        if meter and step == trainer.spec.warmup_steps:
+            synchronize(trainer.ranks.device)
+            meter.start()
         waiting.append(trainer.step(step))
         if len(waiting) > trainer.clock.lag:
             read_oldest()
     while waiting:
         read_oldest()
     synchronize(trainer.ranks.device)
+    if meter:
+        meter.stop()
 
 # %% ../nbs/23_loop.ipynb #6e409610
 Build = Callable[[Decoder, RunSpec, mesh.Ranks], Strategy]

@@ -4,14 +4,16 @@
 
 # %% auto #0
 __all__ = ['Linear', 'LayerNorm', 'RMSNorm', 'rotary_table', 'rotate', 'Attention', 'MLP', 'Block', 'Decoder', 'initialise',
-           'build_model', 'next_token_loss']
+           'build_model', 'mean_cross_entropy', 'next_token_loss']
 
-# %% ../nbs/11_models.ipynb #6b78b971
+# %% ../nbs/11_models.ipynb #8bce15e8
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from .presets import ModelShape
 
@@ -79,7 +81,7 @@ class Attention(nn.Module):
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.grouped)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
-# %% ../nbs/11_models.ipynb #54ee5b02
+# %% ../nbs/11_models.ipynb #5102086a
 class MLP(nn.Module):
     "GELU with two matrices (gpt2) or SwiGLU with three (llama; Shazeer 2020, arXiv:2002.05202)."
 
@@ -96,16 +98,26 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    "Norm, attention, norm, MLP, each added to the stream; the unit that sharding strategies wrap."
+    """Norm, attention, norm, MLP, each added to the stream; the unit that sharding strategies wrap.
+
+    recompute: keep only the block's input for backward and run its forward once more there (Chen et al. 2016,
+    arXiv:1604.06174). It happens inside the block, so that a wrapper has gathered the weights when it does.
+    """
 
     def __init__(self, shape: ModelShape):
         super().__init__()
         self.attention_norm, self.attention = _norm(shape), Attention(shape)
         self.mlp_norm, self.mlp = _norm(shape), MLP(shape)
+        self.recompute = False
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+    def _layers(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rotary)
         return x + self.mlp(self.mlp_norm(x))
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(self._layers, x, rotary, use_reentrant=False)
+        return self._layers(x, rotary)
 
 # %% ../nbs/11_models.ipynb #adcce05d
 class Decoder(nn.Module):
@@ -159,8 +171,12 @@ def build_model(shape: ModelShape, seed: int, compute_dtype: torch.dtype = torch
     "A decoder on the CPU with initial weights."
     return initialise(Decoder(shape, compute_dtype), seed)
 
-# %% ../nbs/11_models.ipynb #e8b739e4
-def next_token_loss(model: nn.Module, sequences: Tensor) -> Tensor:
-    "Mean cross entropy in float32 over (batch, seq_len) predictions of `sequences` (batch, seq_len + 1)."
-    logits = model(sequences[:, :-1])
-    return F.cross_entropy(logits.float().flatten(0, 1), sequences[:, 1:].flatten())
+# %% ../nbs/11_models.ipynb #25691131
+def mean_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    "Mean over all positions, in float32; logits (batch, seq, vocab), targets (batch, seq)."
+    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
+def next_token_loss(model: nn.Module, sequences: Tensor, loss: Callable[[Tensor, Tensor], Tensor] = mean_cross_entropy) -> Tensor:
+    "Mean loss over (batch, seq_len) predictions of `sequences` (batch, seq_len + 1)."
+    return loss(model(sequences[:, :-1]), sequences[:, 1:])

@@ -44,7 +44,7 @@ class ModelShape(BaseModel):
             raise ValueError(f"rotary embedding needs an even head size, not {self.head_dim}")
         return self
 
-# %% ../nbs/02_presets.ipynb #cd07e677
+# %% ../nbs/02_presets.ipynb #94cb8589
 _FAMILIES = {
     "gpt2": dict(tied_embeddings=True, bias=True, norm_eps=1e-5, rope_theta=None),
     "llama": dict(tied_embeddings=False, bias=False, norm_eps=1e-5, rope_theta=10_000.0),
@@ -57,6 +57,8 @@ _ROWS = [
     dict(name="gpt-124m", family="gpt2", n_layers=12, d_model=768, n_heads=12, vocab_size=50257, max_seq_len=2048),
     dict(name="llama-1b", family="llama", n_layers=16, d_model=2048, n_heads=32, n_kv_heads=8, d_ff=8192,
          vocab_size=128256, max_seq_len=8192, tied_embeddings=True, rope_theta=500_000.0),
+    dict(name="llama3.1-8b", family="llama", n_layers=32, d_model=4096, n_heads=32, n_kv_heads=8, d_ff=14336,
+         vocab_size=128256, max_seq_len=131072, rope_theta=500_000.0),
 ]  # fmt: skip
 
 

@@ -135,9 +135,10 @@ def verdict(ranks: list[list[dict[str, Any]]], world_size: int) -> tuple[Status,
     prefix = f"rank {rank}: " if status != Status.ok and rank >= 0 and world_size > 1 and rank not in silent else ""
     return status, f"{prefix}{reason}" if reason else None
 
-# %% ../nbs/04_records.ipynb #3a298902
+# %% ../nbs/04_records.ipynb #2d735acc
 _MEMORY = (
     "peak_allocated_bytes", "peak_reserved_bytes", "param_bytes", "grad_bytes", "optimizer_bytes", "memory_source",
+    "param_norm_before", "param_norm_after",
 )  # fmt: skip
 
 
@@ -145,7 +146,7 @@ def _rank_record(rows: list[dict[str, Any]]) -> dict[str, Any]:
     start = rows[0]
     steps = [r for r in rows if r["kind"] == "step"]
     record = {"rank": start["rank"], "host": start.get("host"), "device": start.get("device")}
-    record |= {k: [s.get(k) for s in steps] for k in ("time_s", "data_time_s", "allocated_bytes")}
+    record |= {k: [s.get(k) for s in steps] for k in ("time_s", "data_time_s", "bookkeeping_s", "allocated_bytes")}
     for row in rows:
         if row["kind"] == "memory":
             record |= {k: row[k] for k in _MEMORY if k in row}
@@ -168,7 +169,27 @@ def _merged_env(ranks: list[list[dict[str, Any]]]) -> dict[str, Any]:
 def _one(rows: Iterable[dict[str, Any]], kind: str) -> dict[str, Any]:
     return next((r for r in rows if r["kind"] == kind), {})
 
-# %% ../nbs/04_records.ipynb #bd442121
+
+def _fields(rows: Iterable[dict[str, Any]], kind: str) -> dict[str, Any]:
+    "All facts of the rows of one kind."
+    return {k: v for r in rows if r["kind"] == kind for k, v in r.items() if k != "kind"}
+
+# %% ../nbs/04_records.ipynb #fcb2caf7
+def _window(ranks: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    "`window` and `collectives` of the run file; empty where none was profiled on every rank."
+    seen = [w for rows in ranks if (w := _one(rows, "window"))]
+    if not seen or len(seen) < len(ranks):
+        return {}
+    longest = max(seen, key=lambda w: sum(c["time_s"] or 0.0 for c in w["collectives"]))
+    return {"window": {"steps": seen[0]["steps"], "time_s": max(w["time_s"] for w in seen)}, "collectives": longest["collectives"]}
+
+
+def _energy(ranks: list[list[dict[str, Any]]]) -> float | None:
+    told = [_fields(rows, "energy") for rows in ranks]
+    counted = [t["energy_j"] for t in told if t.get("counts", True) and t]
+    return sum(counted) if counted and None not in counted and all(told) else None
+
+# %% ../nbs/04_records.ipynb #cd1f007b
 def assemble(
     ranks: list[list[dict[str, Any]]], *, status: Status | None = None, reason: str | None = None
 ) -> RunFile:
@@ -196,7 +217,8 @@ def assemble(
             "ended_at": _one(reversed(first), "end").get("time") or utc_now(),
             "spec": spec, "env": _merged_env(ranks), "steps": step_columns(ranks, world_size),
             "ranks": [_rank_record(rows) for rows in ranks],
-            "transfer": {"h2d_gb_s": _one(first, "transfer").get("h2d_gb_s")},
+            "transfer": _fields(first, "transfer"), "measurement": _fields(first, "measurement"),
+            "energy_j": _energy(ranks), **_window(ranks),
             "events": [{"kind": e.pop("name"), **e} for e in events],
         }
     )  # fmt: skip

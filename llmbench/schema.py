@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['Count', 'Bytes', 'Seconds', 'SCHEMA', 'Status', 'ModelRecord', 'StrategyRecord', 'BatchRecord', 'PrecisionRecord',
            'OptimizerRecord', 'DataRecord', 'SpecRecord', 'DeviceRecord', 'CpuRecord', 'GitRecord', 'EnvRecord',
-           'StepsRecord', 'RankRecord', 'CollectiveRecord', 'TransferRecord', 'EventRecord', 'SourceRecord', 'RunFile',
-           'validate_run', 'dump_run', 'json_schema']
+           'StepsRecord', 'RankRecord', 'CollectiveRecord', 'WindowRecord', 'MeasurementRecord', 'TransferRecord',
+           'EventRecord', 'SourceRecord', 'RunFile', 'validate_run', 'dump_run', 'json_schema']
 
 # %% ../nbs/01_schema.ipynb #7601a697
 import json
@@ -43,7 +43,7 @@ Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
-# %% ../nbs/01_schema.ipynb #fbb87fe7
+# %% ../nbs/01_schema.ipynb #92c59e67
 class ModelRecord(_Record):
     "Shape of the model; `parameters` is the total count."
 
@@ -98,6 +98,7 @@ class OptimizerRecord(_Record):
     weight_decay: float | None = None
     clip_norm: float | None = None
     lr_warmup_steps: Count | None = None
+    fused: bool | None = None
 
 
 class DataRecord(_Record):
@@ -178,7 +179,7 @@ class EnvRecord(_Record):
     variables: dict[str, str] = {}  # NCCL_*, OMP_* and the like, as set
     command: str | None = None
 
-# %% ../nbs/01_schema.ipynb #a78d66f4
+# %% ../nbs/01_schema.ipynb #78cffb4a
 def _equal_lengths(record: BaseModel, names: tuple[str, ...]) -> None:
     lengths = {n: len(v) for n in names if (v := getattr(record, n)) is not None}
     if len(set(lengths.values())) > 1:
@@ -209,6 +210,7 @@ class RankRecord(_Record):
     device: str | None = None
     time_s: list[Seconds | None] = []
     data_time_s: list[Seconds | None] = []  # making and moving the batch, outside time_s
+    bookkeeping_s: list[Seconds | None] = []  # reading figures and logging them, outside time_s
     allocated_bytes: list[Bytes | None] = []  # at the end of each step
     peak_allocated_bytes: Bytes | None = None
     peak_reserved_bytes: Bytes | None = None
@@ -216,10 +218,12 @@ class RankRecord(_Record):
     grad_bytes: Bytes | None = None
     optimizer_bytes: Bytes | None = None
     memory_source: Literal["device_allocator", "process_rss"] | None = None
+    param_norm_before: float | None = None  # L2 norm of what the rank holds; equal ones: nothing was learnt
+    param_norm_after: float | None = None
 
-# %% ../nbs/01_schema.ipynb #4832dcdd
+# %% ../nbs/01_schema.ipynb #c30e096e
 class CollectiveRecord(_Record):
-    "One kind of collective in a separate profiled window, never in the timed one."
+    "One kind of collective in all steps of a profiled window, on the rank that spent longest in them."
 
     kind: str
     calls: Count | None = None
@@ -228,8 +232,26 @@ class CollectiveRecord(_Record):
     exposed_s: Seconds | None = None
 
 
+class WindowRecord(_Record):
+    "The profiled steps that the collectives were counted in: how many, and their time on the slowest rank."
+
+    steps: Count
+    time_s: Seconds
+
+
+class MeasurementRecord(_Record):
+    "How the steps were timed, and what one timing costs by itself."
+
+    clock: Literal["device_events", "monotonic"] | None = None
+    clock_cost_s: Seconds | None = None  # a start and an end with nothing between them, inside time_s
+    energy_source: Literal["nvml", "amdsmi", "rapl"] | None = None
+
+
 class TransferRecord(_Record):
-    h2d_gb_s: float | None = None  # measured with pinned copies, 10**9 bytes
+    "Rates of empty machinery, 10**9 bytes per second: what the links can do without a model."
+
+    h2d_gb_s: float | None = None  # measured with pinned copies
+    all_reduce_bus_gb_s: float | None = None  # bytes × 2 (n - 1) / n / time, as nccl-tests define it
 
 
 class EventRecord(_Record):
@@ -249,7 +271,7 @@ class SourceRecord(_Record):
     file: str | None = None
     sha256: str | None = None
 
-# %% ../nbs/01_schema.ipynb #0e73cebb
+# %% ../nbs/01_schema.ipynb #5333a7a5
 SCHEMA = "llmbench.run/1"
 
 
@@ -272,8 +294,10 @@ class RunFile(_Record):
     steps: StepsRecord = StepsRecord()
     ranks: list[RankRecord] = []
     collectives: list[CollectiveRecord] | None = None
+    window: WindowRecord | None = None
     transfer: TransferRecord = TransferRecord()
-    energy_j: float | None = None
+    measurement: MeasurementRecord = MeasurementRecord()
+    energy_j: float | None = None  # all ranks, over the steps that are not warm-up
     events: list[EventRecord] = []
     source: SourceRecord = SourceRecord()
 

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['SHEET_KEYS', 'Runner', 'parameters_of', 'SheetRequest', 'check_parameters', 'sheet_request', 'publish', 'run_request',
-           'progress_line', 'LiveLine', 'verdict_table', 'log_tail']
+           'progress_line', 'LiveLine', 'verdict_table', 'kernel_table', 'log_tail']
 
-# %% ../nbs/33_sheet.ipynb #333ae029
+# %% ../nbs/33_sheet.ipynb #7219bd00
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +21,8 @@ from .launchers.local import run_local
 from .presets import PRESETS
 from .records import read_run, write_run
 from .schema import RunFile, Status
-from .spec import PRECISIONS, RunSpec, precision_name, resolve_run, run_id
+from .resolve import resolve_run
+from .spec import PRECISIONS, RunSpec, precision_name, run_id
 
 # %% ../nbs/33_sheet.ipynb #2c848cc3
 SHEET_KEYS = (*RunSpec.model_fields, "attempt", "results")
@@ -148,7 +150,7 @@ class LiveLine:
             text = progress_line(row, self.steps, now - self.began)
             self.handle.update({"text/plain": text}, raw=True)
 
-# %% ../nbs/33_sheet.ipynb #478b6f18
+# %% ../nbs/33_sheet.ipynb #960ad61a
 def _loss(row: Mapping[str, Any]) -> str:
     return f"{significant(row.get('loss_first'), 5)} → {significant(row.get('loss_last'), 5)}"
 
@@ -159,16 +161,44 @@ def _step_time(row: Mapping[str, Any]) -> str:
     return "–" if middle is None else f"{significant(middle * 1e3)} ms (95 % interval {ends[0]} to {ends[1]} ms)"
 
 
+def _with_unit(value: float | None, unit: str) -> str:
+    return "–" if value is None else f"{significant(value)} {unit}"
+
+
+def _steadiness(row: Mapping[str, Any]) -> str:
+    if row.get("unsteady") is None:
+        return "–"
+    return f"no: the step time changes at step {row['unsteady_from_step']}" if row["unsteady"] else "yes"
+
+
 def verdict_table(row: Mapping[str, Any]) -> str:
     "One row of the view `runs` as a Markdown table for people."
     lines = [
         ("Status", f"**{row['status']}**" + (f": {row['reason']}" if row.get("reason") else "")),
-        ("Throughput", "–" if (rate := row.get("tokens_per_s")) is None else f"{significant(rate)} tokens/s"),
+        ("Throughput", _with_unit(row.get("tokens_per_s"), "tokens/s")),
+        ("At most, by the devices' ceiling", _with_unit(row.get("ceiling_tokens_per_s"), "tokens/s")),
         ("Step time, median", _step_time(row)),
-        ("Peak memory, fullest rank", "–" if (m := row.get("peak_memory_gib")) is None else f"{significant(m)} GiB"),
+        ("Steady", _steadiness(row)),
+        ("Exposed communication, of a profiled step", _with_unit(row.get("comm_exposed_pct"), "%")),
+        ("Cost of measuring, of a step", _with_unit(row.get("overhead_pct"), "%")),
+        ("Peak memory, fullest rank", _with_unit(row.get("peak_memory_gib"), "GiB")),
         ("Loss, first → last step", _loss(row)),
     ]
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in lines)])
+
+# %% ../nbs/33_sheet.ipynb #2c190c83
+def kernel_table(folder: Path | str, top: int = 12) -> str | None:
+    "Markdown table of the slowest kernels of the first profiled rank; None where no rank was profiled."
+    files = sorted(Path(folder).glob("kernels-rank-*.json"))
+    if not files:
+        return None
+    found = json.loads(files[0].read_text())
+    rows = [
+        f"| `{k['name'][:90]}` | {k['calls']:,} | {significant(k['self_time_s'] * 1e3)} | {significant(k['share_pct'])} |"
+        for k in found["kernels"][:top]
+    ]
+    head = f"Rank {found['rank']}, {found['steps']} steps; time by itself, without what it calls.\n"
+    return "\n".join([head, "| kernel | calls | ms | % |", "|---|--:|--:|--:|", *rows])
 
 # %% ../nbs/33_sheet.ipynb #1d3aeba8
 def log_tail(folder: Path | str, lines: int = 20, width: int = 200) -> str:

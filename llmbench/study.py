@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['StudySpec', 'resolve_study', 'load_study', 'is_study']
 
-# %% ../nbs/03b_study.ipynb #a2af937b
+# %% ../nbs/03b_study.ipynb #1748d014
 import itertools
 import json
 from pathlib import Path
@@ -15,9 +15,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .core import RequestError, unknown_name
 from .params import read_yaml
-from .spec import Positive, RunSpec, one_line, resolve_run, run_id
+from .resolve import one_line, resolve_run
+from .spec import Positive, RunSpec, run_id
 
-# %% ../nbs/03b_study.ipynb #9c0e0429
+# %% ../nbs/03b_study.ipynb #b1b06ea0
 class StudySpec(BaseModel):
     "What a study file says, its runs resolved. `varies` are the keys that its matrix changes."
 
@@ -44,6 +45,18 @@ def _product(entry: dict[str, Any]) -> list[dict[str, Any]]:
     return [dict(zip(entry, combination, strict=True)) for combination in itertools.product(*values)]
 
 
+def _merged(base: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
+    "What all runs share with what this one changes; `optimizer.fused` changes one key of a mapping and keeps the others."
+    full = dict(base)
+    for key, value in cell.items():
+        head, dot, rest = key.partition(".")
+        inside = full.get(head) or {}
+        if dot and not isinstance(inside, dict):
+            raise RequestError(f"{key}: {head} is {inside!r} in base, not a mapping; write {head}: {{…}} in base")
+        full[head] = _merged(inside, {rest: value}) if dot else value
+    return full
+
+
 def _check_study(given: dict[str, Any]) -> None:
     unknown = [k for k in given if k not in _STUDY_KEYS]
     if unknown:
@@ -56,7 +69,7 @@ def _check_study(given: dict[str, Any]) -> None:
     if not isinstance(given.get("base", {}), dict):
         raise RequestError("base must be a mapping of what all runs share; write base: {model: gpt-tiny, …}")
 
-# %% ../nbs/03b_study.ipynb #b3d878c8
+# %% ../nbs/03b_study.ipynb #76ae0663
 def resolve_study(given: dict[str, Any]) -> StudySpec:
     "A checked StudySpec; a mistake in one run names the run."
     _check_study(given)
@@ -64,7 +77,7 @@ def resolve_study(given: dict[str, Any]) -> StudySpec:
     runs = []
     for cell in cells:
         try:
-            runs.append(resolve_run(given.get("base", {}) | cell | {"study": given["study"]}))
+            runs.append(resolve_run(_merged(given.get("base", {}), cell) | {"study": given["study"]}))
         except RequestError as e:
             raise RequestError(f"run {json.dumps(cell)}: {e}") from None
     if not runs:

@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['log', 'load_strategy', 'classify', 'on_terminate', 'start_facts', 'train_rank', 'run_rank', 'checked_spec', 'main']
 
-# %% ../nbs/28_train.ipynb #63d19fee
+# %% ../nbs/28_train.ipynb #bd9bc2a7
 import argparse
 import gc
 import importlib
+import itertools
 import logging
 import os
 import socket
@@ -23,14 +24,18 @@ import yaml
 
 from . import mesh
 from .accounting import parameter_count
+from .collectives import all_reduce_bus_gb_s, profiled_window
 from .core import LlmbenchError, RequestError, write_json_atomic
+from .energy import EnergyMeter, energy_counter
 from .hardware import capture_env, device_facts
 from .loop import Build, Diverged, Trainer, join_for, run_steps
-from .measure import host_to_device_gb_s, make_memory, matmul_tflops
+from .measure import clock_cost_s, host_to_device_gb_s, make_memory, matmul_tflops
 from .models import build_model
+from .profiler import profile_steps
 from .records import RankLog, assemble, marked_result, read_ranks, utc_now, write_run
 from .schema import DeviceRecord, RunFile, Status
-from .spec import RunSpec, load_run, run_id, spec_record
+from .resolve import load_run
+from .spec import RunSpec, run_id, spec_record
 from .strategies.base import DTYPES
 
 log = logging.getLogger(__name__)
@@ -106,35 +111,56 @@ def start_facts(spec: RunSpec, name: str, attempt: int) -> dict[str, Any]:
         "device_record": {k: v for k, v in seen.items() if k in DeviceRecord.model_fields},
     }  # fmt: skip
 
-# %% ../nbs/28_train.ipynb #fb727fa8
+# %% ../nbs/28_train.ipynb #fbaeef97
 def train_rank(spec: RunSpec, out: Path, rank_log: RankLog) -> list[list[dict[str, Any]]] | None:
     "Train this rank's part and log it; on rank 0 the rows of all ranks, else None."
     ranks = join_for(spec)
-    compute = DTYPES[spec.precision.compute]
     mesh.barrier()
-    if ranks.device.type == "cpu":
-        rank_log.write("ceiling", matmul_tflops=matmul_tflops(ranks.device, compute))
-    else:
-        rank_log.write("transfer", h2d_gb_s=host_to_device_gb_s(ranks.device))
+    _log_ceilings(spec, ranks, rank_log)
     build = load_strategy(spec.strategy.name, ranks.device)
     memory = make_memory(ranks.device)
-    strategy = build(build_model(spec.model, spec.seed, compute), spec, ranks)
+    strategy = build(build_model(spec.model, spec.seed, DTYPES[spec.precision.compute]), spec, ranks)
     _save_config(strategy, ranks, out)
     trainer = Trainer(strategy, spec, ranks, memory)
+    meter = EnergyMeter(energy_counter(ranks.device, ranks.local_rank))
+    clock = {"clock": trainer.clock.name, "clock_cost_s": clock_cost_s(ranks.device)}
+    rank_log.write("measurement", **clock, energy_source=meter.source)
+    norm_before = strategy.parameter_norm()
     memory.reset()
     try:
-        run_steps(trainer, lambda facts: rank_log.write("step", **facts))
+        run_steps(trainer, lambda facts: rank_log.write("step", **facts), meter)
     except Diverged as e:
         rank_log.write("end", status=Status.diverged, reason=str(e), time=utc_now())
     else:
         state = {**memory.peaks(), **strategy.state_bytes(), "grad_bytes": trainer.gradient_bytes}
-        rank_log.write("memory", **state, memory_source=memory.source)
+        norms = {"param_norm_before": norm_before, "param_norm_after": strategy.parameter_norm()}
+        rank_log.write("memory", **state, **norms, memory_source=memory.source)
+        rank_log.write("energy", energy_j=meter.joules, counts=ranks.device.type == "cuda" or ranks.local_rank == 0)
+        _observe(trainer, out, rank_log)
         rank_log.write("end", status=Status.ok, reason=None, time=utc_now())
     gathered = mesh.gather_to_main(rank_log.rows)
     del trainer, strategy
     gc.collect()
     mesh.leave()
     return gathered
+
+
+def _log_ceilings(spec: RunSpec, ranks: mesh.Ranks, rank_log: RankLog) -> None:
+    "What device and links can do without a model; all ranks at once, because they share them."
+    if ranks.device.type == "cpu":
+        rank_log.write("ceiling", matmul_tflops=matmul_tflops(ranks.device, DTYPES[spec.precision.compute]))
+    rank_log.write("transfer", h2d_gb_s=host_to_device_gb_s(ranks.device), all_reduce_bus_gb_s=all_reduce_bus_gb_s(ranks))
+
+
+def _observe(trainer: Trainer, out: Path, rank_log: RankLog) -> None:
+    "More steps after the timed ones: under the profiler for the collectives, then as the request's profile block asks."
+    spec, ranks = trainer.spec, trainer.ranks
+    numbers = itertools.count(spec.steps)
+    if spec.collective_steps and ranks.world_size > 1:
+        window = profiled_window(lambda: trainer.step(next(numbers)), spec.collective_steps, ranks)
+        rank_log.write("window", **window)
+    if spec.profile:
+        profile_steps(lambda: trainer.step(next(numbers)), spec.profile, ranks, out)
 
 
 def _save_config(strategy: Any, ranks: mesh.Ranks, out: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from llmbench.cli import VERBS
-from llmbench.spec import load_run, resolve_run
+from llmbench.resolve import load_run, resolve_run
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmbench.launchers.local import run_local
-from llmbench.spec import resolve_run
+from llmbench.resolve import resolve_run
 
 REQUEST = {
     "study": "faults", "model": "gpt-tiny", "strategy": "ddp", "world_size": 2, "seq_len": 128,

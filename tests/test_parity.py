@@ -6,7 +6,7 @@ from llmbench.core import test_near
 from llmbench.fairness import loss_parity
 from llmbench.launchers.local import run_local
 from llmbench.schema import dump_run
-from llmbench.spec import resolve_run
+from llmbench.resolve import resolve_run
 
 STEPS = 20
 REQUEST = {
@@ -23,11 +23,12 @@ def trained(tmp_path_factory):
     """Runs by strategy, model and precision, each trained once."""
     done = {}
 
-    def run(strategy, model, precision):
-        key = (strategy, model, precision)
+    def run(strategy, model, precision, **settings):
+        key = (strategy, model, precision, *settings)
         if key not in done:
             world_size = 1 if strategy == "single" else 2
-            spec = resolve_run(REQUEST | dict(strategy=strategy, world_size=world_size, model=model, precision=precision))
+            given = REQUEST | dict(strategy=strategy, world_size=world_size, model=model, precision=precision) | settings
+            spec = resolve_run(given)
             done[key] = run_local(spec, tmp_path_factory.mktemp("-".join(key)))
             assert done[key].status == "ok", done[key].reason
         return done[key]
@@ -55,6 +56,13 @@ def test_two_ranks_follow_the_single_process(trained, strategy, model, precision
     assert run.steps.loss[-1] < 0.75 * run.steps.loss[0], "it does not learn"
     assert run.steps.tokens == reference.steps.tokens == [512] * STEPS
     assert loss_parity(dump_run(run), dump_run(reference)) == pytest.approx(worst), "the site would show another figure"
+
+
+@pytest.mark.parametrize("strategy", [pytest.param(s, marks=[] if s == "fsdp" else pytest.mark.slow) for s in SHARDED])
+def test_recompute_and_a_fused_optimizer_train_the_same(trained, strategy):
+    reference = trained("single", "gpt-tiny", "fp32")
+    run = trained(strategy, "gpt-tiny", "fp32", recompute="full", optimizer=REQUEST["optimizer"] | {"fused": True})
+    test_near(run.steps.loss, reference.steps.loss, rel=TOLERANCE["fp32"])
 
 
 def test_world_size_1_works_for_every_strategy(trained, tmp_path):

@@ -14,7 +14,8 @@ from llmbench.records import write_run
 from llmbench.report import build_report
 from llmbench.schema import SCHEMA, validate_run
 from llmbench.site import broken_links
-from llmbench.spec import resolve_run, run_id, spec_record
+from llmbench.resolve import resolve_run
+from llmbench.spec import run_id, spec_record
 from llmbench.store import open_store
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -238,11 +238,18 @@ def refused_run(spec: RunSpec, reason: str, *, attempt: int = 1) -> RunFile:
     record = spec_record(spec).model_dump()
     return empty_run(run_id(spec, attempt), record, Status.refused, reason, study=spec.study, attempt=attempt)
 
-# %% ../../nbs/31_launchers_local.ipynb #b745a31b
+# %% ../../nbs/31_launchers_local.ipynb #2fa65282
 def _short(path: Path) -> Path:
     "The path relative to the present folder where it lies below it: run files carry no machine's folders."
     resolved, here = path.resolve(), Path.cwd()
     return resolved.relative_to(here) if resolved.is_relative_to(here) else resolved
+
+
+def _follow_up(launch: Launch, out: Path) -> None:
+    "Run the commands that come after the run; what they say goes into its log, and their failure is no failure of the run."
+    for command in launch.after:
+        with (out / "stdout.log").open("ab") as log:
+            subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False, timeout=600)
 
 
 def run_local(
@@ -261,6 +268,7 @@ def run_local(
         return run
     launch = launch or render(spec, _short(out), attempt=attempt)
     ending = supervise(launch, out, deadline_s=spec.timeouts.run_s, on_step=on_step)
+    _follow_up(launch, out)
     run = judge(spec, out, ending, attempt=attempt)
     run = run.model_copy(update={"events": [*run.events, *launch.notes]})
     write_run(out, run)

@@ -4,20 +4,21 @@
 
 # %% auto #0
 __all__ = ['DTYPES', 'Strategy', 'learning_rate', 'make_adamw', 'local_gradients', 'gradient_norm', 'clip_gradients',
-           'TorchStrategy', 'tensor_bytes', 'optimizer_bytes', 'prepare_model']
+           'TorchStrategy', 'held_norm', 'tensor_bytes', 'optimizer_bytes', 'loss_for', 'prepare_model']
 
-# %% ../../nbs/21_strategies_base.ipynb #5b1ec509
+# %% ../../nbs/21_strategies_base.ipynb #25bde9d0
 import contextlib
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from ..mesh import Ranks, sum_over_ranks
-from ..models import Decoder, next_token_loss
+from ..models import Decoder, mean_cross_entropy, next_token_loss
 from ..spec import Optimizer, RunSpec
 
-# %% ../../nbs/21_strategies_base.ipynb #5590bba4
+# %% ../../nbs/21_strategies_base.ipynb #49a42f7c
 class Strategy(Protocol):
     "How one way to split training takes part in the loop; built by `build(model, spec, ranks)` of its module."
 
@@ -33,7 +34,10 @@ class Strategy(Protocol):
     def state_bytes(self) -> dict[str, int | None]:
         "param_bytes and optimizer_bytes that this rank holds between steps."
 
-# %% ../../nbs/21_strategies_base.ipynb #d72507d6
+    def parameter_norm(self) -> float:
+        "L2 norm of the parameters that this rank holds: what does not change was not trained."
+
+# %% ../../nbs/21_strategies_base.ipynb #409c11ce
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -45,23 +49,23 @@ def learning_rate(step: int, optimizer: Optimizer) -> float:
 def make_adamw(parameters: list[nn.Parameter], optimizer: Optimizer) -> torch.optim.AdamW:
     "torch's AdamW with the request's settings, over every parameter alike."
     return torch.optim.AdamW(
-        parameters, lr=optimizer.lr, betas=optimizer.betas, eps=optimizer.eps, weight_decay=optimizer.weight_decay
-    )
+        parameters, lr=optimizer.lr, betas=optimizer.betas, eps=optimizer.eps, weight_decay=optimizer.weight_decay,
+        fused=optimizer.fused or None,
+    )  # fmt: skip
 
-# %% ../../nbs/21_strategies_base.ipynb #919277ba
+# %% ../../nbs/21_strategies_base.ipynb #a7af6f8d
 def local_gradients(parameters: list[nn.Parameter]) -> list[Tensor]:
     "The gradients that this rank holds, shards as plain tensors."
-    grads = [p.grad for p in parameters if p.grad is not None]
-    return [g.to_local() if hasattr(g, "to_local") else g for g in grads]
+    return _local(p.grad for p in parameters)
 
 
 def gradient_norm(gradients: list[Tensor], *, sharded: bool) -> Tensor:
     "Global L2 norm (float64 scalar); `sharded`: each rank holds other elements, so squares are summed over ranks."
     if gradients[0].device.type == "cpu":
-        norms = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in gradients]
+        rows = [g if g.dim() < 2 else torch.linalg.vector_norm(g, dim=-1).flatten() for g in gradients]
+        squares = torch.stack([torch.dot(r, r) for r in rows]).double().sum()
     else:
-        norms = torch._foreach_norm(gradients)
-    squares = torch.stack([n.double() for n in norms]).square().sum()
+        squares = torch.stack(torch._foreach_norm(gradients)).double().square().sum()
     return (sum_over_ranks(squares) if sharded else squares).sqrt()
 
 
@@ -71,14 +75,14 @@ def clip_gradients(gradients: list[Tensor], norm: Tensor, clip_norm: float | Non
         factor = (clip_norm / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
 
-# %% ../../nbs/21_strategies_base.ipynb #a210f945
+# %% ../../nbs/21_strategies_base.ipynb #41dd2191
 class TorchStrategy:
     "A wrapped model with torch's AdamW; subclasses say how gradients are exchanged."
 
     sharded = False
 
     def __init__(self, model: nn.Module, spec: RunSpec):
-        self.model, self.clip_norm = model, spec.optimizer.clip_norm
+        self.model, self.clip_norm, self.loss = model, spec.optimizer.clip_norm, loss_for(spec)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = make_adamw(self.parameters, spec.optimizer)
 
@@ -88,7 +92,7 @@ class TorchStrategy:
 
     def micro_step(self, sequences: Tensor, *, index: int, of: int) -> Tensor:
         with self.exchange(index == of - 1):
-            loss = next_token_loss(self.model, sequences)
+            loss = next_token_loss(self.model, sequences, self.loss)
             (loss / of).backward()
         return loss.detach()
 
@@ -108,11 +112,24 @@ class TorchStrategy:
     def state_bytes(self) -> dict[str, int | None]:
         return {"param_bytes": tensor_bytes(self.parameters), "optimizer_bytes": optimizer_bytes(self.optimizer)}
 
-# %% ../../nbs/21_strategies_base.ipynb #05df61bc
-def tensor_bytes(tensors) -> int:
-    "Bytes of these tensors on this rank: a sharded one counts its shard, None counts nothing."
-    local = [t.to_local() if hasattr(t, "to_local") else t for t in tensors if t is not None]
-    return sum(t.numel() * t.element_size() for t in local)
+    def parameter_norm(self) -> float:
+        return held_norm(self.parameters)
+
+# %% ../../nbs/21_strategies_base.ipynb #26bdc393
+def _local(tensors: Iterable[Tensor | None]) -> list[Tensor]:
+    "What of these this rank holds: of a sharded one its shard, of None nothing."
+    return [t.to_local() if hasattr(t, "to_local") else t for t in tensors if t is not None]
+
+
+def held_norm(tensors: Iterable[Tensor]) -> float:
+    "L2 norm over all elements that this rank holds, summed in float64."
+    squares = [torch.linalg.vector_norm(t.detach(), dtype=torch.float64).square() for t in _local(tensors) if t.numel()]
+    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
+
+
+def tensor_bytes(tensors: Iterable[Tensor | None]) -> int:
+    "Bytes of these tensors on this rank."
+    return sum(t.numel() * t.element_size() for t in _local(tensors))
 
 
 def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
@@ -120,9 +137,16 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
     return tensor_bytes(v for state in optimizer.state.values() for v in state.values() if torch.is_tensor(v))
 
 
+def loss_for(spec: RunSpec) -> Callable[[Tensor, Tensor], Tensor]:
+    "The loss of logits and targets, compiled where the request says so: its passes over the vocabulary become one."
+    return torch.compile(mean_cross_entropy) if spec.compile else mean_cross_entropy
+
+
 def prepare_model(model: Decoder, spec: RunSpec, ranks: Ranks) -> Decoder:
-    "The model on this rank's device, its blocks compiled where the request says so."
+    "The model on this rank's device, its blocks recomputed in backward and compiled where the request says so."
     model = model.to(ranks.device)
+    for block in model.blocks:
+        block.recompute = spec.recompute == "full"
     if spec.compile:
         for block in model.blocks:  # one block at a time compiles once for all of them
             block.compile()

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['deepspeed_config', 'load', 'Zero', 'build']
 
-# %% ../../nbs/27_strategies_zero.ipynb #e231f572
+# %% ../../nbs/27_strategies_zero.ipynb #6281caba
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from ..core import LlmbenchError
 from ..mesh import Ranks
 from ..models import Decoder, next_token_loss
 from ..spec import RunSpec
-from .base import make_adamw, optimizer_bytes, prepare_model, tensor_bytes
+from .base import held_norm, loss_for, make_adamw, optimizer_bytes, prepare_model, tensor_bytes
 
 # %% ../../nbs/27_strategies_zero.ipynb #cdcb692e
 _SHORT = {"float32": "fp32", "bfloat16": "bfp16"}
@@ -67,15 +68,15 @@ def load(device: torch.device) -> Any:
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
 
-# %% ../../nbs/27_strategies_zero.ipynb #6a5cdabe
+# %% ../../nbs/27_strategies_zero.ipynb #e9a27434
 class Zero:
     "A DeepSpeed engine at ZeRO stage 1, 2 or 3."
 
-    def __init__(self, engine: Any, stage: int, config: dict[str, Any]):
-        self.engine, self.stage, self.config = engine, stage, config
+    def __init__(self, engine: Any, stage: int, config: dict[str, Any], loss: Callable[[Tensor, Tensor], Tensor]):
+        self.engine, self.stage, self.config, self.loss = engine, stage, config, loss
 
     def micro_step(self, sequences: Tensor, *, index: int, of: int) -> Tensor:
-        loss = next_token_loss(self.engine, sequences)
+        loss = next_token_loss(self.engine, sequences, self.loss)
         self.engine.backward(loss)
         if index < of - 1:
             self.engine.step()  # counts the micro step; no update yet
@@ -91,14 +92,16 @@ class Zero:
         return _held_gradients(self.engine)
 
     def state_bytes(self) -> dict[str, int | None]:
-        return {"param_bytes": _held_parameters(self.engine), "optimizer_bytes": _held_state(self.engine.optimizer, self.stage)}
+        return {"param_bytes": tensor_bytes(self._held()), "optimizer_bytes": _held_state(self.engine.optimizer, self.stage)}
 
-# %% ../../nbs/27_strategies_zero.ipynb #2091b316
-def _held_parameters(engine: Any) -> int:
-    "A stage-3 parameter is empty between uses; what stays on the rank is its shard."
-    return tensor_bytes(getattr(p, "ds_tensor", p) for p in engine.module.parameters())
+    def parameter_norm(self) -> float:
+        return held_norm(self._held())
 
+    def _held(self) -> list[Tensor]:
+        "A stage-3 parameter is empty between uses; what stays on the rank is its shard."
+        return [getattr(p, "ds_tensor", p) for p in self.engine.module.parameters()]
 
+# %% ../../nbs/27_strategies_zero.ipynb #f0808fab
 def _flat(value: Any) -> list[Tensor]:
     if isinstance(value, dict):
         value = list(value.values())
@@ -118,7 +121,7 @@ def _held_state(optimizer: Any, stage: int) -> int | None:
     held = getattr(optimizer, master, None)
     return None if held is None else optimizer_bytes(optimizer.optimizer) + tensor_bytes(_flat(held))
 
-# %% ../../nbs/27_strategies_zero.ipynb #7e9332f8
+# %% ../../nbs/27_strategies_zero.ipynb #439bae8d
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> Zero:
     "A DeepSpeed engine over the model at the stage that the strategy's name ends in."
     deepspeed = load(ranks.device)
@@ -129,4 +132,4 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> Zero:
     optimizer = make_adamw(list(model.parameters()), spec.optimizer)
     config = deepspeed_config(spec)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-    return Zero(engine, stage, config)
+    return Zero(engine, stage, config, loss_for(spec))
