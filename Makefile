@@ -3,7 +3,7 @@
 #   make study      train the default study, build the site      (settings.ini says which and where)
 #   make test       all tests that need neither minutes, root nor daemons
 #   make lab        the notebooks in JupyterLab
-#   make bench      what the harness costs against a bare loop
+#   make bench      what a step costs beside a bare loop and other frameworks   (half a gigabyte more, five minutes)
 #   make test-slow  the long tests     make gpu-study  the GPU study, on a machine that has one
 #
 # FORCE=1 repeats runs that are finished. On a machine without a GPU, PIP_EXTRA_INDEX_URL may name PyTorch's
@@ -55,6 +55,11 @@ help:
 	  echo "  no chromium: the browser tests will be skipped; on Debian: apt-get install chromium chromium-driver"
 	@touch $@
 
+.venv/.bench: .venv/.base
+	$(SAY) "  accelerate, transformers, lightning, torchtitan, deepspeed (to be compared with)"
+	@$(PIP) -e '.[bench]'
+	@touch $@
+
 .venv/.lab: .venv/.base
 	$(SAY) "  jupyterlab"
 	@$(PIP) -e '.[lab]'
@@ -77,8 +82,13 @@ site: .venv/.base
 lab: .venv/.lab .venv/.deepspeed
 	@$(BIN)/jupyter lab nbs
 
-bench: .venv/.deepspeed
-	@$(BIN)/python -m llmbench.bench
+bench: .venv/.bench
+	$(SAY) "A step of llmbench beside a bare loop, in turns"
+	@status=0; $(BIN)/python -m llmbench.peers --peers again,harness --repeats 5 --rounds 30 --out results/bench/overhead.json || status=$$?; \
+	  printf '\033[1m%s\033[0m\n' "The same beside other frameworks"; \
+	  $(BIN)/python -m llmbench.peers --repeats 3 --rounds 30 --out results/bench/peers.json || status=$$?; \
+	  printf '\033[1m%s\033[0m\n' "What llmbench's own commands take as results grow"; \
+	  $(BIN)/python -m llmbench.growth --out results/bench/growth.json && exit $$status
 
 gpu-study: .venv/.deepspeed
 	$(SAY) "Training on this machine's GPU: $(GPU_STUDIES)"

@@ -5,12 +5,21 @@
 # %% auto #0
 __all__ = ['Run', 'Studies', 'reference_of', 'run_rows', 'repeat_sets', 'group_rows']
 
-# %% ../nbs/53c_groups.ipynb #94b3b742
+# %% ../nbs/53c_groups.ipynb #282753b4
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from .cost import Price, price_of, usd_per_1m_tokens
-from .fairness import DEFAULT_VARIES, comparison_group, loss_parity, run_verdict
+from llmbench.fairness import (
+    DEFAULT_VARIES,
+    FactsKey,
+    compare_keys,
+    facts_key,
+    group_of_key,
+    loss_parity,
+    with_training,
+)
 from .rates import measured, run_rates, tokens_per_step
 from .scaling import find_baselines, scale_runs
 from .stats import Interval, group_interval, median, speedup_interval
@@ -40,34 +49,39 @@ def reference_of(members: Sequence[int], rows: Sequence[Mapping[str, Any]], base
     declared = [i for i in done if all(rows[i].get(k) == v for k, v in baseline.items())]
     return min(declared or done, key=lambda i: (rows[i]["started_at"] or "", rows[i]["run_id"]), default=None)
 
-# %% ../nbs/53c_groups.ipynb #bacb6b18
+# %% ../nbs/53c_groups.ipynb #cde35ba3
 _SCALES_WITH = (*DEFAULT_VARIES, "batch", "hardware.cpu_cores")
 
 
-def _single_row(run: Run, prices: tuple[Price, ...]) -> dict[str, Any]:
+def _single_row(run: Run, key: FactsKey, price_of_device: Callable[[str | None], Price | None]) -> dict[str, Any]:
     row = run_rates(run)
-    price = price_of(row["hardware"], prices, "USD")
+    price = price_of_device(row["hardware"])
     cost = usd_per_1m_tokens(price.price_per_hour if price else None, row["world_size"], row["tokens_per_s"])
     return row | {
-        "usd_per_1m_tokens": cost, "comparison_group": comparison_group(run), "fairness": None,
-        "setting": comparison_group(run, _SCALES_WITH), "spec_hash": run["spec"]["hash"],
+        "usd_per_1m_tokens": cost, "comparison_group": group_of_key(key), "fairness": None,
+        "setting": group_of_key(key, _SCALES_WITH), "spec_hash": run["spec"]["hash"],
         "name": run["spec"]["name"], "attempt": run["attempt"],
     }  # fmt: skip
 
 
-def _set_fairness(runs: Sequence[Run], rows: Sequence[dict[str, Any]], studies: Studies) -> None:
+def _set_fairness(
+    runs: Sequence[Run], rows: Sequence[dict[str, Any]], keys: Sequence[FactsKey], studies: Studies
+) -> None:
     for study, members in _by([r["study"] for r in rows]).items():
         baseline, varies = _about(studies, study)
         reference = reference_of(members, rows, baseline)
         for i in members:
             if rows[i]["status"] == "ok":  # then there is a reference, if only the run itself
-                rows[i]["fairness"] = str(run_verdict(runs[i], runs[reference], varies))
+                compared = compare_keys(keys[reference], keys[i], varies)
+                rows[i]["fairness"] = str(with_training(compared, runs[i]))
 
 
 def run_rows(runs: Sequence[Run], studies: Studies, prices: tuple[Price, ...] = ()) -> list[dict[str, Any]]:
     "The rows of the `runs` view for validated run files, in their order; `studies` maps a name to its study.json."
-    rows = [_single_row(run, prices) for run in runs]
-    _set_fairness(runs, rows, studies)
+    keys = [facts_key(run) for run in runs]
+    price_of_device = cache(lambda device: price_of(device, prices, "USD"))
+    rows = [_single_row(run, key, price_of_device) for run, key in zip(runs, keys, strict=True)]
+    _set_fairness(runs, rows, keys, studies)
     for row, scaled in zip(rows, scale_runs(rows), strict=True):
         row |= {"scaling_efficiency_pct": scaled.efficiency_pct, "scaling_baseline": scaled.baseline}
     return rows
@@ -82,7 +96,7 @@ def repeat_sets(rows: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     where = [next(iter(places[k])) if len(places[k]) == 1 else r["hardware"] for k, r in zip(asked, rows, strict=True)]
     return list(_by(list(zip(asked, where, strict=True))).values())
 
-# %% ../nbs/53c_groups.ipynb #3f8f015e
+# %% ../nbs/53c_groups.ipynb #59daba8d
 _EQUAL = (
     "study", "spec_hash", "name", "model", "params_b", "strategy", "world_size", "nodes", "hardware", "platform",
     "framework", "precision", "seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "comparison_group", "setting",
@@ -115,7 +129,13 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> str | None:
     said = [r["fairness"] for r in rows if r["fairness"]]
     return min(said, key=lambda v: ("no", "unknown", "yes").index(v.split(":")[0]), default=None)
 
-# %% ../nbs/53c_groups.ipynb #3d5c3f34
+
+def _flagged(rows: Sequence[Mapping[str, Any]]) -> int | None:
+    "How many repeats changed their step time while measured; None where no repeat has enough steps to say."
+    known = [r["unsteady"] for r in rows if r["unsteady"] is not None]
+    return sum(known) if known else None
+
+# %% ../nbs/53c_groups.ipynb #c64cb62f
 def _set_row(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     "The row of one set of repeats, before it is compared with others."
     done = [i for i, r in enumerate(rows) if r["status"] == "ok"]
@@ -133,7 +153,7 @@ def _set_row(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> dict[str
     row |= {"usd_per_1m_tokens": _proportional(kept, "usd_per_1m_tokens", speed, power=-1)}
     row |= {k: _worst(kept, k) for k in ("peak_memory_gib", "model_state_gib")}
     row |= {k: median([r[k] for r in kept]) for k in ("comm_exposed_pct", "loss_first", "loss_last")}
-    return row | {"fairness": _verdict(kept), "run_ids": [r["run_id"] for r in rows]}
+    return row | {"fairness": _verdict(kept), "run_ids": [r["run_id"] for r in rows], "unsteady": _flagged(kept)}
 
 # %% ../nbs/53c_groups.ipynb #925a33f2
 _SCALING = ("speedup", "scaling_efficiency_pct")
@@ -162,7 +182,7 @@ def _add_scaling(sets: list[dict[str, Any]], times: Mapping[int, Any], studies: 
         for row, repeats, found in zip(mine, bases, scaled, strict=True):
             row |= _scaling_columns(row, repeats[0] if repeats else None, found.baseline, found.kind, times)
 
-# %% ../nbs/53c_groups.ipynb #65afe494
+# %% ../nbs/53c_groups.ipynb #c5e362ec
 def _add_parity(
     sets: list[dict[str, Any]],
     of: Sequence[Sequence[int]],
@@ -170,17 +190,17 @@ def _add_parity(
     rows: Sequence[Mapping],
     studies: Studies,
 ) -> None:
-    for study, members in _by([r["study"] for r in rows]).items():
-        reference = reference_of(members, rows, _about(studies, study)[0])
-        for row, positions in zip(sets, of, strict=True):
-            if row["study"] == study:
-                same = [
-                    i
-                    for i in positions
-                    if reference is not None and rows[i]["comparison_group"] == rows[reference]["comparison_group"]
-                ]
-                found = [loss_parity(runs[i], runs[reference]) for i in same if rows[i]["status"] == "ok"]
-                row["loss_parity"] = max((f for f in found if f is not None), default=None)
+    members = _by([r["study"] for r in rows])
+    references = {study: reference_of(m, rows, _about(studies, study)[0]) for study, m in members.items()}
+    for row, positions in zip(sets, of, strict=True):
+        reference = references[row["study"]]
+        same = [
+            i
+            for i in positions
+            if reference is not None and rows[i]["comparison_group"] == rows[reference]["comparison_group"]
+        ]
+        found = [loss_parity(runs[i], runs[reference]) for i in same if rows[i]["status"] == "ok"]
+        row["loss_parity"] = max((f for f in found if f is not None), default=None)
 
 
 def group_rows(runs: Sequence[Run], rows: Sequence[dict[str, Any]], studies: Studies) -> list[dict[str, Any]]:

@@ -104,7 +104,7 @@ def _quotient(total: int, known: int, wanted: str, dp: int, seq_len: int) -> int
         )
     return total // unit
 
-# %% ../nbs/03a_resolve.ipynb #c2e18ce5
+# %% ../nbs/03a_resolve.ipynb #c5ca49b4
 def _check_layout(spec: RunSpec) -> None:
     s = spec.strategy
     product = s.dp * s.tp * s.pp * s.cp
@@ -115,6 +115,8 @@ def _check_layout(spec: RunSpec) -> None:
         )
     if (s.tp, s.pp, s.cp, s.ep) != (1, 1, 1, 1):
         raise RequestError(f"strategy {s.name}: tp, pp, cp and ep must be 1, it splits the data only (dp {s.dp})")
+    if not s.reshard_after_forward and s.name != "fsdp":
+        raise RequestError(f"strategy {s.name}: reshard_after_forward is a setting of fsdp; leave it out")
     if s.name == "single" and spec.world_size > 1:
         raise RequestError(
             f"strategy single with world_size {spec.world_size}: one process is one rank; "

@@ -39,7 +39,7 @@ def read_run_facts(path: Path) -> dict[str, Any]:
         raise LlmbenchError("not a run file: a whole number has more than 53 bits") from e
     return run
 
-# %% ../nbs/53d_results.ipynb #9c5e1c2d
+# %% ../nbs/53d_results.ipynb #7feabf0e
 class StudyFacts(BaseModel):
     "What the analysis needs of a study.json; it may hold more."
 
@@ -61,8 +61,8 @@ def read_study_facts(path: Path) -> dict[str, Any]:
         first = e.errors(include_url=False)[0]
         raise LlmbenchError(f"not a study: {'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}") from e
     for key in study.baseline or {}:
-        if key not in RUN_COLUMNS:
-            raise LlmbenchError("baseline: " + unknown_name("column of runs", key, RUN_COLUMNS))
+        if key not in (*RUN_COLUMNS, "name"):
+            raise LlmbenchError("baseline: " + unknown_name("column of runs", key, (*RUN_COLUMNS, "name")))
     check_varies(study.varies or ())
     return study.model_dump()
 

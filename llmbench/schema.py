@@ -43,7 +43,7 @@ Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
-# %% ../nbs/01_schema.ipynb #92c59e67
+# %% ../nbs/01_schema.ipynb #1753c745
 class ModelRecord(_Record):
     "Shape of the model; `parameters` is the total count."
 
@@ -72,6 +72,7 @@ class StrategyRecord(_Record):
     pp: Count | None = None
     cp: Count | None = None
     ep: Count | None = None
+    reshard_after_forward: bool | None = None
 
 
 class BatchRecord(_Record):

@@ -6,7 +6,7 @@
 __all__ = ['SHEET_KEYS', 'Runner', 'parameters_of', 'SheetRequest', 'check_parameters', 'sheet_request', 'publish', 'run_request',
            'progress_line', 'LiveLine', 'verdict_table', 'kernel_table', 'log_tail']
 
-# %% ../nbs/33_sheet.ipynb #7219bd00
+# %% ../nbs/33_sheet.ipynb #1703cb56
 import json
 import shutil
 import time
@@ -22,9 +22,9 @@ from .presets import PRESETS
 from .records import read_run, write_run
 from .schema import RunFile, Status
 from .resolve import resolve_run
-from .spec import PRECISIONS, RunSpec, precision_name, run_id
+from .spec import PRECISIONS, RunSpec, Strategy, precision_name, run_id
 
-# %% ../nbs/33_sheet.ipynb #2c848cc3
+# %% ../nbs/33_sheet.ipynb #067bba26
 SHEET_KEYS = (*RunSpec.model_fields, "attempt", "results")
 _REQUIRED = ("model", "strategy", "world_size", "seq_len")
 
@@ -34,7 +34,7 @@ def _named_form(full: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
     short = {}
     if PRESETS.get(spec.model.name) == spec.model:
         short["model"] = spec.model.name
-    if full["strategy"] == {"name": spec.strategy.name, "dp": spec.world_size, "tp": 1, "pp": 1, "cp": 1, "ep": 1}:
+    if spec.strategy == Strategy(name=spec.strategy.name, dp=spec.world_size):
         short["strategy"] = spec.strategy.name
     if (name := precision_name(spec.precision)) in PRECISIONS:
         short["precision"] = name

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from .presets import PRESETS, ModelShape
 from .schema import SpecRecord
 
-# %% ../nbs/03_spec.ipynb #db5c63c4
+# %% ../nbs/03_spec.ipynb #546fb49c
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -27,7 +27,11 @@ Dtype = Literal["float32", "bfloat16"]
 
 
 class Strategy(_Part):
-    "The strategy's name and the parallel degrees; their product is the world size."
+    """The strategy's name and the parallel degrees; their product is the world size.
+
+    reshard_after_forward: fsdp lets a block's parameters go between forward and backward, and gathers them twice;
+    false keeps them, for the memory of the whole model and one gathering less.
+    """
 
     name: str
     dp: Positive = 1
@@ -35,6 +39,7 @@ class Strategy(_Part):
     pp: Positive = 1
     cp: Positive = 1
     ep: Positive = 1
+    reshard_after_forward: bool = True
 
 
 class Batch(_Part):

@@ -25,7 +25,7 @@ from .groups import group_rows, run_rows
 from .rates import RUN_COLUMNS, warmup_flags
 from .results import read_results
 
-# %% ../nbs/54_store.ipynb #5744ff3e
+# %% ../nbs/54_store.ipynb #d3c49a64
 STEP_COLUMNS = {
     "run_id": "VARCHAR", "rank": "BIGINT", "step": "BIGINT", "time_s": "DOUBLE", "tokens": "BIGINT", "loss": "DOUBLE",
     "grad_norm": "DOUBLE", "lr": "DOUBLE", "memory_allocated_gib": "DOUBLE", "is_warmup": "BOOLEAN",
@@ -39,9 +39,11 @@ _RANKS = (
 _RUN_TABLE = RUN_COLUMNS | {
     "name": "VARCHAR", "spec_hash": "VARCHAR", "attempt": "BIGINT", "file": "VARCHAR", "ended_at": "VARCHAR", "command": "VARCHAR",
     "spec": "JSON", "env": "JSON", "events": "JSON", "step_columns": _STEPS, "rank_records": _RANKS,
+    "collective_records": "STRUCT(kind VARCHAR, calls BIGINT, bytes BIGINT, time_s DOUBLE, exposed_s DOUBLE)[]",
+    "window_record": "STRUCT(steps BIGINT, time_s DOUBLE)", "all_reduce_bus_gb_s": "DOUBLE",
 }  # fmt: skip
 
-# %% ../nbs/54_store.ipynb #cc3bd213
+# %% ../nbs/54_store.ipynb #c955092f
 _ENDS = ("", "_low", "_high")
 _RATES = ("step_time_s", "tokens_per_s", "speedup", "scaling_efficiency_pct")
 _INTERVALS = [f"{name}{end}" for name in _RATES for end in _ENDS]
@@ -49,7 +51,7 @@ _GROUP_TEXT = (
     "study spec_hash name status model strategy hardware platform framework precision comparison_group fairness "
     "scaling_baseline scaling_kind"
 )
-_GROUP_COUNT = "world_size nodes seq_len micro_batch grad_accum global_batch_tokens repeats failed measured_steps"
+_GROUP_COUNT = "world_size nodes seq_len micro_batch grad_accum global_batch_tokens repeats failed measured_steps unsteady"
 GROUP_COLUMNS = (
     dict.fromkeys(_GROUP_TEXT.split(), "VARCHAR") | dict.fromkeys(_GROUP_COUNT.split(), "BIGINT")
     | dict.fromkeys(("all_ok", "steps_only"), "BOOLEAN") | {"params_b": "DOUBLE"} | dict.fromkeys(_INTERVALS, "DOUBLE")
@@ -58,13 +60,14 @@ GROUP_COLUMNS = (
     | {"run_ids": "VARCHAR[]"}
 )  # fmt: skip
 
-# %% ../nbs/54_store.ipynb #d73c285a
+# %% ../nbs/54_store.ipynb #dd3e2039
 def _full_row(run: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     "The derived row with the raw facts that the views unnest."
     steps = run["steps"] | {"is_warmup": warmup_flags(run)}
     raw = {"file": run["file"], "ended_at": run["ended_at"], "command": run["env"]["command"]}
     kept = {key: run[key] for key in ("spec", "env", "events")}
-    return {**row, **raw, **kept, "step_columns": steps, "rank_records": run["ranks"]}
+    seen = {"collective_records": run["collectives"], "window_record": run["window"], "all_reduce_bus_gb_s": run["transfer"]["all_reduce_bus_gb_s"]}
+    return {**row, **raw, **kept, **seen, "step_columns": steps, "rank_records": run["ranks"]}
 
 
 def _load(
@@ -98,7 +101,7 @@ long AS (
 SELECT {", ".join(STEP_COLUMNS)} FROM long WHERE step IS NOT NULL ORDER BY run_id, rank, step;
 """
 
-# %% ../nbs/54_store.ipynb #a17911a4
+# %% ../nbs/54_store.ipynb #c6778096
 _OTHER_VIEWS = """
 CREATE VIEW ranks AS
 SELECT run_id, r.rank AS rank, r.host AS host, r.device AS device, r.memory_source AS memory_source,
@@ -106,6 +109,10 @@ SELECT run_id, r.rank AS rank, r.host AS host, r.device AS device, r.memory_sour
        r.param_bytes / 2**30 AS param_gib, r.grad_bytes / 2**30 AS grad_gib, r.optimizer_bytes / 2**30 AS optimizer_gib,
        (r.param_bytes + r.grad_bytes + r.optimizer_bytes) / 2**30 AS model_state_gib
 FROM (SELECT run_id, unnest(rank_records) AS r FROM facts.runs) ORDER BY run_id, rank;
+CREATE VIEW collectives AS
+SELECT run_id, c.kind AS kind, c.calls AS calls, c.bytes AS bytes, c.time_s AS time_s, c.exposed_s AS exposed_s,
+       window_record.steps AS window_steps, window_record.time_s AS window_time_s, all_reduce_bus_gb_s
+FROM (SELECT run_id, unnest(collective_records) AS c, window_record, all_reduce_bus_gb_s FROM facts.runs) ORDER BY run_id, kind;
 CREATE VIEW groups AS SELECT * FROM facts.groups ORDER BY study, world_size, strategy, spec_hash;
 CREATE VIEW details AS
 SELECT run_id, study, name, spec_hash, attempt, file, started_at, ended_at, command, spec, env, events

@@ -40,7 +40,7 @@ def _cases():
     """Every strategy in float32, one of each kind in bfloat16; the rest takes minutes more."""
     for strategy in SHARDED:
         yield strategy, "gpt-tiny", "fp32"
-        quick = strategy in ("ddp", "fsdp", "zero2")
+        quick = strategy in ("ddp", "fsdp")
         yield pytest.param(strategy, "llama-tiny", "bf16", marks=[] if quick else pytest.mark.slow)
         yield pytest.param(strategy, "llama-tiny", "fp32", marks=pytest.mark.slow)
 

@@ -79,7 +79,10 @@ def nsys_after(settings: Profile, report: str) -> list[tuple[str, ...]]:
         commands.append(("nsys", "export", f"--type={settings.export}", "--output", f"{report}.{settings.export}", f"{report}.nsys-rep"))
     return commands
 
-# %% ../../nbs/30_launchers_base.ipynb #79e99207
+# %% ../../nbs/30_launchers_base.ipynb #4e19ba14
+_KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_MMAP_MAX_": "0", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
+
 def _variables(spec: RunSpec, ranks_on_host: int, cores: int, again: str) -> dict[str, str]:
     env = {
         "OMP_NUM_THREADS": str(threads_per_rank(ranks_on_host, cores)),
@@ -88,7 +91,7 @@ def _variables(spec: RunSpec, ranks_on_host: int, cores: int, again: str) -> dic
         "LLMBENCH_COMMAND": again,
     }
     if spec.hardware == "cpu":  # also where there is a GPU: the profile decides, not the machine
-        env |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "GOMP_SPINCOUNT": "1000"}
+        env |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "GOMP_SPINCOUNT": "1000"} | _KEEP_MEMORY
     return env
 
 # %% ../../nbs/30_launchers_base.ipynb #a6a604c0

@@ -53,7 +53,7 @@ def make_adamw(parameters: list[nn.Parameter], optimizer: Optimizer) -> torch.op
         fused=optimizer.fused or None,
     )  # fmt: skip
 
-# %% ../../nbs/21_strategies_base.ipynb #a7af6f8d
+# %% ../../nbs/21_strategies_base.ipynb #ea4c19c4
 def local_gradients(parameters: list[nn.Parameter]) -> list[Tensor]:
     "The gradients that this rank holds, shards as plain tensors."
     return _local(p.grad for p in parameters)
@@ -71,9 +71,10 @@ def gradient_norm(gradients: list[Tensor], *, sharded: bool) -> Tensor:
 
 def clip_gradients(gradients: list[Tensor], norm: Tensor, clip_norm: float | None) -> None:
     "Scale the gradients in place so that their global norm is at most `clip_norm`."
-    if clip_norm is not None:
-        factor = (clip_norm / (norm + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
+    if clip_norm is None or (norm.device.type == "cpu" and norm <= clip_norm - 1e-6):
+        return  # a device is not asked for the norm: it would have to finish backward first
+    factor = (clip_norm / (norm + 1e-6)).clamp(max=1.0)
+    torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
 
 # %% ../../nbs/21_strategies_base.ipynb #41dd2191
 class TorchStrategy:

@@ -5,18 +5,19 @@
 # %% auto #0
 __all__ = ['DDP', 'build']
 
-# %% ../../nbs/25_strategies_ddp.ipynb #3afa9ee1
+# %% ../../nbs/25_strategies_ddp.ipynb #104b8527
 import contextlib
 
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from ..core import LlmbenchError
 from ..mesh import Ranks
 from ..models import Decoder
 from ..spec import RunSpec
 from .base import TorchStrategy, prepare_model
 
-# %% ../../nbs/25_strategies_ddp.ipynb #1023faa0
+# %% ../../nbs/25_strategies_ddp.ipynb #dd97eabe
 class DDP(TorchStrategy):
     "Replicas with bucketed all-reduce."
 
@@ -27,6 +28,8 @@ class DDP(TorchStrategy):
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> DDP:
     "The model in DistributedDataParallel with torch's default buckets of 25 MiB; bfloat16 reduction through its hook."
     device_ids = [ranks.device] if ranks.device.type == "cuda" else None
+    if spec.precision.reduce == "bfloat16" and device_ids is None:
+        raise LlmbenchError("strategy ddp: torch reduces in bfloat16 on GPUs only; write precision.reduce: float32, or strategy: fsdp")
     model = prepare_model(model, spec, ranks)
     wrapped = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
     if spec.precision.reduce == "bfloat16":

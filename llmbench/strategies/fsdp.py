@@ -25,7 +25,7 @@ def precision_policy(precision: Precision) -> MixedPrecisionPolicy:
         reduce_dtype=None if precision.reduce == precision.compute else reduce,
     )
 
-# %% ../../nbs/26_strategies_fsdp.ipynb #e6a6f055
+# %% ../../nbs/26_strategies_fsdp.ipynb #2e048d47
 class FSDP(TorchStrategy):
     "Sharded parameters, gradients and optimizer state."
 
@@ -37,10 +37,10 @@ class FSDP(TorchStrategy):
 
 
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> FSDP:
-    "The model sharded block by block over all ranks, parameters let go after forward."
+    "The model sharded block by block over all ranks, parameters let go after forward where the request says so."
     model = prepare_model(model, spec, ranks)
     shard = {"mesh": init_device_mesh(ranks.device.type, (ranks.world_size,)), "mp_policy": precision_policy(spec.precision)}
     for block in model.blocks:
-        fully_shard(block, **shard)
+        fully_shard(block, reshard_after_forward=spec.strategy.reshard_after_forward, **shard)
     fully_shard(model, **shard)
     return FSDP(model, spec)

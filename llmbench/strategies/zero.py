@@ -21,8 +21,8 @@ from ..models import Decoder, next_token_loss
 from ..spec import RunSpec
 from .base import held_norm, loss_for, make_adamw, optimizer_bytes, prepare_model, tensor_bytes
 
-# %% ../../nbs/27_strategies_zero.ipynb #cdcb692e
-_SHORT = {"float32": "fp32", "bfloat16": "bfp16"}
+# %% ../../nbs/27_strategies_zero.ipynb #37dd7653
+_SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 
 
 def deepspeed_config(spec: RunSpec) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Zero:
         "A stage-3 parameter is empty between uses; what stays on the rank is its shard."
         return [getattr(p, "ds_tensor", p) for p in self.engine.module.parameters()]
 
-# %% ../../nbs/27_strategies_zero.ipynb #f0808fab
+# %% ../../nbs/27_strategies_zero.ipynb #1d3edf3f
 def _flat(value: Any) -> list[Tensor]:
     if isinstance(value, dict):
         value = list(value.values())
@@ -112,13 +112,14 @@ def _flat(value: Any) -> list[Tensor]:
 
 def _held_gradients(engine: Any) -> int | None:
     whole = tensor_bytes(p.grad for p in engine.module.parameters())
-    shards = getattr(engine.optimizer, "averaged_gradients", None)
+    flat = getattr(engine.optimizer, "fp32_groups_gradients_flat", None)  # where stage 1 keeps them under bfloat16
+    shards = getattr(engine.optimizer, "averaged_gradients", flat)
     return None if shards is None and not whole else whole + tensor_bytes(_flat(shards))
 
 
 def _held_state(optimizer: Any, stage: int) -> int | None:
-    master = "fp32_partitioned_groups_flat" if stage == 3 else "single_partition_of_fp32_groups"
-    held = getattr(optimizer, master, None)
+    names = ("fp32_partitioned_groups_flat",) if stage == 3 else ("single_partition_of_fp32_groups", "fp32_groups_flat_partition")
+    held = next((found for name in names if (found := getattr(optimizer, name, None)) is not None), None)
     return None if held is None else optimizer_bytes(optimizer.optimizer) + tensor_bytes(_flat(held))
 
 # %% ../../nbs/27_strategies_zero.ipynb #439bae8d
