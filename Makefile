@@ -101,7 +101,7 @@ gpu-study: .venv/.deepspeed
 test: .venv/.deepspeed .venv/.dev .venv/.browser
 	$(SAY) "Tests of the house, of processes and pages, and every notebook against the exported package"
 	@rm -f .coverage .coverage.*
-	@status=0; $(BIN)/coverage run -m pytest -q -m 'not slow' --durations=15 tests || status=$$?; \
+	@status=0; $(BIN)/coverage run -m pytest -q -m 'not slow' -n 2 --dist worksteal --durations=15 tests || status=$$?; \
 	  $(BIN)/coverage combine -q; $(BIN)/coverage report --sort=cover; exit $$status
 
 test-notebooks: .venv/.deepspeed .venv/.dev

@@ -96,7 +96,7 @@ def comparable_facts(run: Mapping[str, Any]) -> dict[str, Any]:
     """
     return dict(_facts(facts_key(run)))
 
-# %% ../nbs/51_fairness.ipynb #7176f59d
+# %% ../nbs/51_fairness.ipynb #487108a6
 DEFAULT_VARIES = ("strategy", "world_size")
 _LAYOUT_FREED = ("batch.micro", "batch.accum", *(f"strategy.{degree}" for degree in ("dp", "tp", "pp", "cp", "ep")))
 _FREED_BY = {
@@ -116,6 +116,12 @@ _SILENT = ("name", "launcher", "timeouts", "repeats")  # vary without changing t
 def _is_freed(name: str, varies: Iterable[str]) -> bool:
     freed = [f for key in varies for f in _FREED_BY.get(key, (key,))]
     return any(name == f or name.startswith(f + ".") for f in freed)
+
+
+@lru_cache(maxsize=256)
+def _fixed(varies: tuple[str, ...]) -> frozenset[str]:
+    "The facts that have to be equal."
+    return frozenset(name for name in (*_LAYOUT, *_FACTS, *_MACHINE) if not _is_freed(name, varies))
 
 
 def check_varies(varies: Iterable[str]) -> None:
@@ -161,18 +167,18 @@ def _judge(
     word = "no" if parts[0] or parts[2] else "unknown" if parts[1] else "yes"
     return Verdict(word, *parts)
 
-# %% ../nbs/51_fairness.ipynb #e7b0442f
+# %% ../nbs/51_fairness.ipynb #64060b10
 @lru_cache(maxsize=4096)
 def compare_keys(a: FactsKey, b: FactsKey, varies: tuple[str, ...] = DEFAULT_VARIES) -> Verdict:
     "`compare_specs` for two keys of `facts_key`; each pair is compared once."
     check_varies(varies)
-    left, right = _facts(a), _facts(b)
+    left, right, fixed = _facts(a), _facts(b), _fixed(varies)
     differences, unknowns, remarks = [], [], []
     for name in left:
         one, other = left[name], right[name]
         if name == "software.torch" and "hardware" in varies and one != other:
             remarks.append(Difference(name, one, other))
-        elif _is_freed(name, varies) or one == other and one is not None:
+        elif name not in fixed or one == other and one is not None:
             continue
         elif one is None or other is None:
             unknowns.append(name)
@@ -199,12 +205,13 @@ def study_verdict(runs: Sequence[Mapping[str, Any]], varies: Sequence[str] = DEF
     "The verdict over all runs of a study, each against the first; differences and unknowns are merged."
     return merged_verdict(compare_specs(runs[0], run, varies) for run in runs[1:])
 
-# %% ../nbs/51_fairness.ipynb #99654c66
+# %% ../nbs/51_fairness.ipynb #e33f8b3e
 @lru_cache(maxsize=8192)
 def group_of_key(key: FactsKey, varies: tuple[str, ...] = DEFAULT_VARIES) -> str:
     "`comparison_group` for a key of `facts_key`; each is hashed once."
     check_varies(varies)
-    fixed = {k: v for k, v in _facts(key).items() if not _is_freed(k, varies)}
+    names = _fixed(varies)
+    fixed = {k: v for k, v in _facts(key).items() if k in names}
     text = json.dumps(fixed, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:8] + ("?" if None in fixed.values() else "")
 
@@ -232,12 +239,14 @@ def loss_parity(run: Mapping[str, Any], reference: Mapping[str, Any]) -> float |
         return 0.0 if _loss_by_step(run) else None
     return max(loss_differences(run, reference).values(), default=None)
 
-# %% ../nbs/51_fairness.ipynb #b2d18bc8
+# %% ../nbs/51_fairness.ipynb #b9bdb8e6
 def with_training(compared: Verdict, run: Mapping[str, Any]) -> Verdict:
     "A comparison's verdict together with what the run says about having trained; without a loss it is unknown."
-    loss = (run.get("steps") or {}).get("loss") or ()
+    loss, problems = (run.get("steps") or {}).get("loss") or (), training_is_real(run)
+    if loss and loss[0] is not None and not problems:
+        return compared
     unknowns = compared.unknowns + (() if any(v is not None for v in loss) else ("steps.loss",))
-    return _judge(compared.differences, unknowns, training_is_real(run), compared.remarks)
+    return _judge(compared.differences, unknowns, problems, compared.remarks)
 
 
 def run_verdict(

@@ -88,8 +88,11 @@ def write_runs(folder: Path, count: int) -> Path:
         file.write_bytes(orjson.dumps(run))
     return folder
 
-# %% ../nbs/66_growth.ipynb #3f9794b5
-_QUERY = "SELECT strategy, count(*), median(tokens_per_s) FROM runs GROUP BY strategy ORDER BY strategy"
+# %% ../nbs/66_growth.ipynb #0594a486
+_QUERY = (
+    "SELECT strategy, world_size, repeats, tokens_per_s, tokens_per_s_low, tokens_per_s_high FROM groups "
+    "WHERE study = 'growth-0' ORDER BY world_size, tokens_per_s DESC, strategy, spec_hash"
+)
 
 
 def _llmbench(*arguments: str) -> list[str]:
@@ -102,6 +105,8 @@ def grown(folder: Path, runs: int, site: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"runs": runs}
     row["first_query"] = cost_of(_llmbench("query", _QUERY, "--results", results))
     row["next_query"] = cost_of(_llmbench("query", _QUERY, "--results", results))
+    write_runs(folder / "results", runs + 1)
+    row["query_after_one_more"] = cost_of(_llmbench("query", _QUERY, "--results", results))
     row["site"] = cost_of(_llmbench("report", "--results", results, "--out", str(folder / f"site-{runs}"))) if site else None
     return row
 
@@ -111,7 +116,7 @@ def starts(repeats: int = 5) -> dict[str, list[dict[str, Any]]]:
     asked = {"help": ["--help"], "schema": ["schema"], "doctor": ["doctor"]}
     return {name: [cost_of(_llmbench(*words)) for _ in range(repeats)] for name, words in asked.items()}
 
-# %% ../nbs/66_growth.ipynb #116613cf
+# %% ../nbs/66_growth.ipynb #ef868a62
 _TINY = """study: tiny
 repeats: {repeats}
 base: {{model: gpt-tiny, seq_len: 32, batch: {{micro: 1, accum: 1}}, steps: 3, warmup_steps: 1}}
@@ -134,14 +139,15 @@ def sweep_cost(folder: Path, repeats: int, *, direct: bool) -> dict[str, Any]:
     options = ["--results", str(results), *(["--direct"] if direct else [])]
     cost = cost_of(_llmbench("sweep", str(study), *options))
     files = sorted(results.glob("*/*/run.json"))
-    return cost | {"direct": direct, "runs": len(files), "trained_s": [_trained_s(f) for f in files]}
+    again = cost_of(_llmbench("sweep", str(study), *options))
+    return cost | {"direct": direct, "runs": len(files), "trained_s": [_trained_s(f) for f in files], "again": again}
 
 
 def overhead_s(cost: dict[str, Any]) -> float | None:
     "Seconds of a sweep for each run in which nothing was trained; None where it made no run."
     return (cost["wall_s"] - sum(cost["trained_s"])) / cost["runs"] if cost["runs"] else None
 
-# %% ../nbs/66_growth.ipynb #b51869a8
+# %% ../nbs/66_growth.ipynb #e2358cee
 def measure(sizes: list[int], site_up_to: int, sweep_runs: int) -> dict[str, Any]:
     "All facts: machine, versions, and what every command took."
     facts: dict[str, Any] = {
@@ -159,10 +165,11 @@ def text(facts: dict[str, Any]) -> str:
     lines = [f"{name:<12}{statistics.median(c['wall_s'] for c in costs):>8.2f} s" for name, costs in facts["starts"].items()]
     for cost in facts["sweeps"]:
         each = overhead_s(cost)
-        lines.append(f"sweep {'--direct' if cost['direct'] else 'notebooks'}: " + (f"{each:.2f} s a run beside training" if each else "no run"))
-    lines.append(f"{'runs':>8}{'first query':>14}{'next query':>14}{'site':>14}{'peak, MiB':>12}")
+        told = f"{each:.2f} s a run beside training, {cost['again']['wall_s']:.2f} s where all are finished" if each else "no run"
+        lines.append(f"sweep {'--direct' if cost['direct'] else 'notebooks'}: {told}")
+    lines.append(f"{'runs':>8}{'first query':>14}{'next query':>14}{'one run more':>14}{'site':>14}{'peak, MiB':>12}")
     for row in facts["sizes"]:
-        costs = [row[k] for k in ("first_query", "next_query", "site")]
+        costs = [row[k] for k in ("first_query", "next_query", "query_after_one_more", "site")]
         shown = "".join(f"{c['wall_s']:>12.2f} s" if c else f"{'-':>14}" for c in costs)
         lines.append(f"{row['runs']:>8,}{shown}{max(c['peak_mib'] for c in costs if c):>12.0f}")
     return "\n".join(lines) + "\n"
@@ -171,7 +178,8 @@ def text(facts: dict[str, Any]) -> str:
 def main(argv: list[str] | None = None) -> int:
     "Measure, print, write; 0, or 1 where a command failed."
     parser = argparse.ArgumentParser(prog="python -m llmbench.growth", description="Time llmbench's own commands as results grow.")
-    parser.add_argument("--runs", default="10,100,1000", help="sizes of the results, comma-separated (default 10,100,1000)")
+    sizes = "sizes of the results, comma-separated (default 10,100,1000)"
+    parser.add_argument("--runs", "--sizes", default="10,100,1000", help=sizes)
     parser.add_argument("--site-up-to", type=int, default=100, help="build the site for sizes up to this (default 100)")
     parser.add_argument("--sweep-runs", type=int, default=2, help="tiny runs of each sweep (default 2)")
     parser.add_argument("--out", type=Path, help="write the facts to this file as JSON")

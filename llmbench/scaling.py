@@ -60,7 +60,7 @@ def _candidates(rows: Iterable[Mapping[str, Any]], declared: Mapping[str, Any] |
     known = [r for r in rows if r.get("status", "ok") == "ok" and r.get("tokens_per_s") and r.get("world_size")]
     return [r for r in known if _matches(r, declared)] if declared else known
 
-# %% ../nbs/52_scaling.ipynb #8c9f2b0f
+# %% ../nbs/52_scaling.ipynb #2e9e5c6f
 def _scope(row: Mapping[str, Any], declared: Mapping[str, Any] | None) -> Hashable:
     return (row.get("study"), row.get("setting"), None if declared else row.get("strategy"))
 
@@ -76,18 +76,18 @@ def _baseline_of(row: Mapping[str, Any], pool: Sequence[Mapping[str, Any]]) -> l
     return [r for r in pool if all(r.get(k) == first.get(k) for k in _KEYS)]
 
 
-def _against(row: Mapping[str, Any], repeats: Sequence[Mapping[str, Any]]) -> Scaled:
+def _against(row: Mapping[str, Any], repeats: Sequence[Mapping[str, Any]], usual: float) -> Scaled:
+    "A row against the repeats of its baseline, whose usual tokens a second are known."
     base = repeats[0]
     label = f"{base.get('strategy')} · {base['world_size']} {'rank' if base['world_size'] == 1 else 'ranks'}"
     ranks, tokens_per_s = row.get("world_size"), row.get("tokens_per_s")
     kind = scaling_kind(row.get("global_batch_tokens"), ranks, base.get("global_batch_tokens"), base["world_size"])
     if kind is None or row.get("status", "ok") != "ok":
         return Scaled(baseline=label, kind=kind)
-    usual = median(r["tokens_per_s"] for r in repeats)
     percent = efficiency_pct(tokens_per_s, ranks, usual, base["world_size"])
     return Scaled(speedup(tokens_per_s, usual), percent, label, kind)
 
-# %% ../nbs/52_scaling.ipynb #c0f851dc
+# %% ../nbs/52_scaling.ipynb #ad44855b
 Row = Mapping[str, Any]
 
 
@@ -103,10 +103,16 @@ def find_baselines(rows: Sequence[Row], declared: Row | None = None) -> list[lis
     pools: dict[Hashable, list] = {}
     for row in _candidates(rows, declared):
         pools.setdefault(_scope(row, declared), []).append(row)
-    return [_baseline_of(row, pools.get(_scope(row, declared), [])) for row in rows]
+    found: dict[Hashable, list] = {}  # rows of one scope and one size of step have one baseline: it is looked for once
+    keys = [(_scope(row, declared), row.get("global_batch_tokens")) for row in rows]
+    for key, row in zip(keys, rows, strict=True):
+        if key not in found:
+            found[key] = _baseline_of(row, pools.get(key[0], []))
+    return [found[key] for key in keys]
 
 
 def scale_runs(rows: Sequence[Row], declared: Row | None = None) -> list[Scaled]:
     "Speed-up and efficiency of each row against its baseline (see `find_baselines`), in the rows' order."
     found = find_baselines(rows, declared)
-    return [_against(row, repeats) if repeats else Scaled() for row, repeats in zip(rows, found, strict=True)]
+    usual = {id(repeats): median(r["tokens_per_s"] for r in repeats) for repeats in {id(f): f for f in found if f}.values()}
+    return [_against(row, repeats, usual[id(repeats)]) if repeats else Scaled() for row, repeats in zip(rows, found, strict=True)]

@@ -43,10 +43,12 @@ class Interval:
         "Whether the interval is known and does not contain `value`."
         return self.low is not None and not self.low <= value <= self.high
 
-# %% ../nbs/50_stats.ipynb #a161ad0e
+# %% ../nbs/50_stats.ipynb #be65fd44
 def _known(values: Sequence[float | None] | None) -> list[float]:
     "The positive finite values, in rising order."
-    return sorted(v for v in (() if values is None else values) if v is not None and 0 < v < math.inf)
+    kept = [v for v in (() if values is None else values) if v is not None and 0 < v < math.inf]
+    kept.sort()
+    return kept
 
 
 def _middle(ordered: Sequence[float]) -> float:

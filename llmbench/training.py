@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-# %% ../nbs/50c_training.ipynb #51fa5c91
+# %% ../nbs/50c_training.ipynb #389a589d
 def _loss_problem(loss: Sequence[float | None]) -> str | None:
-    missing = [i for i, v in enumerate(loss) if v is None]
+    missing = [i for i, v in enumerate(loss) if v is None] if None in loss else []
     if missing and len(missing) < len(loss):
         return f"the loss is not a number in {len(missing)} of {len(loss)} steps, first in step {missing[0]}"
     if missing or len(loss) < 10:
@@ -23,8 +23,10 @@ def _loss_problem(loss: Sequence[float | None]) -> str | None:
 
 
 def _gradient_problem(norms: Sequence[float | None]) -> str | None:
+    if None not in norms and 0 not in norms:
+        return None
     wrong = [i for i, v in enumerate(norms) if v is None or v == 0]
-    if not wrong or all(v is None for v in norms):
+    if all(v is None for v in norms):
         return None
     return f"the gradient norm is zero or not a number in {len(wrong)} of {len(norms)} steps, first in step {wrong[0]}"
 
