@@ -853,6 +853,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'llmbench.presets': { 'llmbench.presets.ModelShape': ('presets.html#modelshape', 'llmbench/presets.py'),
                                   'llmbench.presets.ModelShape._divides': ('presets.html#modelshape._divides', 'llmbench/presets.py'),
                                   'llmbench.presets.ModelShape.head_dim': ('presets.html#modelshape.head_dim', 'llmbench/presets.py'),
+                                  'llmbench.presets.ModelShape.output_bias': ('presets.html#modelshape.output_bias', 'llmbench/presets.py'),
                                   'llmbench.presets._shape': ('presets.html#_shape', 'llmbench/presets.py'),
                                   'llmbench.presets.preset': ('presets.html#preset', 'llmbench/presets.py')},
             'llmbench.profiler': { 'llmbench.profiler._save': ('profiler.html#_save', 'llmbench/profiler.py'),

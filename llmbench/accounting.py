@@ -12,7 +12,7 @@ from math import ceil, prod
 
 from .presets import PRESETS, ModelShape
 
-# %% ../nbs/10_accounting.ipynb #fffbff54
+# %% ../nbs/10_accounting.ipynb #f6192a26
 def experts(shape: ModelShape) -> tuple[int, int]:
     "Experts in a block, and how many of them compute for a token; (1, 1) for a dense model."
     return getattr(shape, "n_experts", 1) or 1, getattr(shape, "experts_per_token", 1) or 1
@@ -22,15 +22,15 @@ def _expert(shape: ModelShape) -> tuple[int, int]:
     "Weights of one MLP, and its biases: two matrices, or SwiGLU's three without biases."
     if shape.family == "llama":
         return 3 * shape.d_model * shape.d_ff, 0
-    return 2 * shape.d_model * shape.d_ff, (shape.d_ff + shape.d_model if shape.bias else 0)
+    return 2 * shape.d_model * shape.d_ff, (shape.d_ff + shape.d_model if shape.output_bias else 0)
 
 
 def parameter_groups(shape: ModelShape) -> dict[str, int]:
     "Parameter counts by part: embedding, positions, attention, mlp, router, norms, lm_head; they add up to the total."
     d, layers, (held, _) = shape.d_model, shape.n_layers, experts(shape)
     q_size, kv_size = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
-    bias = 1 if shape.bias else 0
-    attention = d * (q_size + 2 * kv_size) + bias * (q_size + 2 * kv_size) + q_size * d + bias * d
+    biases = (q_size + 2 * kv_size if shape.bias else 0) + (d if shape.output_bias else 0)
+    attention = d * (q_size + 2 * kv_size) + q_size * d + biases
     return {
         "embedding": shape.vocab_size * d,
         "positions": shape.max_seq_len * d if shape.family == "gpt2" else 0,
@@ -52,7 +52,7 @@ def active_parameter_count(shape: ModelShape) -> int:
     held, used = experts(shape)
     return parameter_count(shape) - shape.n_layers * (held - used) * sum(_expert(shape))
 
-# %% ../nbs/10_accounting.ipynb #93179629
+# %% ../nbs/10_accounting.ipynb #4cca3835
 def _block_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     d, f, kv = shape.d_model, shape.d_ff, shape.n_kv_heads * shape.head_dim
     llama = shape.family == "llama"
@@ -65,7 +65,9 @@ def _block_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
         found |= {f"{part}_norm.weight": (d,)} | ({} if llama else {f"{part}_norm.bias": (d,)})
         for name, size in linear.items():
             if name.startswith(part):
-                found |= {f"{name}.weight": size} | ({f"{name}.bias": size[:1]} if shape.bias else {})
+                into = name in ("attention.query", "attention.key", "attention.value")
+                has_bias = shape.bias if into else shape.output_bias
+                found |= {f"{name}.weight": size} | ({f"{name}.bias": size[:1]} if has_bias else {})
     return found
 
 

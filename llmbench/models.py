@@ -58,7 +58,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
-# %% ../nbs/11_models.ipynb #b5e91aad
+# %% ../nbs/11_models.ipynb #a27d73ce
 class Attention(nn.Module):
     "Causal self-attention, (batch, seq, d_model) in and out; grouped key/value heads allowed."
 
@@ -69,7 +69,7 @@ class Attention(nn.Module):
         self.query = Linear(shape.d_model, shape.d_model, bias=shape.bias)
         self.key = Linear(shape.d_model, kv_size, bias=shape.bias)
         self.value = Linear(shape.d_model, kv_size, bias=shape.bias)
-        self.out = Linear(shape.d_model, shape.d_model, bias=shape.bias)
+        self.out = Linear(shape.d_model, shape.d_model, bias=shape.output_bias)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -81,15 +81,15 @@ class Attention(nn.Module):
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.grouped)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
-# %% ../nbs/11_models.ipynb #5102086a
+# %% ../nbs/11_models.ipynb #14ca549e
 class MLP(nn.Module):
     "GELU with two matrices (gpt2) or SwiGLU with three (llama; Shazeer 2020, arXiv:2002.05202)."
 
     def __init__(self, shape: ModelShape):
         super().__init__()
-        self.up = Linear(shape.d_model, shape.d_ff, bias=shape.bias)
+        self.up = Linear(shape.d_model, shape.d_ff, bias=shape.output_bias)
         self.gate = Linear(shape.d_model, shape.d_ff, bias=False) if shape.family == "llama" else None
-        self.down = Linear(shape.d_ff, shape.d_model, bias=shape.bias)
+        self.down = Linear(shape.d_ff, shape.d_model, bias=shape.output_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.gate is None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from .core import RequestError, unknown_name
 
-# %% ../nbs/02_presets.ipynb #8cb535bb
+# %% ../nbs/02_presets.ipynb #da2f48ac
 class ModelShape(BaseModel):
     "Everything that determines a decoder's weights; all sizes are counts."
 
@@ -34,6 +34,11 @@ class ModelShape(BaseModel):
     def head_dim(self) -> int:
         return self.d_model // self.n_heads
 
+    @property
+    def output_bias(self) -> bool:
+        "Whether the projection behind attention and the MLP have biases, as those of query, key and value."
+        return self.bias and self.family == "gpt2"
+
     @model_validator(mode="after")
     def _divides(self) -> "ModelShape":
         if self.d_model % self.n_heads:
@@ -44,7 +49,7 @@ class ModelShape(BaseModel):
             raise ValueError(f"rotary embedding needs an even head size, not {self.head_dim}")
         return self
 
-# %% ../nbs/02_presets.ipynb #94cb8589
+# %% ../nbs/02_presets.ipynb #e302c836
 _FAMILIES = {
     "gpt2": dict(tied_embeddings=True, bias=True, norm_eps=1e-5, rope_theta=None),
     "llama": dict(tied_embeddings=False, bias=False, norm_eps=1e-5, rope_theta=10_000.0),
@@ -59,6 +64,33 @@ _ROWS = [
          vocab_size=128256, max_seq_len=8192, tied_embeddings=True, rope_theta=500_000.0),
     dict(name="llama3.1-8b", family="llama", n_layers=32, d_model=4096, n_heads=32, n_kv_heads=8, d_ff=14336,
          vocab_size=128256, max_seq_len=131072, rope_theta=500_000.0),
+    dict(name="llama3.1-70b", family="llama", n_layers=80, d_model=8192, n_heads=64, n_kv_heads=8, d_ff=28672,
+         vocab_size=128256, max_seq_len=131072, rope_theta=500_000.0),
+    dict(name="llama-7b", family="llama", n_layers=32, d_model=4096, n_heads=32, d_ff=11008, vocab_size=32000,
+         max_seq_len=2048, norm_eps=1e-6),
+    dict(name="llama-13b", family="llama", n_layers=40, d_model=5120, n_heads=40, d_ff=13824, vocab_size=32000,
+         max_seq_len=2048, norm_eps=1e-6),
+    dict(name="llama-30b", family="llama", n_layers=60, d_model=6656, n_heads=52, d_ff=17920, vocab_size=32000,
+         max_seq_len=2048, norm_eps=1e-6),
+    dict(name="llama2-7b", family="llama", n_layers=32, d_model=4096, n_heads=32, d_ff=11008, vocab_size=32000,
+         max_seq_len=4096),
+    dict(name="llama2-13b", family="llama", n_layers=40, d_model=5120, n_heads=40, d_ff=13824, vocab_size=32000,
+         max_seq_len=4096),
+]  # fmt: skip
+
+
+_ROWS += [
+    dict(name="llama2-70b", family="llama", n_layers=80, d_model=8192, n_heads=64, n_kv_heads=8, d_ff=28672,
+         vocab_size=32000, max_seq_len=4096),
+    dict(name="mistral-7b", family="llama", n_layers=32, d_model=4096, n_heads=32, n_kv_heads=8, d_ff=14336,
+         vocab_size=32000, max_seq_len=32768),
+    dict(name="qwen2.5-7b", family="llama", n_layers=28, d_model=3584, n_heads=28, n_kv_heads=4, d_ff=18944,
+         vocab_size=152064, max_seq_len=131072, bias=True, norm_eps=1e-6, rope_theta=1_000_000.0),
+    dict(name="qwen-tiny", family="llama", n_layers=4, d_model=224, n_heads=7, n_kv_heads=1, d_ff=608,
+         vocab_size=4096, max_seq_len=2048, bias=True, norm_eps=1e-6, rope_theta=1_000_000.0),
+    dict(name="gpt3-1.3b", family="gpt2", n_layers=24, d_model=2048, n_heads=16, vocab_size=50257, max_seq_len=2048),
+    dict(name="gpt3-2.7b", family="gpt2", n_layers=32, d_model=2560, n_heads=32, vocab_size=50257, max_seq_len=2048),
+    dict(name="gpt3-6.7b", family="gpt2", n_layers=32, d_model=4096, n_heads=32, vocab_size=50257, max_seq_len=2048),
 ]  # fmt: skip
 
 

@@ -438,7 +438,8 @@ def test_fault_13_a_model_has_the_size_that_is_stated(name):
     with torch.device("meta"):
         built = sum(p.numel() for p in Decoder(shape).parameters())
     assert parameter_count(shape) == built, "counted from the shape, and built"
-    assert size_agrees(name, built, rel=0.02) in (True, None), f"{name} has {built:,} parameters"
+    rounded = 0.09 if name in ("llama-30b", "qwen2.5-7b") else 0.02  # their publishers' names for 32.5 and 7.6 billion
+    assert size_agrees(name, built, rel=rounded) in (True, None), f"{name} has {built:,} parameters"
     assert size_agrees("gpt-117m", 125_226_240) is False, "the ancestor's name for this shape"
 
 
