@@ -6,7 +6,7 @@
 __all__ = ['result_folders', 'studies_of', 'run_records', 'write_run_pages', 'summary_md', 'fill', 'ReportOutcome',
            'build_report']
 
-# %% ../nbs/64_report.ipynb #0940e02e
+# %% ../nbs/64_report.ipynb #695d3fa8
 import json
 import shutil
 import tempfile
@@ -37,14 +37,15 @@ from llmbench.overview import (
     contenders_table,
     winners_table,
 )
-from .pages import csv_text, facts_table, figure_md, md_text
+from .pages import csv_text, facts_table, figure_md, md_text, methods_md
 from .params import read_yaml
 from .records import read_run, result_files
 from .runpage import request_yaml, run_page
 from .schema import dump_run
-from .sections import write_sections
+from .sections import SECTIONS, write_sections
 from .site import render_site
 from .store import open_store
+from .website import drop_page
 from .workbench import Study, Workbench
 
 # %% ../nbs/64_report.ipynb #45438cef
@@ -77,13 +78,14 @@ def result_folders(results: Path | Sequence[Path] | None, settings: Settings, so
         raise RequestError(f"no run files in {places}; make some first: llmbench sweep {settings.get('study', 'default')}")
     return found
 
-# %% ../nbs/64_report.ipynb #f83eb7a6
+# %% ../nbs/64_report.ipynb #d655540e
 def _declared(connection: Any, settings: Settings, name: str) -> dict[str, Any]:
-    "Title and baseline of a study as kept beside its runs; the title else from the project's parameter file."
+    "Title, baseline and varied keys of a study as kept beside its runs; the title else from the project's parameter file."
     path = settings.root / "params" / "studies" / f"{name}.yaml"
-    kept = connection.execute("SELECT title, baseline FROM studies WHERE study = ?", [name]).fetchone() or (None, None)
-    title = kept[0] or (read_yaml(path).get("title") if path.is_file() else None)
-    return {"title": str(title or name), "baseline": json.loads(kept[1]) if kept[1] else None}
+    found = connection.execute("SELECT title, baseline, varies FROM studies WHERE study = ?", [name]).fetchone()
+    title, baseline, varies = found or (None, None, None)
+    title = title or (read_yaml(path).get("title") if path.is_file() else None)
+    return {"title": str(title or name), "baseline": json.loads(baseline) if baseline else None, "varies": varies}
 
 
 def studies_of(connection: Any, settings: Settings) -> list[Study]:
@@ -93,12 +95,12 @@ def studies_of(connection: Any, settings: Settings) -> list[Study]:
     names.sort(key=lambda n: (n != first, n))
     return [Study(n, **_declared(connection, settings, n)) for n in names]
 
-# %% ../nbs/64_report.ipynb #9f7f600c
-def _run_steps(bench: Workbench, run_id: str) -> str:
+# %% ../nbs/64_report.ipynb #5422a3f6
+def _run_steps(bench: Workbench, run_id: str, unsteady_from: int | None) -> str:
     rows = bench.rows("run_steps", "runs", file=run_id, run_id=run_id)
     if not any(r["time_s"] is not None for r in rows):
         return "No step was measured."
-    html = chart_html("steps", run_steps_chart(rows))
+    html = chart_html("steps", run_steps_chart(rows, unsteady_from=unsteady_from))
     links = f"[SQL](../sql/runs/{run_id}.sql) · [CSV](../data/runs/{run_id}.csv)"
     return figure_md("steps", html, caption="Step time of every rank; warm-up steps are pale.", links=links)
 
@@ -110,6 +112,7 @@ def _run_summary(row: Mapping[str, Any]) -> dict[str, Any]:
         "Throughput": None if row["tokens_per_s"] is None else f"{significant(row['tokens_per_s'])} tokens/s",
         "Peak memory": None if row["peak_memory_gib"] is None else f"{significant(row['peak_memory_gib'])} GiB",
         "Loss": None if row["loss_last"] is None else f"{row['loss_first']:.4f} to {row['loss_last']:.4f}",
+        "Unsteady": row["unsteady_from_step"] and f"△ the level of the step time changes at step {row['unsteady_from_step']}",
         "Comparable": row["fairness"], "Comparison group": row["comparison_group"],
     }  # fmt: skip
     return {k: v for k, v in shown.items() if v is not None}
@@ -129,7 +132,7 @@ def run_records(folders: Sequence[Path], connection: Any) -> dict[str, dict[str,
 
 def write_run_pages(bench: Workbench, runs: Mapping[str, Mapping[str, Any]]) -> None:
     "`runs/<run_id>.qmd`, the run file and its request for each run; `runs` are run files by id."
-    columns = "run_id, started_at, step_time_s, tokens_per_s, peak_memory_gib, loss_first, loss_last, fairness, comparison_group"
+    columns = "run_id, started_at, step_time_s, tokens_per_s, peak_memory_gib, loss_first, loss_last, fairness, comparison_group, unsteady_from_step"
     found = bench.connection.sql(f"SELECT {columns} FROM runs ORDER BY run_id")
     for row in (dict(zip(found.columns, r, strict=True)) for r in found.fetchall()):
         run = runs[row["run_id"]]
@@ -137,7 +140,7 @@ def write_run_pages(bench: Workbench, runs: Mapping[str, Mapping[str, Any]]) -> 
         request = None
         if run["source"]["kind"] == "harness":
             request = write_text_atomic(facts / f"{row['run_id']}.yaml", request_yaml(run)).name
-        steps, way = _run_steps(bench, row["run_id"]), request and f"../data/runs/{request}"
+        steps, way = _run_steps(bench, row["run_id"], row["unsteady_from_step"]), request and f"../data/runs/{request}"
         text = run_page(run, steps=steps, summary=_run_summary(row), request=way)
         write_text_atomic(bench.folder / "runs" / f"{row['run_id']}.qmd", text)
         write_json_atomic(facts / f"{row['run_id']}.json", run)
@@ -154,7 +157,7 @@ def summary_md(title: str, answers: Sequence[Answer]) -> str:
     parts.append("Intervals are 95 %, over steps and repeats. All rows: `metrics.csv` beside this file; the site: `index.html`.\n")
     return "\n".join(parts)
 
-# %% ../nbs/64_report.ipynb #5902783f
+# %% ../nbs/64_report.ipynb #d8d482e5
 def _own_version() -> str:
     try:
         return version("llmbench")
@@ -179,7 +182,9 @@ def fill(bench: Workbench, settings: Settings, runs: Mapping[str, Mapping[str, A
     "Everything generated that the pages include or link to; returns the answer of each study."
     studies = studies_of(bench.connection, settings)
     answers = [answer_of(bench, study) for study in studies]
-    write_sections(bench, studies)
+    for page in write_sections(bench, studies, SECTIONS):
+        drop_page(bench.folder, page)
+    write_text_atomic(bench.folder / "_generated" / "methods.md", methods_md())
     overview = "\n\n".join(overview_section(a) for a in answers)
     write_text_atomic(bench.folder / "_generated" / "overview.md", overview + "\n")
     write_run_pages(bench, runs)
