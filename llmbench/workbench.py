@@ -37,7 +37,7 @@ class Study:
         "Whether it varies settings only; one that declares nothing is taken for a study of strategies."
         return bool(self.varies) and not {"strategy", "world_size"} & set(self.varies)
 
-# %% ../nbs/61b_workbench.ipynb #a068255e
+# %% ../nbs/61b_workbench.ipynb #7f895fe4
 def sql_literal(value: str) -> str:
     "A text as an SQL literal."
     return "'" + value.replace("'", "''") + "'"
@@ -45,15 +45,11 @@ def sql_literal(value: str) -> str:
 
 @dataclass
 class Workbench:
-    """A copy of the report's sources that is being filled, and what it is filled from.
-
-    `records` are the run files by run id, `kernels` the profiled runs' tables of kernels by run id.
-    """
+    "A copy of the report's sources that is being filled, and what it is filled from; `kernels`: tables of profiled runs by run id."
 
     connection: duckdb.DuckDBPyConnection
     folder: Path
-    records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    kernels: Mapping[str, Path] = field(default_factory=dict)
+    kernels: dict[str, Path] = field(default_factory=dict)
     _sets: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def rows(self, name: str, study: str, *, file: str | None = None, **values: str) -> list[dict[str, Any]]:
