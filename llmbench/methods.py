@@ -216,14 +216,14 @@ _SCALING = (
     ),
 )  # fmt: skip
 
-# %% ../nbs/57b_methods.ipynb #190c899a
+# %% ../nbs/57b_methods.ipynb #ad4996fa
 _COMPARING = (
     Definition(
         "ratio", "Which one is faster", "1 (a ratio)",
         "Overlapping intervals do not settle it; the interval of the ratio does. The groups are independent, so their variances add, with the degrees of freedom of Welch and "
-        "Satterthwaite. A winner is named when the runs are comparable and this interval excludes 1. The pages compare median steps. `llmbench compare` "
-        "decides on a CPU by the mean of the fastest quarter of the steps, which neighbours disturb less, and from six repeats on by ranks; it may "
-        "show a difference that a page cannot claim.",
+        "Satterthwaite. A winner is named when the runs are comparable and this interval excludes 1. The overview, the page of settings and `llmbench compare` "
+        "decide alike: on a CPU by the mean of the fastest quarter of the steps, which neighbours disturb less, on an accelerator by the median step; from six "
+        "repeats of both on by ranks (the interval of Hodges and Lehmann); never from one repeat. Throughputs and bars are at the median step everywhere.",
         r"\log \frac{\hat t_a}{\hat t_b} \;\pm\; t_{0.95,\,\nu}\sqrt{\frac{s_a^2}{n_a} + \frac{s_b^2}{n_b}}",
         "Welch 1947, Biometrika 34:28; Hodges and Lehmann 1963 for ranks", "anything about many comparisons at once: of twenty pairs of equals, one may be claimed by chance",
     ),

@@ -6,7 +6,7 @@
 __all__ = ['result_folders', 'studies_of', 'run_records', 'kernel_tables', 'write_run_pages', 'summary_md', 'fill',
            'ReportOutcome', 'build_report']
 
-# %% ../nbs/64_report.ipynb #645e5850
+# %% ../nbs/64_report.ipynb #14ab6cb6
 import json
 import shutil
 import tempfile
@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from .benchpages import read_bench, write_bench
 from .charts import chart_html
 from llmbench.core import (
     RequestError,
@@ -43,6 +44,7 @@ from .records import read_run, result_files
 from .runpage import request_yaml, run_page
 from .schema import dump_run
 from .sections import SECTIONS, write_sections
+from .settings import settings_section
 from .site import render_site
 from .spending import spending_section
 from .store import open_store
@@ -167,7 +169,7 @@ def summary_md(title: str, answers: Sequence[Answer]) -> str:
     parts.append("Intervals are 95 %, over steps and repeats. All rows: `metrics.csv` beside this file; the site: `index.html`.\n")
     return "\n".join(parts)
 
-# %% ../nbs/64_report.ipynb #7cc8ae1d
+# %% ../nbs/64_report.ipynb #676953de
 def _own_version() -> str:
     try:
         return version("llmbench")
@@ -188,14 +190,14 @@ def _write_metrics(connection: Any, folder: Path) -> None:
     write_text_atomic(folder / "metrics.csv", csv_text(rows, found.columns))
 
 
-_SECTIONS = SECTIONS | {"spending": spending_section}
+_SECTIONS = SECTIONS | {"spending": spending_section, "settings": settings_section}
 
 
-def fill(bench: Workbench, settings: Settings, runs: Mapping[str, Mapping[str, Any]]) -> list[Answer]:
-    "Everything generated that the pages include or link to; returns the answer of each study."
+def fill(bench: Workbench, settings: Settings, runs: Mapping[str, Mapping[str, Any]], measured: Mapping[str, Any]) -> list[Answer]:
+    "Everything generated that the pages include or link to; `measured` are bench files by name. Returns the answer of each study."
     studies = studies_of(bench.connection, settings)
     answers = [answer_of(bench, study) for study in studies]
-    for page in write_sections(bench, studies, _SECTIONS):
+    for page in [*write_sections(bench, studies, _SECTIONS), *write_bench(measured, bench.folder)]:
         drop_page(bench.folder, page)
     write_text_atomic(bench.folder / "_generated" / "methods.md", methods_md())
     overview = "\n\n".join(overview_section(a) for a in answers)
@@ -207,7 +209,7 @@ def fill(bench: Workbench, settings: Settings, runs: Mapping[str, Mapping[str, A
     write_text_atomic(bench.folder / "report.md", summary_md(variables["site"]["title"], answers))
     return answers
 
-# %% ../nbs/64_report.ipynb #0a837bd0
+# %% ../nbs/64_report.ipynb #ee6dc2ea
 @dataclass(frozen=True)
 class ReportOutcome:
     "A site that was built: where it is, which studies and how many runs are in it, and the headline of each study."
@@ -244,7 +246,7 @@ def build_report(
         folder = Path(scratch) / "report"
         shutil.copytree(source, folder, ignore=shutil.ignore_patterns(*_NOT_SOURCES))
         bench = Workbench(open_store(folders), folder, kernels=kernel_tables(folders))
-        answers = fill(bench, settings, run_records(folders, bench.connection))
+        answers = fill(bench, settings, run_records(folders, bench.connection), read_bench(source / "published" / "bench"))
         render_site(folder, out, engine=engine)
         runs, ok = bench.connection.sql("SELECT count(*), count(*) FILTER (status = 'ok') FROM runs").fetchone()
     headlines = tuple(answer_sentences(a)[0] for a in answers)

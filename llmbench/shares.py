@@ -14,7 +14,7 @@ import altair as alt
 from .charts import best_first, in_words, labelled
 from .core import significant
 
-# %% ../nbs/55b_shares.ipynb #bec37ea4
+# %% ../nbs/55b_shares.ipynb #eb441921
 def parts_chart(
     parts: Sequence[Mapping[str, Any]], *, title: str, colours: Mapping[str, str], order: Sequence[str], ends: Mapping[str, str], said: str
 ) -> alt.LayerChart:
@@ -25,15 +25,17 @@ def parts_chart(
     place = {part: i for i, part in enumerate(colours)}
     stacks = [dict(p) | {"place": place[p["part"]]} for p in parts]
     present = [p for p in colours if p in {s["part"] for s in stacks}]
-    colour = alt.Color("part:N", legend=alt.Legend(title=None),
+    columns = 2 if max(map(len, present), default=0) > 16 else 3  # long names leave a phone room for one
+    colour = alt.Color("part:N", legend=alt.Legend(title=None, columns=columns),
                        scale=alt.Scale(domain=present, range=[colours[p] for p in present]))  # fmt: skip
     y = alt.Y("label:N", sort=list(order), title=None, axis=alt.Axis(ticks=False))
+    sums = {label: sum(s["amount"] or 0 for s in stacks if s["label"] == label) for label in order}
+    room = alt.Scale(domainMax=1.16 * max(sums.values())) if any(sums.values()) else alt.Scale()
     bars = (
         alt.Chart(alt.Data(values=stacks)).mark_bar(size=18, opacity=0.8)
-        .encode(x=alt.X("amount:Q", title=title, stack="zero"), y=y, color=colour, order="place:Q",
+        .encode(x=alt.X("amount:Q", title=title, stack="zero", scale=room), y=y, color=colour, order="place:Q",
                 tooltip=["label:N", "part:N", alt.Tooltip("amount:Q", format=",.3~g", title=title)])
     )  # fmt: skip
-    sums = {label: sum(s["amount"] or 0 for s in stacks if s["label"] == label) for label in order}
     texts = [{"label": label, "end": end, "text": ends.get(label, "")} for label, end in sums.items()]
     words = alt.Chart(alt.Data(values=texts)).mark_text(align="left", dx=6).encode(x="end:Q", y=y, text="text:N")
     return alt.layer(bars, words).properties(height=alt.Step(32), description=said)

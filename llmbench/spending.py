@@ -17,7 +17,7 @@ from .pages import LABEL, Column, figure_md, md_text, number_column, table_md, t
 from .shares import parts_chart
 from .workbench import Study, Workbench, study_figure, study_table
 
-# %% ../nbs/62b_spending.ipynb #ec6ab731
+# %% ../nbs/62b_spending.ipynb #b52c482b
 _COLLECTIVES = {
     "all_reduce": "#0f7fc4", "all_gather": "#12936b", "reduce_scatter": "#e08a00", "broadcast": "#c4639b", "all_to_all": "#6b78c9",
 }  # fmt: skip
@@ -44,7 +44,7 @@ def step_parts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         parts[label, _REST] = max(0.0, 1000 * step_s - known)
     return [{"label": label, "part": part, "amount": ms} for (label, part), ms in parts.items()]
 
-
+# %% ../nbs/62b_spending.ipynb #5c298a13
 def exposed_ends(parts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     "What is written beside each bar: the exposed share of the step."
     totals: dict[str, list[float]] = {}
@@ -54,14 +54,14 @@ def exposed_ends(parts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         whole[1] += 0.0 if p["part"] == _REST else p["amount"]
     return {label: f"{100 * alone / whole:.0f} % exposed" for label, (whole, alone) in totals.items() if whole}
 
-# %% ../nbs/62b_spending.ipynb #88006910
+# %% ../nbs/62b_spending.ipynb #cc1ff528
 def _share(row: Mapping[str, Any]) -> str:
     known = row["exposed_s"] is not None and row["step_s"]
     return significant(100 * row["exposed_s"] / row["step_s"]) if known else "–"
 
 
 _COLLECTIVE_COLUMNS = (
-    LABEL, Column("Collective", lambda r: r["kind"].replace("_", "-")), number_column("Calls", "calls"),
+    LABEL, Column("Collective", lambda r: r["kind"].replace("_", "-")), Column("Calls", lambda r: f"{r['calls']:,g}"),
     number_column("Volume (MB)", "bytes", scale=1e-6), number_column("Time (ms)", "time_s", scale=1000),
     number_column("Exposed (ms)", "exposed_s", scale=1000), Column("Exposed share of the step (%)", _share),
     number_column("Bus bandwidth (GB/s)", "bus_gb_s"), number_column("All-reduce alone (GB/s)", "alone_gb_s"),
@@ -118,7 +118,7 @@ def longer_sentences(times: Mapping[str, Mapping[str, float]]) -> list[str]:
             said.append(f"{label} takes longer than {least} mostly in {most}.")
     return said
 
-# %% ../nbs/62b_spending.ipynb #18a30dfe
+# %% ../nbs/62b_spending.ipynb #df1ef09a
 _CAPTION = (
     "Time of the kernels in one profiled step on one rank, by kind of work. {where} The profiler slows a step down, so this is not the step time of the other pages."
 )  # fmt: skip
@@ -136,6 +136,13 @@ def _keep_kernels(bench: Workbench, study: Study, found: Profiled, rows: Sequenc
     bench.keep("kernels", study.name, kernels, columns)
     return f"kinds: [CSV](data/{study.name}/kernel_kinds.csv); kernels: [CSV](data/{study.name}/kernels.csv)"
 
+# %% ../nbs/62b_spending.ipynb #28359995
+def _kernel_chart(times: Mapping[str, Mapping[str, float]], ends: Mapping[str, str]) -> Any:
+    parts = [{"label": label, "part": kind, "amount": ms} for label in times for kind, ms in times[label].items()]
+    title = "Kernels in one profiled step (ms)"
+    said = f"{title}: " + "; ".join(f"{label} {end}" for label, end in ends.items()) + "."
+    return parts_chart(parts, title=title, colours=KERNEL_COLOURS, order=list(times), ends=ends, said=said)
+
 
 def kernels_part(bench: Workbench, study: Study) -> str | None:
     "Figure and table of the kinds of work in the profiled runs of a study; None where it has none."
@@ -148,16 +155,12 @@ def kernels_part(bench: Workbench, study: Study) -> str | None:
         return warning
     times = {label: kind_times(table) for label, _, table in found}
     rows = [{"label": label, "run_id": run_id, **times[label], "total_ms": table.total_ms()} for label, run_id, table in found]
-    parts = [{"label": label, "part": kind, "amount": ms} for label in times for kind, ms in times[label].items()]
-    ends = {r["label"]: f"{significant(r['total_ms'])} ms" for r in rows}
-    title = "Kernels in one profiled step (ms)"
-    said = f"{title}: " + "; ".join(f"{label} {end}" for label, end in ends.items()) + "."
-    chart = parts_chart(parts, title=title, colours=KERNEL_COLOURS, order=list(times), ends=ends, said=said)
+    chart = _kernel_chart(times, {r["label"]: f"{significant(r['total_ms'])} ms" for r in rows})
     links, name = _keep_kernels(bench, study, found, rows), f"kernels-{study.anchor}"
     where = _DEVICE if all(table.where == "device" for _, _, table in found) else _HOST
     columns = [text_column("Run", "label"), *(number_column(f"{kind.capitalize()} (ms)", kind) for kind in KERNEL_COLOURS), number_column("Total (ms)", "total_ms")]
     return "\n".join([
-        " ".join(map(md_text, longer_sentences(times))) + "\n",
+        "\n".join(f"- {md_text(s)}" for s in longer_sentences(times)) + "\n",
         figure_md(name, chart_html(name, chart), caption=_CAPTION.format(where=where), links=links), warning,
         table_md(rows, columns, label=name, caption=f"The same in numbers. [{links}]{{.sources}}"),
     ])  # fmt: skip
