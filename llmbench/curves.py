@@ -68,17 +68,18 @@ def milliseconds(seconds: float | None) -> float | None:
     "Seconds as milliseconds; unknown stays unknown."
     return None if seconds is None else seconds * 1000
 
-# %% ../nbs/56_curves.ipynb #e262d97a
-def _dash(strategy: str) -> list[int]:
-    "The dashes of a strategy, the same in every chart."
+# %% ../nbs/56_curves.ipynb #555b1f5e
+def _dashes(names: list[str]) -> list[list[int]]:
+    "Dashes for each name: those of a strategy are the same in every chart, other names take theirs in turn."
     known = list(STRATEGY_COLOURS)
-    return _DASHES[known.index(strategy)] if strategy in known else [5, 2]
+    others = [n for n in names if n not in known]
+    return [_DASHES[(known if n in known else others).index(n) % len(_DASHES)] for n in names]
 
 
 def _curves(rows: list[dict[str, Any]], y: alt.Y, said: str, *, tip: str) -> alt.Chart:
     names = strategy_order(r["strategy"] for r in rows)
     keys = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
-    dash = alt.StrokeDash("strategy:N", scale=alt.Scale(domain=names, range=[_dash(n) for n in names]), legend=keys)
+    dash = alt.StrokeDash("strategy:N", scale=alt.Scale(domain=names, range=_dashes(names)), legend=keys)
     colour = colour_of(rows, legend=keys)
     pick = alt.selection_point(fields=["strategy"], bind="legend")
     tips = ["label:N", alt.Tooltip("step:Q", title="step"), alt.Tooltip(f"{tip}:Q", format=".6~g", title=tip)]
@@ -158,22 +159,34 @@ def speedup_chart(rows: Any, *, baseline: str) -> alt.LayerChart:
     said = f"{title}: {in_words(rows, best_first(rows, 'speedup', descending=True), 'speedup', '')}. Horizontal lines: ideal."
     return alt.layer(marks, *spread, dots).properties(width=640, height=280, description=said)
 
-# %% ../nbs/56_curves.ipynb #6547628b
-def run_steps_chart(rows: Any) -> alt.LayerChart:
-    "Step times of one run in ms, a line for each rank, warm-up steps pale (rank, step, time_s, is_warmup)."
+# %% ../nbs/56_curves.ipynb #eba17f53
+def run_steps_chart(rows: Any, *, unsteady_from: int | None = None) -> alt.LayerChart:
+    """Step times of one run in ms, a line for each rank, warm-up steps pale (rank, step, time_s, is_warmup).
+
+    `unsteady_from` is the first step after a change of level, marked with a line.
+    """
     rows = chart_rows(rows)
     for row in rows:
         row |= {"ms": milliseconds(row["time_s"]), "rank_name": f"rank {row['rank']}", "phase": "warm-up" if row["is_warmup"] else "measured"}
-    x = alt.X("step:Q", title="Optimizer step", axis=alt.Axis(tickMinStep=1, grid=False, format="d"),
-                    scale=alt.Scale(nice=False))
+    axis = alt.Axis(tickMinStep=1, grid=False, format="d")
+    x = alt.X("step:Q", title="Optimizer step", axis=axis, scale=alt.Scale(nice=False))
     y = alt.Y("ms:Q", title="Step time (ms)", scale=alt.Scale(zero=True))
     colour = alt.Color("rank_name:N", legend=alt.Legend(title=None), scale=alt.Scale(range=list(STRATEGY_COLOURS.values())[1:]))
     base = alt.Chart().encode(x=x, color=colour)
-    lines = base.mark_line(opacity=0.5, strokeWidth=1.5).encode(y=y)
     shade = alt.condition(alt.datum.is_warmup, alt.value(0.3), alt.value(1))
     tips = ["rank_name:N", "step:Q", alt.Tooltip("ms:Q", format=",.4~g", title="ms"), "phase:N"]
-    dots = base.mark_point(filled=True, size=40).encode(y=y, opacity=shade, tooltip=tips)
+    layers = [base.mark_line(opacity=0.5, strokeWidth=1.5).encode(y=y), base.mark_point(filled=True, size=40).encode(y=y, opacity=shade, tooltip=tips)]
     measured = [r["ms"] for r in rows if not r["is_warmup"] and r["ms"] is not None]
     span = f"{significant(min(measured))} to {significant(max(measured))} ms" if measured else "none"
     said = f"Step times of {len({r['rank'] for r in rows})} ranks over {len({r['step'] for r in rows})} steps; measured steps: {span}."
-    return alt.layer(lines, dots, data=alt.Data(values=rows)).properties(height=220, description=said)
+    if unsteady_from is not None:
+        said += f" Unsteady: the level changes at step {unsteady_from}."
+        layers += _change_marks(unsteady_from, x)
+    return alt.layer(*layers, data=alt.Data(values=rows)).properties(height=220, description=said)
+
+
+def _change_marks(step: int, x: alt.X) -> list[alt.Chart]:
+    "A dashed line before a step, and its name."
+    mark = alt.Chart(alt.Data(values=[{"step": step - 0.5, "text": f"△ {step}"}])).encode(x=x)
+    line = mark.mark_rule(strokeDash=[4, 4], color=NEUTRAL, strokeWidth=1.5)
+    return [line, mark.mark_text(align="left", dx=5, y=8).encode(text="text:N")]

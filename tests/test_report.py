@@ -4,12 +4,15 @@ import csv
 import json
 import random
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from llmbench.accounting import parameter_count
-from llmbench.core import RequestError, significant, write_json_atomic
+from llmbench.compare import compare_words
+from llmbench.core import LlmbenchError, RequestError, significant, write_json_atomic
+from llmbench.methods import TOPICS
 from llmbench.records import write_run
 from llmbench.report import build_report
 from llmbench.schema import SCHEMA, validate_run
@@ -23,28 +26,29 @@ PAGES = ("index", "throughput", "latency", "memory", "scaling", "parity", "runs"
 STEP_S = {"single": 0.49, "ddp": 0.58, "fsdp": 0.80, "zero1": 0.71, "zero2": 0.72, "zero3": 0.87}
 
 
-def made_run(strategy: str, attempt: int, *, study: str = "small", status: str = "ok", compute: str = "float32"):
+def made_run(strategy: str, attempt: int, *, study: str = "small", status: str = "ok", compute: str = "float32", asked=None, facts=None, step_s=None, times=None):
     """One run with invented figures, through the same types as a real one."""
     world_size = 1 if strategy == "single" else 2
     chance = random.Random(f"{strategy}{attempt}")
     precision = {"param": "float32", "compute": compute, "reduce": "float32"}
     spec = resolve_run({"study": study, "model": "gpt-tiny", "strategy": strategy, "world_size": world_size, "seq_len": 128,
-                        "batch": {"micro": 2, "global_tokens": 1024}, "steps": 12, "warmup_steps": 2, "precision": precision})
+                        "batch": {"micro": 2, "global_tokens": 1024}, "steps": 12, "warmup_steps": 2, "precision": precision} | (asked or {}))
     record = spec_record(spec).model_dump() | {"data": {"kind": "synthetic", "fingerprint": "51c0ffee00000000"}}
     record["model"]["parameters"] = parameter_count(spec.model)
     between = 1 + 0.01 * chance.random()
-    times = [STEP_S[strategy] * between * (1 + 0.02 * chance.random()) for _ in range(12)]
-    loss = [8.4 - k / 10 + (0 if strategy == "single" else 1e-7 * chance.random()) for k in range(12)]
-    columns = {"step": list(range(12)), "time_s": times, "tokens": [1024] * 12, "loss": loss, "grad_norm": [1.0] * 12, "lr": [1e-3] * 12}
+    steps = spec.steps
+    times = times or [(step_s or STEP_S[strategy]) * between * (1 + 0.02 * chance.random()) for _ in range(steps)]
+    loss = [8.4 - k / 10 + (0 if strategy == "single" else 1e-7 * chance.random()) for k in range(steps)]
+    columns = {"step": list(range(steps)), "time_s": times, "tokens": [1024] * steps, "loss": loss, "grad_norm": [1.0] * steps, "lr": [1e-3] * steps}
     ranks = [{"rank": r, "host": "a", "time_s": times, "peak_allocated_bytes": 2**29 + attempt * 2**20, "param_bytes": 2**24,
               "grad_bytes": 2**24, "optimizer_bytes": 2**25, "memory_source": "process_rss"} for r in range(world_size)]
     env = {"platform": "cpu", "hostnames": ["a"], "threads_per_rank": 2 // world_size, "cpu": {"logical_cores": 2}, "framework": "llmbench",
-           "versions": {"torch": "2.13.0"}, "devices": [{"rank": r, "name": "Example CPU"} for r in range(world_size)]}
+           "versions": {"torch": "2.13.0"}, "devices": [{"rank": r, "name": "Example CPU", "matmul_tflops": 0.2} for r in range(world_size)]}
     return validate_run({
         "schema": SCHEMA, "run_id": run_id(spec, attempt), "study": study, "attempt": attempt, "status": status,
         "reason": None if status == "ok" else "rank 1: [1.2](x) GiB <b>asked</b> | refused", "started_at": f"2026-11-21T10:{attempt:02d}:00.000Z",
         "spec": record, "steps": columns, "ranks": ranks, "env": env,
-    })
+    } | (facts or {}))
 
 
 def put(folder: Path, run) -> None:
@@ -97,6 +101,9 @@ def test_nothing_is_loaded_from_elsewhere(site):
         assert "@import" not in text and "fetch(" not in text
 
 
+SOURCES = ({".sql", ".csv"}, {".json", ".csv"}, {".csv"})  # a query; a bench file; a profiler's table, which no query reads
+
+
 def test_every_figure_and_table_has_its_query_and_its_rows(site):
     """The file of the query, run again over the same results, gives the file of the rows."""
     charts = 0
@@ -105,7 +112,7 @@ def test_every_figure_and_table_has_its_query_and_its_rows(site):
             if 'id="tbl-ranks"' in figure:
                 continue  # the run file itself, linked at the top of its page
             links = re.findall(r'href="([^"]+\.(?:sql|csv))"', figure)
-            assert {Path(x).suffix for x in links} == {".sql", ".csv"}, f"{name}: {figure[:80]}"
+            assert {Path(x).suffix for x in links} in SOURCES, f"{name}: {figure[:80]}"
             charts += "vega-chart" in figure
     assert charts >= 8 + 17
 
@@ -195,3 +202,150 @@ def test_without_results_the_message_says_what_to_type(tmp_path):
 
 def test_sources_are_left_as_they_are(site):
     assert not (ROOT / "reports" / "_generated").exists() and not (ROOT / "reports" / "_variables.yml").exists()
+
+
+# ---- pages that are made only where there is something to show
+
+COLLECTIVES = {
+    "collectives": [{"kind": "all_reduce", "calls": 8, "bytes": 34_000_000, "time_s": 0.1, "exposed_s": 0.05}],
+    "window": {"steps": 2, "time_s": 1.0}, "transfer": {"all_reduce_bus_gb_s": 1.9},
+}
+KERNELS = {"steps": 2, "rank": 0, "kernels": [{"name": "aten::mm", "calls": 2, "self_time_s": 0.8, "share_pct": 80.0, "where": "host"},
+                                              {"name": "aten::add_", "calls": 2, "self_time_s": 0.1, "share_pct": 10.0, "where": "host"}]}
+
+
+def bench_facts(seed: int = 0) -> dict:
+    chance = random.Random(seed)
+
+    def peer(name, cost):
+        repeat = {"start_s": 1.0, "time_s": [0.05 * cost * chance.uniform(0.99, 1.01) for _ in range(20)], "cpu_s": [0.05 * cost] * 20,
+                  "instructions": [int(1e8 * cost)] * 20, "page_faults": [3] * 20, "loss": [8.0] * 20, "peak_rss_bytes": 2**29}
+        return {"name": name, "title": name, "versions": {}, "differs": "", "status": "ok", "reason": None, "repeats": [repeat]}
+
+    spec = {"model": {"name": "llama-tiny"}, "seq_len": 64, "batch": {"global_tokens": 128}, "precision": {"compute": "float32"}}
+    machine = {"cpu": {"name": "Example CPU"}, "python": "3.11", "git": {"commit": "0123abc"}, "versions": {"torch": "2.13.0"}}
+    return {"schema": "llmbench.peers/1", "spec": spec, "threads": 1, "rounds": 20, "warmup_rounds": 5, "started_at": "2026-11-21T06:30:01.645Z",
+            **machine, "peers": [peer("bare loop", 1), peer("bare loop, again", 1), peer("llmbench", 1.001), peer("Slow", 1.08)]}
+
+
+def growth_facts() -> dict:
+    def cost(wall_s):
+        return {"wall_s": wall_s, "cpu_s": wall_s, "peak_mib": 90.0, "exit_code": 0}
+
+    sizes = [{"runs": n, "first_query": cost(0.4 + n / 5000), "next_query": cost(0.2), "site": None} for n in (10, 100)]
+    sweep = cost(6.0) | {"direct": True, "runs": 2, "trained_s": [1.4, 1.6]}
+    return {"schema": "llmbench.growth/1", "starts": {"help": [cost(0.06)]}, "sweeps": [sweep], "sizes": sizes}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> Path:
+    "The sources of the report with bench files."
+    folder = tmp_path_factory.mktemp("sources") / "reports"
+    shutil.copytree(ROOT / "reports", folder, ignore=shutil.ignore_patterns("published", "_site", "images"))
+    for name, facts in (("overhead", bench_facts()), ("peers", bench_facts(1)), ("growth", growth_facts())):
+        write_json_atomic(folder / "published" / "bench" / f"{name}.json", facts)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rich(sources, tmp_path_factory) -> Path:
+    "A site with a study of strategies that was profiled, one unsteady set in it, and a study of settings."
+    folder = tmp_path_factory.mktemp("rich")
+    longer = {"steps": 32}
+    for attempt in (1, 2, 3):
+        put(folder, made_run("single", attempt, asked=longer))
+        put(folder, made_run("ddp", attempt, asked=longer, facts=COLLECTIVES))
+        moved = [0.8 * (1 + 0.01 * (k % 5)) * (1.3 if k >= 20 else 1) for k in range(32)]
+        put(folder, made_run("fsdp", attempt, asked=longer, times=moved if attempt == 2 else None))
+        for name, settings, step_s in (("plain", {}, 0.9), ("bf16", {"precision": "bf16"}, 0.6), ("fused", {"optimizer": {"fused": True}}, 0.9)):
+            put(folder, made_run("single", attempt, study="tuned", asked={"name": name} | settings, step_s=step_s))
+    profiled = next((folder / "small").glob("small.ddp-w2.*.1"))
+    write_json_atomic(profiled / "kernels-rank-000.json", KERNELS)
+    study = {"study": "small", "title": "A small study", "baseline": {"strategy": "single"}, "varies": ["strategy", "world_size"]}
+    write_json_atomic(folder / "small" / "study.json", study)
+    tuned = {"study": "tuned", "title": "What settings add", "baseline": {"name": "plain"}, "varies": ["precision", "optimizer.fused"]}
+    write_json_atomic(folder / "tuned" / "study.json", tuned)
+    out = tmp_path_factory.mktemp("out") / "site"
+    build_report(folder, out, engine="pandoc", source=sources)
+    return out
+
+
+OPTIONAL = ("spending", "settings", "peers", "growth")
+
+
+def test_a_page_with_nothing_to_show_is_not_made_and_nobody_links_to_it(site, rich):
+    plain, full = texts(site), texts(rich)
+    assert not {f"{p}.html" for p in OPTIONAL} & set(plain) and {f"{p}.html" for p in OPTIONAL} <= set(full)
+    assert all(f'href="{p}.html"' not in text for p in OPTIONAL for text in plain.values())
+    assert all(f'href="{p}.html"' in full["index.html"] for p in OPTIONAL) and broken_links(rich) == []
+
+
+def test_every_column_is_defined_on_the_page_of_methods(site):
+    text = texts(site)["methods.html"]
+    for definition in (d for topic in TOPICS.values() for d in topic):
+        assert f'id="{definition.anchor}"' in text
+        for column in definition.columns:
+            assert f"<code>{column.partition('.')[2]}</code>" in text
+
+
+def test_the_bound_stands_beside_the_throughput(rich):
+    text, found = texts(rich)["throughput.html"], rows(rich, "small/throughput")
+    assert all(float(r["ceiling_tokens_per_s"]) > float(r["tokens_per_s"]) for r in found)
+    assert significant(float(found[0]["ceiling_tokens_per_s"])) in text and "Theoretical bound" in text
+
+
+def test_an_unsteady_repeat_has_its_sign_and_the_others_have_none(rich):
+    full = texts(rich)
+    for page in ("throughput", "latency", "memory", "scaling", "runs", "index"):
+        assert "△\u00a020" in full[f"{page}.html"].replace("&nbsp;", "\u00a0"), page
+    pages = {name: "△" in text for name, text in full.items() if "small.fsdp-w2" in name}
+    assert sorted(pages.values()) == [False, False, True]
+
+
+def test_the_time_of_a_step_is_taken_apart(rich):
+    text, found = texts(rich)["spending.html"], rows(rich, "small/collectives")
+    assert [(r["kind"], r["calls"], r["exposed_s"]) for r in found] == [("all_reduce", "4.0", "0.025")]
+    assert float(found[0]["bus_gb_s"]) == pytest.approx(34e6 / 0.1 / 1e9)
+    kinds = rows(rich, "small/kernel_kinds")
+    assert len(kinds) == 1 and float(kinds[0]["matrix products"]) == pytest.approx(400) and float(kinds[0]["total_ms"]) == pytest.approx(500)
+    assert "5 % exposed" in text and "What settings add" not in text.partition('<article class="content">')[2]
+
+
+def test_settings_are_compared_with_their_baseline(rich):
+    text = texts(rich)["settings.html"].partition('<article class="content">')[2].replace("&nbsp;", "\u00a0")
+    assert re.search(r"<strong>bf16</strong> trains 1\.\d\d \(1\.\d\d to 1\.\d\d\) times as fast as plain in the fastest quarter", text)
+    assert "same training" in text and "A small study" not in text
+    assert "What settings add" not in texts(rich)["scaling.html"].partition('<article class="content">')[2]
+
+
+def test_the_bench_pages_say_what_the_files_say(rich):
+    peers, growth = (texts(rich)[f"{p}.html"] for p in ("peers", "growth"))
+    found = rows(rich, "bench/peers")
+    assert [r["peer"] for r in found] == ["bare loop", "bare loop, again", "llmbench", "Slow"]
+    assert float(found[3]["witness_ratio"]) == pytest.approx(1 / 1.08) and significant(float(found[3]["time_ratio"]), 4) in peers
+    assert "The harness trains" in peers and "1.50 s" in growth and (rich / "data/bench/growth.json").is_file()
+
+
+def test_every_figure_of_these_pages_has_its_sources_too(rich):
+    test_every_figure_and_table_has_its_query_and_its_rows(rich)
+
+
+def test_a_broken_bench_file_is_named(results, tmp_path):
+    shutil.copytree(ROOT / "reports", tmp_path / "reports", ignore=shutil.ignore_patterns("published", "_site", "images"))
+    write_json_atomic(tmp_path / "reports" / "published" / "bench" / "growth.json", {"schema": "llmbench.growth/1"})
+    with pytest.raises(LlmbenchError, match="growth"):
+        build_report(results, tmp_path / "site", engine="pandoc", source=tmp_path / "reports")
+    assert not (tmp_path / "site").exists()
+
+
+def test_the_overview_and_compare_decide_alike(tmp_path):
+    """Two loops of one speed, one of them visited in two of three steps: the medians differ, the undisturbed steps do not."""
+    for attempt in range(1, 5):
+        for strategy, visit in (("ddp", 1.0), ("zero1", 1.4)):
+            step_s = 0.6 * random.Random(f"{strategy}{attempt}").uniform(0.99, 1.01)
+            times = [step_s * (visit if k % 3 else 1) for k in range(32)]
+            put(tmp_path / "r", made_run(strategy, attempt, asked={"steps": 32}, times=times))
+    said = compare_words("strategy=ddp", "strategy=zero1", tmp_path / "r")
+    outcome = build_report(tmp_path / "r", tmp_path / "site", engine="pandoc", source=ROOT / "reports")
+    assert said.outcome == "none" and said.medians.excludes(1.0)
+    assert "No winner can be claimed at 2 ranks between" in outcome.headlines[0] and "in undisturbed steps" in outcome.headlines[0]

@@ -47,7 +47,7 @@
     return !composed && !encoding.row && !encoding.column && !encoding.facet;
   }
 
-  // Long axis titles break into lines, and legends get two columns, where a phone would cut them off.
+  // Long axis titles break into lines, and legends lose a column, where a phone would cut them off.
   function narrowed(part, width) {
     if (Array.isArray(part)) return part.map((item) => narrowed(item, width));
     if (!part || typeof part !== "object") return part;
@@ -55,7 +55,7 @@
     for (const [key, value] of Object.entries(part)) {
       const untouched = ["data", "datasets", "tooltip", "y"].includes(key);
       if (key === "title" && typeof value === "string") result[key] = lines(value, Math.floor(width / 10));
-      else if (key === "columns" && typeof value === "number") result[key] = Math.min(value, 2);
+      else if (key === "columns" && typeof value === "number") result[key] = value > 2 ? 2 : 1;
       else result[key] = untouched ? value : narrowed(value, width);
     }
     return result;
