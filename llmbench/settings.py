@@ -98,7 +98,7 @@ def _unfair(rows: Sequence[Mapping[str, Any]]) -> str:
     odd = [f"- {md_text(r['label'])}: {md_text(r['fairness'])}" for r in rows if r["fairness"] and not r["fairness"].startswith("yes")]
     return "::: {.callout-warning}\n## Not comparable with the baseline\n\n" + "\n".join(odd) + "\n:::\n" if odd else ""
 
-# %% ../nbs/62c_settings.ipynb #a73b834f
+# %% ../nbs/62c_settings.ipynb #71b58de6
 def settings_section(bench: Workbench, study: Study) -> str | None:
     "What settings add: ratios to the baseline, the table with loss parity, and the losses; None for a study of strategies."
     if not study.of_settings:
@@ -107,7 +107,7 @@ def settings_section(bench: Workbench, study: Study) -> str | None:
     base = base_of(study, rows)
     if base is None:
         return "No run of the baseline finished, so nothing can be said about the settings.\n"
-    times, at, name = token_seconds(runs), location_of([r["platform"] for r in runs]), base["label"]
+    times, at, name = token_seconds(runs), location_of([r["platform"] for r in runs]), base["label"].partition(" △")[0]
     apart = bench.rows("settings_parity", study.name, baseline=base["spec_hash"])
     worst: dict[str, float] = {base["spec_hash"]: 0.0}
     for r in apart:

@@ -56,7 +56,7 @@ def exposed_ends(parts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         whole[1] += 0.0 if p["part"] == _REST else p["amount"]
     return {label: f"{100 * alone / whole:.0f} % exposed" for label, (whole, alone) in totals.items() if whole}
 
-# %% ../nbs/62b_spending.ipynb #cc1ff528
+# %% ../nbs/62b_spending.ipynb #92806aa0
 def _share(row: Mapping[str, Any]) -> str:
     known = row["exposed_s"] is not None and row["step_s"]
     return significant(100 * row["exposed_s"] / row["step_s"]) if known else "–"
@@ -64,7 +64,7 @@ def _share(row: Mapping[str, Any]) -> str:
 
 _COLLECTIVE_COLUMNS = (
     LABEL, Column("Collective", lambda r: r["kind"].replace("_", "-")), Column("Calls", lambda r: f"{r['calls']:,g}"),
-    number_column("Volume (MB)", "bytes", scale=1e-6), number_column("Time (ms)", "time_s", scale=1000),
+    number_column("Volume (kB)", "bytes", scale=1e-3), number_column("Time (ms)", "time_s", scale=1000),
     number_column("Exposed (ms)", "exposed_s", scale=1000), Column("Exposed share of the step (%)", _share),
     number_column("Bus bandwidth (GB/s)", "bus_gb_s"), number_column("All-reduce alone (GB/s)", "alone_gb_s"),
 )  # fmt: skip
