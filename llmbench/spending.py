@@ -147,7 +147,7 @@ def _keep_kernels(bench: Workbench, study: Study, found: Profiled, rows: Sequenc
     bench.keep("kernels", study.name, kernels, columns)
     return f"kinds: [CSV](data/{study.name}/kernel_kinds.csv); kernels: [CSV](data/{study.name}/kernels.csv)"
 
-# %% ../nbs/62b_spending.ipynb #28359995
+# %% ../nbs/62b_spending.ipynb #7edce19e
 def _kernel_chart(times: Mapping[str, Mapping[str, float]], ends: Mapping[str, str]) -> Any:
     parts = [{"label": label, "part": kind, "amount": ms} for label in times for kind, ms in times[label].items()]
     title = "Kernels in one profiled step (ms)"
@@ -157,7 +157,7 @@ def _kernel_chart(times: Mapping[str, Mapping[str, float]], ends: Mapping[str, s
 
 def kernels_part(bench: Workbench, study: Study) -> str | None:
     "Figure and table of the kinds of work in the profiled runs of a study; None where it has none."
-    found, wrong = profiled_runs(bench, study)
+    found, wrong = profiled_runs(bench, study) if bench.kernels else ([], [])
     if not found and not wrong:
         return None
     listed = "\n".join(f"- {md_text(w)}" for w in wrong)
