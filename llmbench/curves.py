@@ -105,12 +105,12 @@ def loss_chart(rows: Any) -> alt.Chart:
     said = "Training loss over steps; at the last step: " + "; ".join(f"{k} {v:.4f}" for k, v in sorted(ends.items()))
     return _curves(rows, y, said + ".", tip="loss")
 
-# %% ../nbs/56_curves.ipynb #7e34bb7c
+# %% ../nbs/56_curves.ipynb #bacc5c8f
 _FLOOR = 1e-9
 
 
-def loss_difference_chart(rows: Any, *, tolerance: float = 1e-5) -> alt.LayerChart:
-    """Relative difference of the loss to the single process, per step, on a logarithmic axis.
+def loss_difference_chart(rows: Any, *, tolerance: float = 1e-5, reference: str = "the single process") -> alt.LayerChart:
+    """Relative difference of the loss to the `reference`, per step, on a logarithmic axis.
 
     `rows`: strategy, world_size, step, difference (|a - b| / b, dimensionless); `tolerance` is drawn as a line.
     """
@@ -123,7 +123,7 @@ def loss_difference_chart(rows: Any, *, tolerance: float = 1e-5) -> alt.LayerCha
     worst = {}
     for row in rows:
         worst[row["label"]] = max(worst.get(row["label"], 0.0), row["difference"] or 0.0)
-    said = "Largest relative difference of the loss to the single process: " + "; ".join(
+    said = f"Largest relative difference of the loss to {reference}: " + "; ".join(
         f"{k} {v:.1e}" for k, v in sorted(worst.items())
     )
     curves = _curves(rows, y, said + ".", tip="difference")

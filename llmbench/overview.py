@@ -6,8 +6,8 @@
 __all__ = ['Answer', 'answer_of', 'single_sentence', 'winner_rows', 'winners_table', 'contender_rows', 'contenders_table',
            'setting_facts', 'fairness_note', 'answer_sentences', 'overview_section']
 
-# %% ../nbs/63_overview.ipynb #e2533a79
-from collections.abc import Mapping, Sequence
+# %% ../nbs/63_overview.ipynb #7f0a4e7a
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,7 +147,7 @@ def winners_table(answer: Answer, label: str | None = None) -> str:
     basis = " Speeds are decided by the undisturbed steps, the fastest quarter of each run, as `llmbench compare` does on a CPU." if cpu else ""
     return f"{table}\n: Winners at equal ranks, study {md_text(answer.study.name)}.{basis} [{links}]{{.sources}} {{#tbl-{label}}}\n"
 
-# %% ../nbs/63_overview.ipynb #a7570ab7
+# %% ../nbs/63_overview.ipynb #17a53ba7
 def contender_rows(answer: Answer) -> list[list[str]]:
     "Name, throughput, step time and peak memory of every contender with 95 % intervals, as Markdown cells."
     everyone = sorted((c for x in answer.contests for c in x.contenders), key=lambda c: -(c.throughput.estimate or 0))
@@ -166,7 +166,7 @@ def contenders_table(answer: Answer, label: str | None = None) -> str:
     if not label:
         return table
     links = source_links("contenders", study=answer.study.name)
-    return f"{table}\n: All strategies, fastest first. [{links}]{{.sources}} {{#tbl-{label}}}\n"
+    return f"{table}\n: All sets of repeats, fastest first. [{links}]{{.sources}} {{#tbl-{label}}}\n"
 
 # %% ../nbs/63_overview.ipynb #d35a5bf9
 def setting_facts(answer: Answer) -> dict[str, Any]:

@@ -44,8 +44,8 @@ def speed_over(times: Times, one: str, base: str, at: Location) -> Interval | No
         return None
     return Interval(1.0, None, None, len(times[one]), 0) if one == base else compared_ratio(times[base], times[one], at)
 
-# %% ../nbs/62c_settings.ipynb #082a352b
-_MEASURES = {undisturbed: "fastest quarter of the steps", typical: "median step"}
+# %% ../nbs/62c_settings.ipynb #b816c1d9
+_MEASURES = {undisturbed: "fastest quarter", typical: "median step"}
 
 
 def ratio_rows(rows: Sequence[Mapping[str, Any]], times: Times, base: str, at: Location) -> list[dict[str, Any]]:
@@ -59,7 +59,7 @@ def ratio_rows(rows: Sequence[Mapping[str, Any]], times: Times, base: str, at: L
 
 
 def _parity(row: Mapping[str, Any]) -> str:
-    if row["difference"] is None:
+    if row["difference"] is None or row.get("is_base"):
         return "–"
     limit = tolerance_of(row["precision"])
     same = "[same training]{.badge .yes}" if row["difference"] <= limit else "[differs]{.badge .no}"
@@ -85,11 +85,11 @@ def _sentence(rows: Sequence[Mapping[str, Any]], base: str, at: Location) -> str
 def _same_loss(row: Mapping[str, Any]) -> bool:
     return row["difference"] is not None and row["difference"] <= tolerance_of(row["precision"])
 
-# %% ../nbs/62c_settings.ipynb #096c3d94
+# %% ../nbs/62c_settings.ipynb #53918346
 def _losses_apart(study: Study, apart: Sequence[Mapping[str, Any]], name: str) -> str:
     if not apart:
         return ""
-    chart = loss_difference_chart([r | {"strategy": r["label"]} for r in apart], tolerance=max(tolerance_of(r["precision"]) for r in apart))
+    chart = loss_difference_chart([r | {"strategy": r["label"]} for r in apart], tolerance=max(tolerance_of(r["precision"]) for r in apart), reference=name)
     caption = f"Relative difference of the loss to {md_text(name)} at each step, the largest over repeats. Equal losses are drawn on the floor, 1e-9."
     return study_figure(study, "settings-loss", chart, caption, "settings_parity")
 
@@ -98,7 +98,7 @@ def _unfair(rows: Sequence[Mapping[str, Any]]) -> str:
     odd = [f"- {md_text(r['label'])}: {md_text(r['fairness'])}" for r in rows if r["fairness"] and not r["fairness"].startswith("yes")]
     return "::: {.callout-warning}\n## Not comparable with the baseline\n\n" + "\n".join(odd) + "\n:::\n" if odd else ""
 
-# %% ../nbs/62c_settings.ipynb #769dd411
+# %% ../nbs/62c_settings.ipynb #71b58de6
 def settings_section(bench: Workbench, study: Study) -> str | None:
     "What settings add: ratios to the baseline, the table with loss parity, and the losses; None for a study of strategies."
     if not study.of_settings:
@@ -107,18 +107,19 @@ def settings_section(bench: Workbench, study: Study) -> str | None:
     base = base_of(study, rows)
     if base is None:
         return "No run of the baseline finished, so nothing can be said about the settings.\n"
-    times, at, name = token_seconds(runs), location_of([r["platform"] for r in runs]), base["label"]
+    times, at, name = token_seconds(runs), location_of([r["platform"] for r in runs]), base["label"].partition(" △")[0]
     apart = bench.rows("settings_parity", study.name, baseline=base["spec_hash"])
     worst: dict[str, float] = {base["spec_hash"]: 0.0}
     for r in apart:
         worst[r["spec_hash"]] = max(worst.get(r["spec_hash"], 0.0), r["difference"])
-    rows = [r | {"ratio": speed_over(times, r["spec_hash"], base["spec_hash"], at), "difference": worst.get(r["spec_hash"])} for r in rows]
+    rows = [r | {"ratio": speed_over(times, r["spec_hash"], base["spec_hash"], at), "difference": worst.get(r["spec_hash"]), "is_base": r["spec_hash"] == base["spec_hash"]} for r in rows]
     chart = ratio_chart(ratio_rows(rows, times, base["spec_hash"], at), title=f"Times as fast as {name}")
     columns = [LABEL, text_column("Repeats", "repeats"), number_column("Throughput (tokens/s)", "tokens_per_s"), Column(f"Times {md_text(name)}", _ratio),
                Column("Loss apart", _parity), number_column("MFU (%)", "mfu_pct"), number_column("Peak (GiB)", "peak_memory_gib")]  # fmt: skip
     return "\n".join([
         _sentence(rows, name, at), _unfair(rows),
-        study_figure(study, "settings", chart, f"Speed over that of {md_text(name)}, highest first, with 95 % intervals over repeats; dashed: no difference.", "contenders"),
+        study_figure(study, "settings", chart, f"Speed over that of {md_text(name)}, highest first, by the fastest quarter of the steps "
+                     "where that decides and by the median step, with 95 % intervals over repeats; dashed: no difference.", "contenders"),
         study_table(study, "settings", rows, columns, f"Throughput at the median step, the ratio that decides with its 95 % interval, and the largest relative "
                     f"difference of the loss to {md_text(name)} with its tolerance.", "settings"),
         _losses_apart(study, apart, name),

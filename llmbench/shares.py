@@ -14,7 +14,7 @@ import altair as alt
 from .charts import best_first, in_words, labelled
 from .core import significant
 
-# %% ../nbs/55b_shares.ipynb #eb441921
+# %% ../nbs/55b_shares.ipynb #92c2a6a5
 def parts_chart(
     parts: Sequence[Mapping[str, Any]], *, title: str, colours: Mapping[str, str], order: Sequence[str], ends: Mapping[str, str], said: str
 ) -> alt.LayerChart:
@@ -25,7 +25,7 @@ def parts_chart(
     place = {part: i for i, part in enumerate(colours)}
     stacks = [dict(p) | {"place": place[p["part"]]} for p in parts]
     present = [p for p in colours if p in {s["part"] for s in stacks}]
-    columns = 2 if max(map(len, present), default=0) > 16 else 3  # long names leave a phone room for one
+    columns = 2 if max(map(len, present), default=0) > 12 else 3  # long names leave a phone room for one
     colour = alt.Color("part:N", legend=alt.Legend(title=None, columns=columns),
                        scale=alt.Scale(domain=present, range=[colours[p] for p in present]))  # fmt: skip
     y = alt.Y("label:N", sort=list(order), title=None, axis=alt.Axis(ticks=False))
