@@ -67,10 +67,20 @@ def results(tmp_path_factory) -> Path:
     return folder
 
 
+def copied_sources(folder: Path) -> Path:
+    """The sources of the report without what was published with them."""
+    return shutil.copytree(ROOT / "reports", folder, ignore=shutil.ignore_patterns("published", "_site", "images", "assets"))
+
+
 @pytest.fixture(scope="module")
-def site(results, tmp_path_factory) -> Path:
+def plain(tmp_path_factory) -> Path:
+    return copied_sources(tmp_path_factory.mktemp("plain") / "reports")
+
+
+@pytest.fixture(scope="module")
+def site(results, plain, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("out") / "site"
-    outcome = build_report(results, out, engine="pandoc", source=ROOT / "reports")
+    outcome = build_report(results, out, engine="pandoc", source=plain)
     assert (outcome.runs, outcome.ok, outcome.pages) == (18, 17, len(PAGES) + 18)
     return out
 
@@ -200,8 +210,8 @@ def test_without_results_the_message_says_what_to_type(tmp_path):
     assert not (tmp_path / "site").exists()
 
 
-def test_sources_are_left_as_they_are(site):
-    assert not (ROOT / "reports" / "_generated").exists() and not (ROOT / "reports" / "_variables.yml").exists()
+def test_sources_are_left_as_they_are(site, plain):
+    assert not (plain / "_generated").exists() and not (plain / "_variables.yml").exists()
 
 
 # ---- pages that are made only where there is something to show
@@ -240,8 +250,7 @@ def growth_facts() -> dict:
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory) -> Path:
     "The sources of the report with bench files."
-    folder = tmp_path_factory.mktemp("sources") / "reports"
-    shutil.copytree(ROOT / "reports", folder, ignore=shutil.ignore_patterns("published", "_site", "images"))
+    folder = copied_sources(tmp_path_factory.mktemp("sources") / "reports")
     for name, facts in (("overhead", bench_facts()), ("peers", bench_facts(1)), ("growth", growth_facts())):
         write_json_atomic(folder / "published" / "bench" / f"{name}.json", facts)
     return folder
