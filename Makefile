@@ -98,10 +98,11 @@ gpu-study: .venv/.deepspeed
 
 # --- tests ----------------------------------------------------------------------------------------------------------
 
+# Two workers and their ranks share the cores; passive: threads that wait for each other sleep instead of spinning.
 test: .venv/.deepspeed .venv/.dev .venv/.browser
 	$(SAY) "Tests of the house, of processes and pages, and every notebook against the exported package"
 	@rm -f .coverage .coverage.*
-	@status=0; $(BIN)/coverage run -m pytest -q -m 'not slow' -n 2 --dist worksteal --durations=15 tests || status=$$?; \
+	@export OMP_WAIT_POLICY=passive; status=0; $(BIN)/coverage run -m pytest -q -m 'not slow' -n 2 --dist worksteal --durations=15 tests || status=$$?; \
 	  $(BIN)/coverage combine -q; $(BIN)/coverage report --sort=cover; exit $$status
 
 test-notebooks: .venv/.deepspeed .venv/.dev

@@ -141,7 +141,7 @@ def test_a_strategy_that_is_not_told_is_unknown_and_no_fault(tmp_path):
 
 def own_run(strategy):
     """A published run file of this project."""
-    file = next(f for f in result_files(PUBLISHED) if f".{strategy}-" in f.parent.name)
+    file = next(f for f in result_files(PUBLISHED / "cpu-quickstart") if f".{strategy}-" in f.parent.name)
     return json.loads(file.read_text())
 
 
@@ -207,6 +207,7 @@ def test_strategies_of_one_study_that_were_not_asked_alike(tmp_path, fault, path
 
 def test_a_clock_that_is_not_recorded_is_unknown(tmp_path):
     run = own_run("ddp")
+    put(run, "measurement.clock", None)
     put(run, "env.platform", "cuda")
     for rank in (0, 1):
         put(run, f"env.devices.{rank}.name", "NVIDIA A10")
