@@ -1168,6 +1168,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'llmbench.spec.Strategy': ('spec.html#strategy', 'llmbench/spec.py'),
                                'llmbench.spec.Timeouts': ('spec.html#timeouts', 'llmbench/spec.py'),
                                'llmbench.spec._Part': ('spec.html#_part', 'llmbench/spec.py'),
+                               'llmbench.spec._hashed': ('spec.html#_hashed', 'llmbench/spec.py'),
                                'llmbench.spec.describe_layout': ('spec.html#describe_layout', 'llmbench/spec.py'),
                                'llmbench.spec.precision_name': ('spec.html#precision_name', 'llmbench/spec.py'),
                                'llmbench.spec.run_id': ('spec.html#run_id', 'llmbench/spec.py'),

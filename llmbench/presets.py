@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from .core import RequestError, unknown_name
 
-# %% ../nbs/02_presets.ipynb #da2f48ac
+# %% ../nbs/02_presets.ipynb #69832394
 class ModelShape(BaseModel):
     "Everything that determines a decoder's weights; all sizes are counts."
 
@@ -29,6 +29,9 @@ class ModelShape(BaseModel):
     bias: bool
     norm_eps: float = Field(gt=0)
     rope_theta: float | None = Field(gt=0)
+    n_experts: int = Field(1, ge=1)
+    experts_per_token: int = Field(1, ge=1)
+    balance_coef: float = Field(0.0, ge=0)
 
     @property
     def head_dim(self) -> int:

@@ -43,7 +43,7 @@ Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
-# %% ../nbs/01_schema.ipynb #1753c745
+# %% ../nbs/01_schema.ipynb #8857e079
 class ModelRecord(_Record):
     "Shape of the model; `parameters` is the total count."
 
@@ -60,6 +60,9 @@ class ModelRecord(_Record):
     bias: bool | None = None
     norm_eps: float | None = None
     rope_theta: float | None = None
+    n_experts: Count | None = None
+    experts_per_token: Count | None = None
+    balance_coef: float | None = None
     parameters: Count | None = None
 
 
@@ -73,6 +76,12 @@ class StrategyRecord(_Record):
     cp: Count | None = None
     ep: Count | None = None
     reshard_after_forward: bool | None = None
+    dp_replicate: Count | None = None
+    schedule: str | None = None
+    stages_per_rank: Count | None = None
+    layers_per_stage: tuple[Count, ...] | None = None
+    compression: str | None = None
+    bucket_mib: float | None = None
 
 
 class BatchRecord(_Record):

@@ -7,17 +7,17 @@ __all__ = ['Positive', 'Dtype', 'PRECISIONS', 'STRATEGIES', 'HARDWARE', 'LAUNCHE
            'Optimizer', 'Data', 'Timeouts', 'Profile', 'precision_name', 'RunSpec', 'spec_hash', 'run_id',
            'spec_record', 'describe_layout']
 
-# %% ../nbs/03_spec.ipynb #cd6f640f
+# %% ../nbs/03_spec.ipynb #5e4c87e2
 import hashlib
 import json
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from .presets import PRESETS, ModelShape
 from .schema import SpecRecord
 
-# %% ../nbs/03_spec.ipynb #546fb49c
+# %% ../nbs/03_spec.ipynb #1be9ba73
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -27,10 +27,13 @@ Dtype = Literal["float32", "bfloat16"]
 
 
 class Strategy(_Part):
-    """The strategy's name and the parallel degrees; their product is the world size.
+    """The strategy's name and the parallel degrees: dp × tp × pp × cp is the world size, ep divides dp.
 
     reshard_after_forward: fsdp lets a block's parameters go between forward and backward, and gathers them twice;
-    false keeps them, for the memory of the whole model and one gathering less.
+    false keeps them, for the memory of the whole model and one gathering less. dp_replicate: hsdp shards within
+    dp / dp_replicate ranks and keeps that many copies. schedule: the order of micro batches in a pipeline, interleaved
+    with `stages_per_rank` > 1; layers_per_stage: how a pipeline splits the layers, evenly where it is not said.
+    compression: of the gradients that ddp exchanges; bucket_mib: its buckets.
     """
 
     name: str
@@ -40,6 +43,12 @@ class Strategy(_Part):
     cp: Positive = 1
     ep: Positive = 1
     reshard_after_forward: bool = True
+    dp_replicate: Positive = 1
+    schedule: Literal["1f1b", "gpipe", "interleaved"] = "1f1b"
+    stages_per_rank: Positive = 1
+    layers_per_stage: tuple[Positive, ...] | None = None
+    compression: Literal["none", "bf16", "powersgd"] = "none"
+    bucket_mib: float = Field(25.0, gt=0)
 
 
 class Batch(_Part):
@@ -116,7 +125,7 @@ def precision_name(precision: Precision) -> str:
     named = {p: n for n, p in PRECISIONS.items()}
     return named.get(precision, f"{precision.param}/{precision.compute}/{precision.reduce}")
 
-# %% ../nbs/03_spec.ipynb #eeb00aac
+# %% ../nbs/03_spec.ipynb #fbb8d73c
 STRATEGIES = {
     "single": "one process, no collectives: the reference",
     "ddp": "replicas, gradients all-reduced in buckets",
@@ -124,6 +133,12 @@ STRATEGIES = {
     "zero1": "optimizer state sharded (DeepSpeed ZeRO-1)",
     "zero2": "optimizer state and gradients sharded (DeepSpeed ZeRO-2)",
     "zero3": "parameters, gradients and optimizer state sharded (DeepSpeed ZeRO-3)",
+    "hsdp": "sharded like fsdp within a group of ranks, replicated across the groups",
+    "tp": "each matrix split over ranks, activations along the sequence (PyTorch DTensor); replicas over dp",
+    "pp": "layers split into stages, micro batches in a pipeline (PyTorch pipelining); replicas over dp",
+    "cp": "each sequence split over ranks, keys and values gathered for attention; replicas over dp",
+    "ep": "experts split over ranks of dp, tokens sent to them by all-to-all",
+    "mixed": "several of tp, pp and cp at once; replicas over dp",
 }
 HARDWARE = ("cpu", "a10", "a100", "h100", "h200", "mi300x")
 LAUNCHERS = ("local",)
@@ -154,14 +169,27 @@ class RunSpec(_Part):
     collective_steps: int = Field(2, ge=0)  # profiled after the timed steps, for who sends what to whom
     profile: Profile | None = None
 
-# %% ../nbs/03_spec.ipynb #37e32ab3
+# %% ../nbs/03_spec.ipynb #2c205ce2
 _OBSERVES = {"timeouts", "collective_steps", "profile"}
 _NOT_HASHED = {"study", "name", "launcher", "hardware"} | _OBSERVES
+_ADDED_LATER = {
+    "strategy": ("dp_replicate", "schedule", "stages_per_rank", "layers_per_stage", "compression", "bucket_mib"),
+    "model": ("n_experts", "experts_per_token", "balance_coef"),
+}  # fmt: skip
+
+
+def _hashed(spec: RunSpec) -> dict[str, Any]:
+    "What the hash covers; a field that is younger than published results counts only where it is not at its default."
+    content = {k: v for k, v in spec.model_dump(mode="json").items() if k not in _NOT_HASHED}
+    for part, names in _ADDED_LATER.items():
+        fields = getattr(spec, part).model_fields
+        content[part] = {k: v for k, v in content[part].items() if k not in names or v != fields[k].default}
+    return content
 
 
 def spec_hash(spec: RunSpec) -> str:
     "First 8 hex digits of SHA-256 over the canonical JSON of what changes the training."
-    content = {k: v for k, v in spec.model_dump(mode="json").items() if k not in _NOT_HASHED}
+    content = _hashed(spec)
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
