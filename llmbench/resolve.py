@@ -5,14 +5,18 @@
 # %% auto #0
 __all__ = ['resolve_batch', 'one_line', 'resolve_run', 'load_run']
 
-# %% ../nbs/03a_resolve.ipynb #98e291e8
+# %% ../nbs/03a_resolve.ipynb #740e0125
 import re
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from .core import RequestError, load_settings, unknown_name
+from .layout_rules import Layout, fill_degrees
+from .layouts import check_layout
 from .params import read_yaml, with_overrides
 from .presets import PRESETS, ModelShape, preset
 from llmbench.spec import (
@@ -30,13 +34,24 @@ from llmbench.spec import (
     Timeouts,
 )
 
-# %% ../nbs/03a_resolve.ipynb #a2553eb2
+# %% ../nbs/03a_resolve.ipynb #3cfb35f4
 def _named(value: Any, what: str, table: dict[str, Any]) -> Any:
     "A name is looked up in the table, a mapping is taken as it is."
     if isinstance(value, str):
         if value not in table:
             raise RequestError(unknown_name(what, value, table))
         return table[value]
+    return value
+
+
+_TUPLES = {"data": "paths", "optimizer": "betas", "profile": "ranks", "strategy": "layers_per_stage"}
+
+
+def _with_tuples(part: str, value: Any) -> Any:
+    "YAML has lists, a frozen spec tuples."
+    key = _TUPLES.get(part)
+    if isinstance(value, dict) and isinstance(value.get(key), list):
+        return value | {key: tuple(value[key])}
     return value
 
 
@@ -54,13 +69,7 @@ def _resolve_strategy(value: Any, world_size: Any) -> Any:
         raise RequestError(f"strategy = {value!r}: write strategy: NAME with one of {', '.join(STRATEGIES)}")
     if given["name"] not in STRATEGIES:
         raise RequestError(unknown_name("strategy", given["name"], STRATEGIES))
-    if "dp" in given or not isinstance(world_size, int):
-        return given
-    others = [given.get(k, 1) for k in ("tp", "pp", "cp")]
-    if not all(isinstance(o, int) and o >= 1 for o in others):
-        return given  # the typed check below says which one is wrong
-    share = others[0] * others[1] * others[2]
-    return given | {"dp": max(1, world_size // share)}
+    return fill_degrees(given, world_size)
 
 # %% ../nbs/03a_resolve.ipynb #63224305
 def resolve_batch(given: Any, *, dp: int, seq_len: int) -> dict[str, int]:
@@ -104,24 +113,41 @@ def _quotient(total: int, known: int, wanted: str, dp: int, seq_len: int) -> int
         )
     return total // unit
 
-# %% ../nbs/03a_resolve.ipynb #c5ca49b4
-def _check_layout(spec: RunSpec) -> None:
-    s = spec.strategy
-    product = s.dp * s.tp * s.pp * s.cp
-    if product != spec.world_size:
-        raise RequestError(
-            f"strategy: dp {s.dp} × tp {s.tp} × pp {s.pp} × cp {s.cp} = {product} ranks, not world_size {spec.world_size}; "
-            f"write world_size: {product}, or leave dp out"
-        )
-    if (s.tp, s.pp, s.cp, s.ep) != (1, 1, 1, 1):
-        raise RequestError(f"strategy {s.name}: tp, pp, cp and ep must be 1, it splits the data only (dp {s.dp})")
-    if not s.reshard_after_forward and s.name != "fsdp":
-        raise RequestError(f"strategy {s.name}: reshard_after_forward is a setting of fsdp; leave it out")
-    if s.name == "single" and spec.world_size > 1:
-        raise RequestError(
-            f"strategy single with world_size {spec.world_size}: one process is one rank; "
-            f"write world_size: 1, or strategy: ddp"
-        )
+# %% ../nbs/03a_resolve.ipynb #ae53d78e
+def _accum_by_dp(batch: Any, seq_len: int) -> Callable[[int], int | None]:
+    "The micro steps that the written batch means at another dp; None where it does not divide there."
+
+    def at(dp: int) -> int | None:
+        try:
+            return resolve_batch(batch, dp=dp, seq_len=seq_len)["accum"]
+        except RequestError:
+            return None
+
+    return at
+
+
+def _check_split(full: dict[str, Any], batch: Any) -> None:
+    "Degrees against model, world size and the batch as it was written; a wrong type is left to the typed check."
+    given = full["model"]
+    try:
+        shape = given if isinstance(given, ModelShape) else ModelShape.model_validate(given)
+        strategy = Strategy(**_with_tuples("strategy", full["strategy"]))
+    except (ValidationError, TypeError):
+        return
+    layout = Layout(**{f.name: getattr(strategy, f.name) for f in fields(Layout)})
+    check_layout(shape, layout, full["world_size"], seq_len=full["seq_len"], accum=_accum_by_dp(batch, full["seq_len"]))
+
+
+def _check_settings(spec: RunSpec) -> None:
+    "Settings that only some strategies have; one that would do nothing is refused."
+    s, plain = spec.strategy, Strategy.model_fields
+    if not s.reshard_after_forward and s.name not in ("fsdp", "hsdp"):
+        raise RequestError(f"strategy {s.name}: reshard_after_forward is a setting of fsdp and hsdp; leave it out")
+    for key in ("compression", "bucket_mib"):
+        if s.name != "ddp" and getattr(s, key) != plain[key].default:
+            raise RequestError(f"strategy {s.name}: {key} {getattr(s, key)} is a setting of ddp; leave it out, or write name: ddp")
+    if s.compression == "bf16" and spec.precision.reduce == "bfloat16":
+        raise RequestError("compression bf16 with precision.reduce bfloat16: gradients travel in bfloat16 already; leave compression out")
 
 
 def _check_lengths(spec: RunSpec) -> None:
@@ -190,7 +216,7 @@ def one_line(error: ValidationError) -> str:
     given = f"{name} = {first['input']!r}: " if name and not isinstance(first["input"], dict) else ""
     return f"{given}{message}{_number_hint(first['input'])}"
 
-# %% ../nbs/03a_resolve.ipynb #eda1dd2c
+# %% ../nbs/03a_resolve.ipynb #17843219
 def resolve_run(given: dict[str, Any]) -> RunSpec:
     "A checked RunSpec from what a parameter file says; every mistake is one RequestError in one line."
     unknown = [k for k in given if k not in RunSpec.model_fields]
@@ -207,6 +233,7 @@ def resolve_run(given: dict[str, Any]) -> RunSpec:
     full["model"] = _resolve_model(given["model"])
     full["precision"] = _named(given.get("precision", "fp32"), "precision", PRECISIONS)
     full["strategy"] = _resolve_strategy(given["strategy"], world_size)
+    _check_split(full, given.get("batch", {}))
     dp = full["strategy"].get("dp", 1)
     dp = dp if isinstance(dp, int) and dp >= 1 else 1
     full["batch"] = resolve_batch(given.get("batch", {}), dp=dp, seq_len=seq_len)
@@ -215,14 +242,12 @@ def resolve_run(given: dict[str, Any]) -> RunSpec:
 
 
 def _checked(full: dict[str, Any]) -> RunSpec:
-    for owner, key in (("data", "paths"), ("optimizer", "betas"), ("profile", "ranks")):  # YAML has lists, a frozen spec tuples
-        if isinstance(full.get(owner), dict) and isinstance(full[owner].get(key), list):
-            full[owner] = full[owner] | {key: tuple(full[owner][key])}
+    full = {key: _with_tuples(key, value) for key, value in full.items()}
     try:
         spec = RunSpec(**full)
     except ValidationError as e:
         raise RequestError(one_line(e)) from None
-    for check in (_check_layout, _check_lengths, _check_paths):
+    for check in (_check_settings, _check_lengths, _check_paths):
         check(spec)
     return spec
 
