@@ -15,7 +15,7 @@ from typing import Any
 from .core import RequestError, write_text_atomic
 from .verbs import add_verb, out, results_folder
 
-# %% ../nbs/68d_named_verbs.ipynb #7a7e92e8
+# %% ../nbs/68d_named_verbs.ipynb #87253268
 def hardware_here(names: list[str] | None = None) -> str:
     "The hardware profile of the GPUs of this machine (`names`: as drivers call them); raises RequestError without a known one."
     from llmbench.launchers.base import profile_of, visible_gpus
@@ -30,14 +30,15 @@ def hardware_here(names: list[str] | None = None) -> str:
 
 
 def named_specs(model: str, parallel: str, hardware: str, override: list[str]) -> list[Any]:
-    "The checked requests of one strategy, one for each model asked for."
-    from llmbench.named import models_of, named_request, own_strategies
+    "The checked requests of one strategy or of all five, one for each model asked for."
+    from llmbench.named import GOALS, models_of, named_request, own_strategies
     from llmbench.params import with_overrides
     from llmbench.resolve import resolve_run
 
     own = own_strategies()
-    models = models_of(parallel, own) if model == "all" else [model]
-    return [resolve_run(with_overrides(named_request(parallel, name, hardware, own), override)) for name in models]
+    asked = [(strategy, m) for strategy in (GOALS if parallel == "all" else [parallel])
+             for m in (models_of(strategy, own) if model == "all" else [model])]  # fmt: skip
+    return [resolve_run(with_overrides(named_request(strategy, m, hardware, own), override)) for strategy, m in asked]
 
 # %% ../nbs/68d_named_verbs.ipynb #26bc4ddd
 def benchmark(arguments: argparse.Namespace) -> int:
@@ -72,7 +73,7 @@ def standalone(arguments: argparse.Namespace) -> int:
         out(text)
     return 0
 
-# %% ../nbs/68d_named_verbs.ipynb #b15c4f11
+# %% ../nbs/68d_named_verbs.ipynb #d5f90339
 NAMED_VERBS = ("benchmark", "standalone")
 
 
@@ -85,7 +86,7 @@ def add_named_verbs(verbs: Any) -> None:
     p = add_verb(verbs, "benchmark", benchmark, "a named strategy for Llama 3.1 8B and Qwen 2.5 7B on 8 GPUs",
                  "llmbench benchmark --model llama --parallel balanced --output-dir ./results --runs 3")  # fmt: skip
     p.add_argument("--model", default="all", metavar="NAME", help="llama, qwen, all, or a model of params/strategies.yaml (default all)")
-    p.add_argument("--parallel", metavar="STRATEGY", help="maximum_performance, truly_identical, memory_optimized, minimal_communication, balanced, "
+    p.add_argument("--parallel", metavar="STRATEGY", help="maximum_performance, truly_identical, memory_optimized, minimal_communication, balanced, all of them, "
                    "or one of params/strategies.yaml (default: PARALLEL, then minimal_communication)")  # fmt: skip
     p.add_argument("--output-dir", metavar="DIR", help="folder of all results (default: OUTPUT_DIR, then [study] results in settings.ini)")
     p.add_argument("--runs", type=int, default=1, metavar="N", help="repeats of each model (default 1)")

@@ -1,5 +1,6 @@
 "Wrong layouts: one line with the factors, and neighbours that really are valid."
 
+import random
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from llmbench.layout_rules import broken_rules
 from llmbench.layouts import valid_layouts
 from llmbench.presets import PRESETS, preset
 from llmbench.resolve import resolve_run
+from llmbench.spec import STRATEGIES
 
 BIG = {"world_size": 8, "seq_len": 2048, "batch": {"micro": 1, "global_tokens": 128 * 2048}}
 LLAMA, QWEN, TINY = BIG | {"model": "llama3.1-8b"}, BIG | {"model": "qwen2.5-7b"}, BIG | {"model": "gpt-tiny", "seq_len": 512}
@@ -135,3 +137,22 @@ def test_every_preset_has_a_plain_layout():
     for shape in PRESETS.values():
         assert any(a.name == "ddp" for a in valid_layouts(shape, 8))
         assert all(not list(broken_rules(shape, a, 8)) for a in valid_layouts(shape, 8, names=("fsdp", "hsdp", "zero3"), cp=True))
+
+
+def test_offers_hold_for_any_slip():
+    "Random degrees, worlds and batches: accepted, or refused in one line whose offers are all accepted."
+    dice, refused_ones = random.Random(7), 0
+    for _ in range(400):
+        name = dice.choice([*STRATEGIES])
+        degrees = {d: dice.choice([1, 2, 3, 4, 7, 8]) for d in ("dp", "tp", "pp", "cp", "ep", "dp_replicate") if dice.random() < 0.4}
+        model = dice.choice([*PRESETS, {"name": "llama-tiny", "n_experts": dice.choice([2, 4, 6]), "experts_per_token": 2}])
+        batch = dice.choice([{"micro": 1, "accum": dice.choice([1, 2, 3, 8])}, {"micro": 2, "global_tokens": 128 * dice.choice([8, 24, 64])}])
+        request = {"model": model, "strategy": {"name": name} | degrees, "world_size": dice.choice([1, 2, 3, 4, 6, 8, 12, 16]), "seq_len": 128, "batch": batch}
+        try:
+            resolve_run(request)
+        except RequestError as e:
+            line, refused_ones = str(e), refused_ones + 1
+            assert "\n" not in line
+            for strategy in offers(line):
+                accepts(request, line, strategy)
+    assert 100 < refused_ones < 400

@@ -28,6 +28,18 @@ data: {kind: text}
 """
 
 
+NO_CONFIGURATION = """\
+import llmbench.params, llmbench.presets, llmbench.resolve
+
+
+def asked(*given, **rest):
+    raise AssertionError("the standalone file asked the configuration")
+
+
+llmbench.params.read_yaml = llmbench.resolve.load_run = llmbench.resolve.resolve_run = llmbench.presets.preset = asked
+"""
+
+
 @pytest.mark.slow
 def test_the_standalone_file_trains_the_same(tmp_path):
     params = tmp_path / "params.yaml"
@@ -40,7 +52,8 @@ def test_the_standalone_file_trains_the_same(tmp_path):
         there = tmp_path / name.replace(".", "-")
         there.mkdir()
         (there / name).write_text(text)
-        env = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+        (there / "sitecustomize.py").write_text(NO_CONFIGURATION)
+        env = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": f"{there}{os.pathsep}{ROOT}"}
         done = subprocess.run([program, name, "out"], cwd=there, env=env, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr[-2000:]
         alone = read_run(there / "out")
