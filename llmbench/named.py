@@ -121,7 +121,7 @@ def own_strategies(path: Path | str | None = None) -> dict[str, dict[str, dict[s
                 cells[platform] = _cell(f"{path}: {name}.{model}.{platform}", cell)
     return found
 
-# %% ../nbs/03c_named.ipynb #43b9436e
+# %% ../nbs/03c_named.ipynb #2e76e04c
 def models_of(name: str, own: dict[str, Any] | None = None) -> list[str]:
     "The models that a strategy has rows for: both of the five, or those of one's own."
     return list((own or {}).get(name, MODELS.values()))
@@ -156,7 +156,7 @@ def named_request(name: str, model: str, hardware: str, own: dict[str, Any] | No
     shared = _shared()
     if "accum" in cell:
         shared["batch"] = {"micro": 1, "accum": cell["accum"]}
-    head = {"study": "five-strategies", "name": f"{model}-{name}", "model": model, "strategy": strategy_of(cell)}
+    head = {"study": "named-strategies", "name": f"{model}-{name}", "model": model, "strategy": strategy_of(cell)}
     return head | {"world_size": world, "hardware": hardware} | shared
 
 # %% ../nbs/03c_named.ipynb #c4799c14

@@ -80,7 +80,7 @@ def test_a_named_strategy_is_refused_without_its_gpus(tmp_path):
     env = os.environ | {"PARALLEL": "truly_identical", "OUTPUT_DIR": str(tmp_path)}
     named = llmbench("benchmark", "--model", "qwen", "--hardware", "h100", "--runs", "2", env=env)
     assert named.returncode == 1 and named.stdout.count("refused: ") == 2
-    rows = [json.loads(p.read_text()) for p in tmp_path.glob("five-strategies/*/run.json")]
+    rows = [json.loads(p.read_text()) for p in tmp_path.glob("named-strategies/*/run.json")]
     assert sorted(r["attempt"] for r in rows) == [1, 2] and {r["status"] for r in rows} == {"refused"}
     assert rows[0]["spec"]["strategy"]["tp"] == 4 and rows[0]["spec"]["strategy"]["pp"] == 2
 
