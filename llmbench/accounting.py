@@ -52,7 +52,13 @@ def active_parameter_count(shape: ModelShape) -> int:
     held, used = experts(shape)
     return parameter_count(shape) - shape.n_layers * (held - used) * sum(_expert(shape))
 
-# %% ../nbs/10_accounting.ipynb #4cca3835
+# %% ../nbs/10_accounting.ipynb #e6569c55
+def _mixture_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
+    held, d, f = experts(shape)[0], shape.d_model, shape.d_ff
+    stacked = {"up": (held, f, d), "gate": (held, f, d), "down": (held, d, f)}
+    return {"mlp_norm.weight": (d,), "mlp.router.weight": (held, d)} | {f"mlp.experts.{n}": size for n, size in stacked.items()}
+
+
 def _block_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     d, f, kv = shape.d_model, shape.d_ff, shape.n_kv_heads * shape.head_dim
     llama = shape.family == "llama"
@@ -61,20 +67,18 @@ def _block_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
         "mlp.up": (f, d), **({"mlp.gate": (f, d)} if llama else {}), "mlp.down": (d, f),
     }  # fmt: skip
     found: dict[str, tuple[int, ...]] = {}
-    for part in ("attention", "mlp"):
+    for part in ("attention",) if experts(shape) != (1, 1) else ("attention", "mlp"):
         found |= {f"{part}_norm.weight": (d,)} | ({} if llama else {f"{part}_norm.bias": (d,)})
         for name, size in linear.items():
             if name.startswith(part):
                 into = name in ("attention.query", "attention.key", "attention.value")
                 has_bias = shape.bias if into else shape.output_bias
                 found |= {f"{name}.weight": size} | ({f"{name}.bias": size[:1]} if has_bias else {})
-    return found
+    return found | (_mixture_shapes(shape) if experts(shape) != (1, 1) else {})
 
 
 def parameter_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
-    "Every parameter of the built model, name to shape, in the order of `Decoder.parameters()`; dense models only."
-    if experts(shape) != (1, 1):
-        raise ValueError(f"parameter_shapes: {experts(shape)[0]} experts a block; the built models are dense")
+    "Every parameter of the built model, name to shape, in the order of `Decoder.parameters()`."
     d, llama = shape.d_model, shape.family == "llama"
     found = {"embedding.weight": (shape.vocab_size, d)} | ({} if llama else {"positions.weight": (shape.max_seq_len, d)})
     for layer in range(shape.n_layers):
@@ -112,10 +116,11 @@ def matmul_parameters(shape: ModelShape) -> int:
     parts = flops_by_part(shape, 1)
     return (sum(parts.values()) - parts["attention_scores"]) // 2
 
-# %% ../nbs/10_accounting.ipynb #38d718cd
+# %% ../nbs/10_accounting.ipynb #a051a9da
 def _recomputed(parts: dict[str, int], shape: ModelShape, early_stop: bool) -> dict[str, int]:
     "FLOPs a token of a block's second forward, by part."
-    down = 2 * shape.n_layers * experts(shape)[1] * shape.d_model * shape.d_ff if early_stop else 0
+    spared = early_stop and experts(shape) == (1, 1)
+    down = 2 * shape.n_layers * shape.d_model * shape.d_ff if spared else 0
     again = {part: 0 if part in ("embedding", "lm_head") else flops for part, flops in parts.items()}
     return again | {"mlp": again["mlp"] - down}
 
