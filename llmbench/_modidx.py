@@ -1404,6 +1404,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                 'llmbench.sweep.through_the_sheet': ('sweep.html#through_the_sheet', 'llmbench/sweep.py')},
             'llmbench.traffic': { 'llmbench.traffic.Collective': ('traffic.html#collective', 'llmbench/traffic.py'),
                                   'llmbench.traffic._ddp': ('traffic.html#_ddp', 'llmbench/traffic.py'),
+                                  'llmbench.traffic._ep': ('traffic.html#_ep', 'llmbench/traffic.py'),
                                   'llmbench.traffic._fsdp': ('traffic.html#_fsdp', 'llmbench/traffic.py'),
                                   'llmbench.traffic._zero12': ('traffic.html#_zero12', 'llmbench/traffic.py'),
                                   'llmbench.traffic._zero3': ('traffic.html#_zero3', 'llmbench/traffic.py'),

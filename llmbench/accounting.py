@@ -146,17 +146,18 @@ def hardware_flops_per_token(shape: ModelShape, seq_len: int, recompute: str = "
     "FLOPs a token that are executed: the model's, and with recompute=full the blocks' second forward; ValueError otherwise."
     return int(flop_table(shape, seq_len, recompute, causal=causal, early_stop=early_stop)[-1]["total"])
 
-# %% ../nbs/10_accounting.ipynb #5482877f
+# %% ../nbs/10_accounting.ipynb #ab88d54f
 _SHARDED = {"fsdp": "pgo", "zero1": "go", "zero2": "go", "zero3": "pgo"}
 
 
-def model_state_bytes(shape: ModelShape, strategy: str, dp: int, compute: str = "float32") -> dict[str, int]:
+def model_state_bytes(shape: ModelShape, strategy: str, dp: int, compute: str = "float32", *, ep: int = 1) -> dict[str, int]:
     """Bytes a rank of parameters, gradients and optimizer state between the last backward pass and the update.
 
-    Source: Rajbhandari et al. 2020 (ZeRO, arXiv:1910.02054), section 3, and DeepSpeed 0.19's optimizers as described
-    above; padding of shards (a few hundred bytes) is left out.
+    ep: ranks that a mixture's experts are dealt out to. Source: Rajbhandari et al. 2020 (ZeRO, arXiv:1910.02054), section
+    3, and DeepSpeed 0.19's optimizers as described above; padding of shards (a few hundred bytes) is left out.
     """
-    count, sharded = parameter_count(shape), _SHARDED.get(strategy, "")
+    elsewhere = parameter_groups(shape)["mlp"] * (ep - 1) // ep
+    count, sharded = parameter_count(shape) - elsewhere, _SHARDED.get(strategy, "")
     held = {part: ceil(count / dp) if part in sharded else count for part in "pgo"}
     deepspeed, half = strategy.startswith("zero"), compute == "bfloat16"
     grads = 4 * held["g"]
