@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['Collective', 'sent_bytes', 'ddp_buckets', 'padded_rows', 'zero_buckets', 'predicted_collectives']
 
-# %% ../nbs/10b_traffic.ipynb #e79a7581
+# %% ../nbs/10b_traffic.ipynb #aca9a0da
 from collections.abc import Iterable
 from math import ceil, prod
 from typing import NamedTuple
 
-from .accounting import parameter_shapes
+from .accounting import parameter_shapes, split_dimension
 from .presets import ModelShape, preset
 
 # %% ../nbs/10b_traffic.ipynb #529363e5
@@ -53,10 +53,10 @@ def _ddp(shape: ModelShape, reduce: int) -> list[Collective]:
     buckets = ddp_buckets(shape)
     return [Collective("all_reduce", len(buckets), sum(buckets) * reduce)]
 
-# %% ../nbs/10b_traffic.ipynb #5dd78cc5
+# %% ../nbs/10b_traffic.ipynb #360a9fdb
 def padded_rows(sizes: Iterable[tuple[int, ...]], dp: int) -> int:
-    "Elements of these parameters when each one's first dimension is filled up to a multiple of `dp`."
-    return sum(ceil(size[0] / dp) * dp * prod(size[1:]) for size in sizes)
+    "Elements of these parameters when the dimension that is split is filled up to a multiple of `dp`."
+    return sum(prod(size) if split_dimension(size, dp) else ceil(size[0] / dp) * dp * prod(size[1:]) for size in sizes)
 
 
 def _fsdp(shape: ModelShape, dp: int, accum: int, compute: int, reduce: int) -> list[Collective]:
