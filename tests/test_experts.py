@@ -7,7 +7,8 @@ import sys
 import pytest
 import torch
 
-from llmbench.core import test_near
+from llmbench.accounting import model_state_bytes
+from llmbench.core import relative_difference, test_near
 from llmbench.data import micro_batch, rank_sequences, source_for
 from llmbench.loop import trial
 from llmbench.mesh import Ranks
@@ -16,6 +17,7 @@ from llmbench.resolve import resolve_run
 from llmbench.spec import RunSpec, Strategy
 from llmbench.strategies import single
 from llmbench.strategies.base import prepare_model
+from llmbench.traffic import predicted_collectives
 
 STEPS = 20
 REQUEST = {
@@ -97,3 +99,46 @@ def test_dealt_experts_follow_the_single_process(reference, tmp_path, dp, ep, ch
             whole = gradients[name].chunk(ep)[rank % ep] if ".experts." in name else gradients[name]
             off = (gradient - whole).norm() / whole.norm()
             assert off < 1e-5, f"rank {rank}, {name}: {off:.1e} away from the single process"
+
+
+TRACE = """
+import json, os, sys
+from llmbench.collectives import profiled_window
+from llmbench.loop import Trainer, join_for
+from llmbench.measure import CpuMemory
+from llmbench.models import build_model
+from llmbench.spec import RunSpec
+from llmbench.strategies.experts import build
+
+spec = RunSpec.model_validate_json(sys.argv[1])
+ranks = join_for(spec)
+trainer = Trainer(build(build_model(spec.model, spec.seed), spec, ranks), spec, ranks, CpuMemory())
+trainer.step(0)
+trainer.step(1)
+window = profiled_window(lambda: trainer.step(2), 1, ranks)
+held = trainer.strategy.state_bytes()
+if ranks.is_main:
+    with open(f"{sys.argv[2]}/0.json", "w") as f:
+        json.dump({"collectives": window["collectives"], **held}, f)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dp", "ep", "recompute"), [(2, 2, "none"), (4, 2, "none"), (2, 2, "full")])
+def test_dealt_experts_send_and_hold_what_is_predicted(tmp_path, dp, ep, recompute):
+    """Calls exactly but for two of the norm; rows that arrive are the router's choice, so all-to-all within 10 %."""
+    spec = request(dp, ep, recompute=recompute)
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(dp), "--no-python"]
+    command = [*start, sys.executable, "-c", TRACE, json.dumps(spec.model_dump(mode="json")), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    assert (tmp_path / "0.json").exists(), done.stderr[-3000:]
+    found = json.loads((tmp_path / "0.json").read_text())
+    tokens = spec.batch.micro * spec.seq_len
+    expected = predicted_collectives(spec.model, "ep", dp, spec.batch.accum, ep=ep, tokens=tokens, recompute=recompute)
+    for row in found["collectives"]:
+        calls, bytes_ = (sum(getattr(c, part) for c in expected if c.kind == row["kind"]) for part in ("calls", "bytes"))
+        assert calls <= row["calls"] <= calls + 2, (row, calls)
+        assert relative_difference(row["bytes"], bytes_) <= (0.1 if row["kind"] == "all_to_all" else 0.001), (row, bytes_)
+    state = model_state_bytes(spec.model, "ep", dp, ep=ep)
+    assert found["param_bytes"] == state["param_bytes"] and 0 <= found["optimizer_bytes"] - state["optimizer_bytes"] < 1000
