@@ -62,7 +62,7 @@ def checks() -> list[Check]:
         _program(["chromium", "chromium-browser", "google-chrome"], "browser tests of the site", "apt-get install chromium"),
     ]
 
-# %% ../nbs/68_doctor.ipynb #43eccf37
+# %% ../nbs/68_doctor.ipynb #8bb6ee2d
 @dataclass(frozen=True)
 class Ability:
     "Whether a strategy runs here: at up to `ranks` ranks on `hardware`, or why not at all."
@@ -73,8 +73,20 @@ class Ability:
     why_not: str | None
 
 
+_SPLIT = {  # the smallest run of a strategy that one rank cannot show
+    "hsdp": {"strategy": {"name": "hsdp", "dp_replicate": 2}, "world_size": 4},
+    "mixed": {"strategy": {"name": "mixed", "tp": 2, "pp": 2}, "world_size": 4},
+    "ep": {"model": {"name": "gpt-tiny", "n_experts": 2}, "world_size": 2},
+} | {name: {"world_size": 2} for name in ("tp", "pp", "cp")}
+
+
+def _smallest(strategy: str, hardware: str) -> dict[str, object]:
+    plain = {"model": "gpt-tiny", "strategy": strategy, "world_size": 1, "seq_len": 128, "hardware": hardware, "batch": {"accum": 2}}
+    return plain | _SPLIT.get(strategy, {})
+
+
 def _ranks(strategy: str, available: int) -> int:
-    return 1 if strategy == "single" else available
+    return 1 if strategy == "single" else max(available, _SPLIT.get(strategy, {}).get("world_size", 1))
 
 
 def abilities(**found: object) -> list[Ability]:
@@ -84,8 +96,8 @@ def abilities(**found: object) -> list[Ability]:
     answers = []
     for hardware, available in places.items():
         for name in STRATEGIES:
-            asked = {"model": "gpt-tiny", "strategy": name, "world_size": 1, "seq_len": 128, "hardware": hardware}
-            answers.append(Ability(name, hardware, _ranks(name, available), refusal(resolve_run(asked), **found)))
+            asked = resolve_run(_smallest(name, hardware))
+            answers.append(Ability(name, hardware, _ranks(name, available), refusal(asked, **found)))
     return answers
 
 # %% ../nbs/68_doctor.ipynb #6c072be7

@@ -24,28 +24,29 @@ from .models import Decoder, build_model
 from .spec import RunSpec
 from .strategies.base import DTYPES, Strategy, TorchStrategy, learning_rate, prepare_model
 
-# %% ../nbs/23_loop.ipynb #b3081a0a
+# %% ../nbs/23_loop.ipynb #7b97afed
 @dataclass(frozen=True)
 class StepBatch:
     "What one rank trains on in one step: micro batches on the device, and which sequences they are."
 
     micro_batches: list[Tensor]
-    sequences: list[tuple[int, str]]  # number in the whole run, digest of the content
+    sequences: list[tuple[int, str]]  # number in the whole run, digest of the content; of a shared sequence once
     tokens: int  # predictions, on this rank
     time_s: float
 
 
-def next_batch(step: int, spec: RunSpec, source: TokenSource, dp_rank: int, device: torch.device) -> StepBatch:
-    "Make and move this rank's share of global batch `step`; `time_s` is the host's time for it."
+def next_batch(step: int, spec: RunSpec, source: TokenSource, place: mesh.Place, device: torch.device) -> StepBatch:
+    "Make and move the share of global batch `step` for a rank at `place`; `time_s` is the host's time for it."
     started = time.perf_counter()
-    numbers = rank_sequences(step, micro=spec.batch.micro, accum=spec.batch.accum, dp=spec.strategy.dp, dp_rank=dp_rank)
+    numbers = rank_sequences(step, micro=spec.batch.micro, accum=spec.batch.accum, dp=spec.strategy.dp, dp_rank=place.dp)
     arrays = [micro_batch(source, n) for n in numbers]
     tensors = [to_device(torch.from_numpy(a), device) for a in arrays]
     time_s = time.perf_counter() - started
     seen = [pair for ns, a in zip(numbers, arrays, strict=True) for pair in zip(ns, sequence_digests(a), strict=True)]
-    return StepBatch(tensors, seen, sum(a.shape[0] * (a.shape[1] - 1) for a in arrays), time_s)
+    tokens = sum(a.shape[0] * (a.shape[1] - 1) for a in arrays) // spec.strategy.cp
+    return StepBatch(tensors, seen if place.cp == 0 else [], tokens, time_s)
 
-# %% ../nbs/23_loop.ipynb #49283dc2
+# %% ../nbs/23_loop.ipynb #af5604f2
 @dataclass
 class StepResult:
     "A step that was queued: its clock mark and the tensors that will hold its figures."
@@ -65,17 +66,19 @@ class Trainer:
     def __init__(self, strategy: Strategy, spec: RunSpec, ranks: mesh.Ranks, memory: CpuMemory | DeviceMemory):
         self.strategy, self.spec, self.ranks, self.memory = strategy, spec, ranks, memory
         self.clock, self.source = make_clock(ranks.device), source_for(spec)
+        self.place = mesh.place_of(ranks.rank, spec.strategy)
+        self.counts = self.place.tp == 0 and self.place.pp == spec.strategy.pp - 1  # others hold the same tokens
         self.gradient_bytes: int | None = None
         self._left_at: float | None = None  # when the last step's clock stopped
         self._waited_s = 0.0
 
     def step(self, step: int) -> StepResult:
         "Train one step; nothing is read back from the device."
-        batch = next_batch(step, self.spec, self.source, self.ranks.rank, self.ranks.device)
-        lr, of = learning_rate(step, self.spec.optimizer), len(batch.micro_batches)
+        batch = next_batch(step, self.spec, self.source, self.place, self.ranks.device)
+        lr = learning_rate(step, self.spec.optimizer)
         own_s = self._own_time_s(batch)
         mark = self.clock.begin()
-        losses = [self.strategy.micro_step(m, index=i, of=of) for i, m in enumerate(batch.micro_batches)]
+        losses = self.strategy.forward_backward(batch.micro_batches)
         if step == 0:
             self.gradient_bytes = self.strategy.gradient_bytes()
         norm = self.strategy.optimizer_step(lr)
@@ -96,11 +99,11 @@ class Trainer:
         self._waited_s += time.perf_counter() - asked
         return {
             "step": done.step, "time_s": time_s, "data_time_s": done.batch.time_s, "bookkeeping_s": done.bookkeeping_s,
-            "tokens": done.batch.tokens, "loss": sum(losses) / len(losses), "grad_norm": norm, "lr": done.lr,
-            "allocated_bytes": done.allocated_bytes, "sequences": done.batch.sequences,
+            "tokens": done.batch.tokens, "loss": sum(losses) / len(losses) if losses else None, "grad_norm": norm, "lr": done.lr,
+            "allocated_bytes": done.allocated_bytes, "sequences": done.batch.sequences, "counts": self.counts,
         }  # fmt: skip
 
-# %% ../nbs/23_loop.ipynb #803060ae
+# %% ../nbs/23_loop.ipynb #34ea6fea
 class Diverged(Exception):
     "The loss or the gradient norm stopped being a number."
 
@@ -117,7 +120,7 @@ def run_steps(trainer: Trainer, on_step: Callable[[dict[str, Any]], None], meter
         facts = trainer.facts(waiting.pop(0))
         on_step(facts)
         if not math.isfinite(facts["grad_norm"]):
-            raise Diverged(f"step {facts['step']}: gradient norm {facts['grad_norm']}, loss {facts['loss']:.4g}")
+            raise Diverged(f"step {facts['step']}: gradient norm {facts['grad_norm']}, loss {facts['loss']}")
 
     mesh.barrier()
     synchronize(trainer.ranks.device)

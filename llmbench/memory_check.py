@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LiveTensors', 'DeviceTensors', 'measured_memory', 'predicted_memory']
 
-# %% ../nbs/28b_memory_check.ipynb #00e5020d
+# %% ../nbs/28b_memory_check.ipynb #ce37b006
 import gc
 import weakref
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from .data import source_for
 from .loop import next_batch
 from .memory import memory_per_rank
-from .mesh import Ranks
+from .mesh import Ranks, place_of
 from .models import build_model
 from .spec import RunSpec
 from .strategies.base import DTYPES, learning_rate
@@ -92,19 +92,17 @@ class DeviceTensors:
         "Most bytes allocated at once since reset."
         return torch.cuda.max_memory_allocated(self.device) - self._before
 
-# %% ../nbs/28b_memory_check.ipynb #35a0c10e
+# %% ../nbs/28b_memory_check.ipynb #45e67c07
 def measured_memory(spec: RunSpec, ranks: Ranks) -> dict[str, int | None]:
     "Train two steps; this rank's param, grad and optimizer bytes as a run file has them, and the second step's peak_bytes."
     watched = DeviceTensors(ranks.device) if ranks.device.type == "cuda" else LiveTensors()
-    build, source = load_strategy(spec.strategy.name, ranks.device), source_for(spec)
+    build, source = load_strategy(spec.strategy, ranks.device), source_for(spec)
     with watched:
         strategy = build(build_model(spec.model, spec.seed, DTYPES[spec.precision.compute]), spec, ranks)
         for step in (0, 1):
             gc.collect()
             watched.reset()
-            batch = next_batch(step, spec, source, ranks.rank, ranks.device)
-            for i, sequences in enumerate(batch.micro_batches):
-                strategy.micro_step(sequences, index=i, of=spec.batch.accum)
+            strategy.forward_backward(next_batch(step, spec, source, place_of(ranks.rank, spec.strategy), ranks.device).micro_batches)
             grad_bytes = strategy.gradient_bytes()
             strategy.optimizer_step(learning_rate(step, spec.optimizer))
         return {**strategy.state_bytes(), "grad_bytes": grad_bytes, "peak_bytes": watched.peak_bytes}

@@ -43,7 +43,7 @@ Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
-# %% ../nbs/01_schema.ipynb #8857e079
+# %% ../nbs/01_schema.ipynb #42fccbc6
 class ModelRecord(_Record):
     "Shape of the model; `parameters` is the total count."
 
@@ -79,7 +79,7 @@ class StrategyRecord(_Record):
     dp_replicate: Count | None = None
     schedule: str | None = None
     stages_per_rank: Count | None = None
-    layers_per_stage: tuple[Count, ...] | None = None
+    layers_per_stage: list[Count] | None = None
     compression: str | None = None
     bucket_mib: float | None = None
 

@@ -24,9 +24,9 @@ from .schema import RunFile, Status
 from .resolve import resolve_run
 from .spec import PRECISIONS, RunSpec, Strategy, precision_name, run_id
 
-# %% ../nbs/33_sheet.ipynb #067bba26
+# %% ../nbs/33_sheet.ipynb #a1cd2d97
 SHEET_KEYS = (*RunSpec.model_fields, "attempt", "results")
-_REQUIRED = ("model", "strategy", "world_size", "seq_len")
+_REQUIRED = ("model", "strategy", "world_size", "seq_len", "batch")  # a pipeline is judged by its batch
 
 
 def _named_form(full: dict[str, Any], spec: RunSpec) -> dict[str, Any]:

@@ -169,7 +169,7 @@ class RunSpec(_Part):
     collective_steps: int = Field(2, ge=0)  # profiled after the timed steps, for who sends what to whom
     profile: Profile | None = None
 
-# %% ../nbs/03_spec.ipynb #2c205ce2
+# %% ../nbs/03_spec.ipynb #8c377a28
 _OBSERVES = {"timeouts", "collective_steps", "profile"}
 _NOT_HASHED = {"study", "name", "launcher", "hardware"} | _OBSERVES
 _ADDED_LATER = {
@@ -182,7 +182,7 @@ def _hashed(spec: RunSpec) -> dict[str, Any]:
     "What the hash covers; a field that is younger than published results counts only where it is not at its default."
     content = {k: v for k, v in spec.model_dump(mode="json").items() if k not in _NOT_HASHED}
     for part, names in _ADDED_LATER.items():
-        fields = getattr(spec, part).model_fields
+        fields = type(getattr(spec, part)).model_fields
         content[part] = {k: v for k, v in content[part].items() if k not in names or v != fields[k].default}
     return content
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['log', 'load_strategy', 'classify', 'on_terminate', 'start_facts', 'train_rank', 'run_rank', 'checked_spec', 'main']
 
-# %% ../nbs/28_train.ipynb #bd9bc2a7
+# %% ../nbs/28_train.ipynb #7a28e2f3
 import argparse
 import gc
 import importlib
@@ -35,18 +35,22 @@ from .profiler import profile_steps
 from .records import RankLog, assemble, marked_result, read_ranks, utc_now, write_run
 from .schema import DeviceRecord, RunFile, Status
 from .resolve import load_run
-from .spec import RunSpec, run_id, spec_record
+from .spec import RunSpec, Strategy, run_id, spec_record
 from .strategies.base import DTYPES
 
 log = logging.getLogger(__name__)
 
-# %% ../nbs/28_train.ipynb #f70acac4
-_MODULES = {"single": "single", "ddp": "ddp", "fsdp": "fsdp", "zero1": "zero", "zero2": "zero", "zero3": "zero"}
+# %% ../nbs/28_train.ipynb #ac3e334a
+_MODULES = {
+    "single": "single", "ddp": "ddp", "fsdp": "fsdp", "zero1": "zero", "zero2": "zero", "zero3": "zero",
+    "hsdp": "mixed", "tp": "mixed", "pp": "mixed", "cp": "mixed", "mixed": "mixed", "ep": "experts",
+}  # fmt: skip
 
 
-def load_strategy(name: str, device: torch.device) -> Build:
+def load_strategy(strategy: Strategy, device: torch.device) -> Build:
     "The `build` function of a strategy, its framework imported: what that takes is not the training's memory."
-    module = importlib.import_module(f"llmbench.strategies.{_MODULES[name]}")
+    split = max(strategy.tp, strategy.pp, strategy.cp) > 1  # fsdp of a model that is split otherwise, too
+    module = importlib.import_module(f"llmbench.strategies.{'mixed' if split else _MODULES[strategy.name]}")
     if hasattr(module, "load"):
         module.load(device)
     return module.build
@@ -111,13 +115,13 @@ def start_facts(spec: RunSpec, name: str, attempt: int) -> dict[str, Any]:
         "device_record": {k: v for k, v in seen.items() if k in DeviceRecord.model_fields},
     }  # fmt: skip
 
-# %% ../nbs/28_train.ipynb #fbaeef97
+# %% ../nbs/28_train.ipynb #b225ac16
 def train_rank(spec: RunSpec, out: Path, rank_log: RankLog) -> list[list[dict[str, Any]]] | None:
     "Train this rank's part and log it; on rank 0 the rows of all ranks, else None."
     ranks = join_for(spec)
     mesh.barrier()
     _log_ceilings(spec, ranks, rank_log)
-    build = load_strategy(spec.strategy.name, ranks.device)
+    build = load_strategy(spec.strategy, ranks.device)
     memory = make_memory(ranks.device)
     strategy = build(build_model(spec.model, spec.seed, DTYPES[spec.precision.compute]), spec, ranks)
     _save_config(strategy, ranks, out)

@@ -31,7 +31,7 @@ for request in json.loads(sys.argv[1]):
     memory = measured_memory(spec, ranks)
     gc.collect()
     model = build_model(spec.model, spec.seed, DTYPES[spec.precision.compute])
-    trainer = Trainer(load_strategy(spec.strategy.name, ranks.device)(model, spec, ranks), spec, ranks, CpuMemory())
+    trainer = Trainer(load_strategy(spec.strategy, ranks.device)(model, spec, ranks), spec, ranks, CpuMemory())
     trainer.step(0)  # DDP settles its buckets, ZeRO-3 learns the order of modules
     trainer.step(1)
     steps = iter(range(2, 2 + {STEPS}))

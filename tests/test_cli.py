@@ -9,7 +9,9 @@ import pytest
 import yaml
 
 from llmbench.cli import VERBS
+from llmbench.launchers.base import visible_gpus
 from llmbench.resolve import load_run, resolve_run
+from llmbench.spec import STRATEGIES
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -40,7 +42,7 @@ def test_each_verb_shows_one_real_use(verb):
     assert done.returncode == 0 and f"example:\n  llmbench {verb}" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [("show", "params/cpu/ddp.yaml"), ("doctor",), ("schema",)])
+@pytest.mark.parametrize("arguments", [("show", "params/cpu/ddp.yaml"), ("standalone", "params/h100/qwen2.5-7b-balanced.yaml"), ("doctor",), ("schema",)])
 def test_no_verb_that_only_looks_imports_torch(arguments):
     assert not {"torch", "deepspeed"} & modules_after(*arguments)
 
@@ -69,6 +71,20 @@ def test_a_closed_pipe_is_no_error():
     assert done.stdout == "{\n" and done.stderr == ""
 
 
+@pytest.mark.skipif(bool(visible_gpus()), reason="a machine without GPUs refuses")
+def test_a_named_strategy_is_refused_without_its_gpus(tmp_path):
+    import os
+
+    here = llmbench("benchmark", "--parallel", "balanced", "--output-dir", str(tmp_path))
+    assert here.returncode == 2 and "name the hardware" in here.stderr and not list(tmp_path.iterdir())
+    env = os.environ | {"PARALLEL": "truly_identical", "OUTPUT_DIR": str(tmp_path)}
+    named = llmbench("benchmark", "--model", "qwen", "--hardware", "h100", "--runs", "2", env=env)
+    assert named.returncode == 1 and named.stdout.count("refused: ") == 2
+    rows = [json.loads(p.read_text()) for p in tmp_path.glob("named-strategies/*/run.json")]
+    assert sorted(r["attempt"] for r in rows) == [1, 2] and {r["status"] for r in rows} == {"refused"}
+    assert rows[0]["spec"]["strategy"]["tp"] == 4 and rows[0]["spec"]["strategy"]["pp"] == 2
+
+
 def test_a_traceback_only_on_request():
     import os
 
@@ -80,7 +96,7 @@ def test_a_traceback_only_on_request():
 
 def test_doctor_names_every_strategy():
     done = llmbench("doctor")
-    assert all(f" {name} " in done.stdout for name in ("single", "ddp", "fsdp", "zero1", "zero2", "zero3"))
+    assert all(f" {name} " in done.stdout for name in STRATEGIES)
 
 
 def test_wrong_arguments_are_one_line():

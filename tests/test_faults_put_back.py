@@ -57,8 +57,8 @@ MUTATIONS = {
     "04 every rank takes the first share": ("data.py", "(m * dp + dp_rank) * micro", "(m * dp) * micro", "every global batch, once"),
     "04 every rank believes to be the first": (
         "loop.py",
-        "self.source, self.ranks.rank, self.ranks.device",
-        "self.source, 0, self.ranks.device",
+        "self.source, self.place, self.ranks.device",
+        "self.source, mesh.place_of(0, self.spec.strategy), self.ranks.device",
         "every global batch, once",
     ),
     "05 no causal mask": ("models.py", "is_causal=True", "is_causal=False", "a later token reached an earlier position"),

@@ -106,7 +106,7 @@ def watch_training(spec, ranks):
     watch = Watch()
     try:
         model = build_model(spec.model, spec.seed, DTYPES[spec.precision.compute])
-        trainer = Trainer(load_strategy(spec.strategy.name, ranks.device)(model, spec, ranks), spec, ranks, CpuMemory())
+        trainer = Trainer(load_strategy(spec.strategy, ranks.device)(model, spec, ranks), spec, ranks, CpuMemory())
         trainer.clock = watch.clock()
         run_steps(trainer, lambda facts: None)
     finally:
@@ -183,9 +183,10 @@ class Queued:
     def __init__(self, device, seconds):
         self.device, self.seconds = device, seconds
 
-    def micro_step(self, sequences, *, index, of):
-        self.device.busy(self.seconds)
-        return torch.tensor(1.0)
+    def forward_backward(self, micro_batches):
+        for _ in micro_batches:
+            self.device.busy(self.seconds)
+        return [torch.tensor(1.0) for _ in micro_batches]
 
     def optimizer_step(self, lr):
         self.device.busy(self.seconds)

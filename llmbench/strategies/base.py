@@ -6,9 +6,9 @@
 __all__ = ['DTYPES', 'Strategy', 'learning_rate', 'make_adamw', 'local_gradients', 'gradient_norm', 'clip_gradients',
            'TorchStrategy', 'held_norm', 'tensor_bytes', 'optimizer_bytes', 'loss_for', 'prepare_model']
 
-# %% ../../nbs/21_strategies_base.ipynb #cebafb3c
+# %% ../../nbs/21_strategies_base.ipynb #927136aa
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -19,12 +19,12 @@ from ..mesh import Ranks, sum_over_ranks
 from ..models import Decoder, mean_cross_entropy, next_token_loss
 from ..spec import Optimizer, RunSpec
 
-# %% ../../nbs/21_strategies_base.ipynb #49a42f7c
+# %% ../../nbs/21_strategies_base.ipynb #05ce1e03
 class Strategy(Protocol):
     "How one way to split training takes part in the loop; built by `build(model, spec, ranks)` of its module."
 
-    def micro_step(self, sequences: Tensor, *, index: int, of: int) -> Tensor:
-        "Forward and backward of micro batch `index` of `of`, (micro, seq_len + 1) ids; its detached mean loss."
+    def forward_backward(self, micro_batches: Sequence[Tensor]) -> list[Tensor]:
+        "Forward and backward of a step's micro batches, each (micro, seq_len + 1) ids; their mean losses, where this rank sees them."
 
     def optimizer_step(self, lr: float) -> Tensor:
         "Clip, update with this rate, forget the gradients; the global L2 norm of the gradient before clipping."
@@ -54,20 +54,26 @@ def make_adamw(parameters: list[nn.Parameter], optimizer: Optimizer) -> torch.op
         fused=optimizer.fused or None,
     )  # fmt: skip
 
-# %% ../../nbs/21_strategies_base.ipynb #ea4c19c4
+# %% ../../nbs/21_strategies_base.ipynb #bda2745a
 def local_gradients(parameters: list[nn.Parameter]) -> list[Tensor]:
     "The gradients that this rank holds, shards as plain tensors."
     return _local(p.grad for p in parameters)
 
 
-def gradient_norm(gradients: list[Tensor], *, sharded: bool) -> Tensor:
-    "Global L2 norm (float64 scalar); `sharded`: each rank holds other elements, so squares are summed over ranks."
+def _squares(gradients: list[Tensor]) -> Tensor:
+    "The sum of squares of each gradient, float64 (gradients,)."
     if gradients[0].device.type == "cpu":
         rows = [g if g.dim() < 2 else torch.linalg.vector_norm(g, dim=-1).flatten() for g in gradients]
-        squares = torch.stack([torch.dot(r, r) for r in rows]).double().sum()
-    else:
-        squares = torch.stack(torch._foreach_norm(gradients)).double().square().sum()
-    return (sum_over_ranks(squares) if sharded else squares).sqrt()
+        return torch.stack([torch.dot(r, r) for r in rows]).double()
+    return torch.stack(torch._foreach_norm(gradients)).double().square()
+
+
+def gradient_norm(gradients: list[Tensor], copies: Sequence[int] | None = None) -> Tensor:
+    "Global L2 norm (float64 scalar); copies: how many ranks hold each of these elements, None where all hold all of them."
+    squares = _squares(gradients)
+    if copies is None:
+        return squares.sum().sqrt()
+    return sum_over_ranks((squares / torch.tensor(copies, dtype=torch.float64, device=squares.device)).sum()).sqrt()
 
 
 def clip_gradients(gradients: list[Tensor], norm: Tensor, clip_norm: float | None) -> None:
@@ -77,35 +83,47 @@ def clip_gradients(gradients: list[Tensor], norm: Tensor, clip_norm: float | Non
     factor = (clip_norm / (norm + 1e-6)).clamp(max=1.0)
     torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
 
-# %% ../../nbs/21_strategies_base.ipynb #41dd2191
+# %% ../../nbs/21_strategies_base.ipynb #e6aee246
 class TorchStrategy:
     "A wrapped model with torch's AdamW; subclasses say how gradients are exchanged."
 
-    sharded = False
+    copies: list[int] | None = None  # how many ranks hold each parameter's elements; None: all hold all
 
     def __init__(self, model: nn.Module, spec: RunSpec):
         self.model, self.clip_norm, self.loss = model, spec.optimizer.clip_norm, loss_for(spec)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = make_adamw(self.parameters, spec.optimizer)
+        self.held = [nn.Parameter(t) for t in _local(p.detach() for p in self.parameters)]
+        self.optimizer = make_adamw(self.held, spec.optimizer)
 
     def exchange(self, last: bool) -> contextlib.AbstractContextManager:
         "Context of a micro step: gradients are exchanged in the last one only."
         return contextlib.nullcontext()
 
     def micro_step(self, sequences: Tensor, *, index: int, of: int) -> Tensor:
+        "Forward and backward of micro batch `index` of `of`; its detached mean loss."
         with self.exchange(index == of - 1):
             loss = next_token_loss(self.model, sequences, self.loss)
             (loss / of).backward()
         return loss.detach()
 
+    def forward_backward(self, micro_batches: Sequence[Tensor]) -> list[Tensor]:
+        return [self.micro_step(m, index=i, of=len(micro_batches)) for i, m in enumerate(micro_batches)]
+
+    def gradients(self) -> list[Tensor]:
+        "The averaged gradient of what this rank holds, in the order of the parameters."
+        return local_gradients(self.parameters)
+
     def optimizer_step(self, lr: float) -> Tensor:
-        gradients = local_gradients(self.parameters)
-        norm = gradient_norm(gradients, sharded=self.sharded)
+        gradients = self.gradients()
+        norm = gradient_norm(gradients, self.copies)
         clip_gradients(gradients, norm, self.clip_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
+        for held, gradient in zip(self.held, gradients, strict=True):
+            held.grad = gradient
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in (*self.held, *self.parameters):
+            parameter.grad = None
         return norm
 
     def gradient_bytes(self) -> int | None:
@@ -117,7 +135,7 @@ class TorchStrategy:
     def parameter_norm(self) -> float:
         return held_norm(self.parameters)
 
-# %% ../../nbs/21_strategies_base.ipynb #d14d322d
+# %% ../../nbs/21_strategies_base.ipynb #a560c27a
 def _local(tensors: Iterable[Tensor | None]) -> list[Tensor]:
     "What of these this rank holds: of a sharded one its shard, of None nothing."
     return [t.to_local() if hasattr(t, "to_local") else t for t in tensors if t is not None]
@@ -147,10 +165,10 @@ def loss_for(spec: RunSpec) -> Callable[[Tensor, Tensor], Tensor]:
 def prepare_model(model: Decoder, spec: RunSpec, ranks: Ranks) -> Decoder:
     "The model on this rank's device, its blocks recomputed in backward and compiled where the request says so."
     model = model.to(ranks.device)
-    for block in model.blocks:
+    for block in model.blocks.values():
         block.recompute = spec.recompute == "full"
     prepare_experts(model, scale=1 / spec.batch.accum, compiled=spec.compile)
     if spec.compile:
-        for block in model.blocks:  # one block at a time compiles once for all of them
+        for block in model.blocks.values():  # one block at a time compiles once for all of them
             block.compile()
     return model

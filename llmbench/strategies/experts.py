@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Travel', 'deal_experts', 'EP', 'build']
 
-# %% ../../nbs/27c_strategies_experts.ipynb #3c540bcb
+# %% ../../nbs/27c_strategies_experts.ipynb #75fc6a2e
 import contextlib
 
 import torch
@@ -17,10 +17,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..core import LlmbenchError
 from ..experts import Experts, MoE, reorder, sort_by_expert
-from ..mesh import Ranks, sum_over_ranks
+from ..mesh import Ranks
 from ..models import Decoder
 from ..spec import RunSpec
-from .base import DTYPES, TorchStrategy, clip_gradients, gradient_norm, local_gradients, prepare_model
+from .base import DTYPES, TorchStrategy, prepare_model
 
 # %% ../../nbs/27c_strategies_experts.ipynb #d199a7d6
 class _Exchange(torch.autograd.Function):
@@ -56,7 +56,7 @@ class Travel:
         answers = self.experts(reorder(rows, order, back), mine)
         return _Exchange.apply(reorder(answers, back, order), received, sent, self.group)
 
-# %% ../../nbs/27c_strategies_experts.ipynb #f8574335
+# %% ../../nbs/27c_strategies_experts.ipynb #bc6c29a3
 def deal_experts(model: Decoder, ep: int, index: int) -> None:
     "Keep part `index` of `ep` of every mixture's experts, by a slice of the initial weights that a single process has."
     for layer in model.modules():
@@ -79,8 +79,7 @@ class EP(TorchStrategy):
         return contextlib.nullcontext() if last else self.model.no_sync()
 
     def gradients(self) -> list[Tensor]:
-        "The averaged gradient of what this rank holds, in the order of the parameters."
-        found = local_gradients(self.parameters)
+        found = super().gradients()
         for gradient in (g for g, dealt in zip(found, self.dealt, strict=True) if dealt):
             if self.twins.size() > 1:
                 summed = gradient.to(self.reduce)
@@ -88,20 +87,6 @@ class EP(TorchStrategy):
                 gradient.copy_(summed)
             gradient.div_(self.dp)
         return found
-
-    def optimizer_step(self, lr: float) -> Tensor:
-        gradients = self.gradients()
-        squares = [0.0, 0.0]
-        for dealt in (False, True):
-            some = [g for g, d in zip(gradients, self.dealt, strict=True) if d == dealt]
-            squares[dealt] = gradient_norm(some, sharded=False).square()
-        norm = (squares[False] + sum_over_ranks(squares[True] / min(self.copies))).sqrt()
-        clip_gradients(gradients, norm, self.clip_norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm
 
 # %% ../../nbs/27c_strategies_experts.ipynb #af6caed5
 def _check(spec: RunSpec) -> None:

@@ -27,11 +27,13 @@ def precision_policy(precision: Precision) -> MixedPrecisionPolicy:
         reduce_dtype=None if precision.reduce == precision.compute else reduce,
     )
 
-# %% ../../nbs/26_strategies_fsdp.ipynb #bd64ddc7
+# %% ../../nbs/26_strategies_fsdp.ipynb #885c849f
 class FSDP(TorchStrategy):
     "Sharded parameters, gradients and optimizer state."
 
-    sharded = True
+    def __init__(self, model: Decoder, spec: RunSpec):
+        super().__init__(model, spec)
+        self.copies = [1] * len(self.parameters)
 
     def exchange(self, last: bool) -> contextlib.AbstractContextManager:
         self.model.set_requires_gradient_sync(last)  # reduce-scatter once, in the last micro step
@@ -45,7 +47,7 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> FSDP:
         "mesh": init_device_mesh(ranks.device.type, (ranks.world_size,)), "mp_policy": precision_policy(spec.precision),
         "shard_placement_fn": lambda parameter: Shard(split_dimension(tuple(parameter.shape), ranks.world_size)),
     }  # fmt: skip
-    for block in model.blocks:
+    for block in model.blocks.values():
         fully_shard(block, reshard_after_forward=spec.strategy.reshard_after_forward, **shard)
     fully_shard(model, **shard)
     return FSDP(model, spec)

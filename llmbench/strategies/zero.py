@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['deepspeed_config', 'load', 'Zero', 'build']
 
-# %% ../../nbs/27_strategies_zero.ipynb #6281caba
+# %% ../../nbs/27_strategies_zero.ipynb #d9b16415
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -68,14 +68,18 @@ def load(device: torch.device) -> Any:
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
 
-# %% ../../nbs/27_strategies_zero.ipynb #e9a27434
+# %% ../../nbs/27_strategies_zero.ipynb #91bdeb64
 class Zero:
     "A DeepSpeed engine at ZeRO stage 1, 2 or 3."
 
     def __init__(self, engine: Any, stage: int, config: dict[str, Any], loss: Callable[[Tensor, Tensor], Tensor]):
         self.engine, self.stage, self.config, self.loss = engine, stage, config, loss
 
+    def forward_backward(self, micro_batches: Sequence[Tensor]) -> list[Tensor]:
+        return [self.micro_step(m, index=i, of=len(micro_batches)) for i, m in enumerate(micro_batches)]
+
     def micro_step(self, sequences: Tensor, *, index: int, of: int) -> Tensor:
+        "Forward and backward of micro batch `index` of `of`; its detached mean loss."
         loss = next_token_loss(self.engine, sequences, self.loss)
         self.engine.backward(loss)
         if index < of - 1:
