@@ -1412,8 +1412,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                  'llmbench/strategies/experts.py'),
                                              'llmbench.strategies.experts._Exchange.forward': ( 'strategies_experts.html#_exchange.forward',
                                                                                                 'llmbench/strategies/experts.py'),
-                                             'llmbench.strategies.experts._check': ( 'strategies_experts.html#_check',
-                                                                                     'llmbench/strategies/experts.py'),
                                              'llmbench.strategies.experts.build': ( 'strategies_experts.html#build',
                                                                                     'llmbench/strategies/experts.py'),
                                              'llmbench.strategies.experts.deal_experts': ( 'strategies_experts.html#deal_experts',

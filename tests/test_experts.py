@@ -14,7 +14,7 @@ from llmbench.loop import trial
 from llmbench.mesh import Ranks
 from llmbench.models import build_model, next_token_loss
 from llmbench.resolve import resolve_run
-from llmbench.spec import RunSpec, Strategy
+from llmbench.spec import RunSpec
 from llmbench.strategies import single
 from llmbench.strategies.base import prepare_model
 from llmbench.traffic import predicted_collectives
@@ -56,8 +56,8 @@ os._exit(0)
 
 def request(dp: int, ep: int, **changes) -> RunSpec:
     """The same global batch for every layout."""
-    given = resolve_run(REQUEST | {"strategy": "ddp" if dp > 1 else "single", "world_size": dp} | changes)
-    return given.model_copy(update={"strategy": Strategy(name="ep", dp=dp, ep=ep)}) if dp > 1 else given
+    strategy = {"name": "ep", "ep": ep} if dp > 1 else "single"
+    return resolve_run(REQUEST | {"strategy": strategy, "world_size": dp} | changes)
 
 
 def ranks_of(spec: RunSpec, folder) -> list:

@@ -88,22 +88,12 @@ class EP(TorchStrategy):
             gradient.div_(self.dp)
         return found
 
-# %% ../../nbs/27c_strategies_experts.ipynb #af6caed5
-def _check(spec: RunSpec) -> None:
-    "Raise LlmbenchError for experts that cannot be dealt out."
-    shape, dp, ep = spec.model, spec.strategy.dp, spec.strategy.ep
-    if shape.n_experts == 1:
-        raise LlmbenchError(f"strategy ep: model {shape.name} has no experts; write model: mixtral-tiny, or strategy: ddp")
-    if shape.n_experts % ep or dp % ep:
-        raise LlmbenchError(f"strategy ep: ep {ep} has to divide n_experts {shape.n_experts} and dp {dp}")
-    if spec.precision.reduce == "bfloat16" and spec.hardware == "cpu":
-        raise LlmbenchError("strategy ep: torch reduces in bfloat16 on GPUs only; write precision.reduce: float32")
-
-
+# %% ../../nbs/27c_strategies_experts.ipynb #4f06a745
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> EP:
     "The model with a share of its experts on this rank, the rest in DistributedDataParallel."
-    _check(spec)
-    ep = spec.strategy.ep
+    ep, device_ids = spec.strategy.ep, [ranks.device] if ranks.device.type == "cuda" else None
+    if spec.precision.reduce == "bfloat16" and device_ids is None:
+        raise LlmbenchError("strategy ep: torch reduces in bfloat16 on GPUs only; write precision.reduce: float32, or strategy: fsdp")
     grid = init_device_mesh(ranks.device.type, (spec.strategy.dp // ep, ep), mesh_dim_names=("twins", "experts"))
     deal_experts(model, ep, grid.get_local_rank("experts"))
     for layer in model.modules():
@@ -112,7 +102,6 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> EP:
     model = prepare_model(model, spec, ranks)
     dealt = [name for name, _ in model.named_parameters() if ".experts." in name]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, dealt)
-    device_ids = [ranks.device] if ranks.device.type == "cuda" else None
     wrapped = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
     if spec.precision.reduce == "bfloat16":
         wrapped.register_comm_hook(None, bf16_compress_hook)
