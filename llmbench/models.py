@@ -6,7 +6,7 @@
 __all__ = ['Linear', 'LayerNorm', 'RMSNorm', 'rotary_table', 'rotate', 'causal_attention', 'Attention', 'MLP', 'Block', 'Decoder',
            'initialise', 'build_model', 'mean_cross_entropy', 'next_token_loss']
 
-# %% ../nbs/11_models.ipynb #8bce15e8
+# %% ../nbs/11_models.ipynb #47a42837
 import math
 from collections.abc import Callable
 
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from .experts import MoE
 from .presets import ModelShape
 
 # %% ../nbs/11_models.ipynb #421a4375
@@ -85,7 +86,7 @@ class Attention(nn.Module):
             q, k = rotate(q, *rotary), rotate(k, *rotary)
         return self.out(self.mix(q, k, v).transpose(1, 2).flatten(2))
 
-# %% ../nbs/11_models.ipynb #14ca549e
+# %% ../nbs/11_models.ipynb #61b852ca
 class MLP(nn.Module):
     "GELU with two matrices (gpt2) or SwiGLU with three (llama; Shazeer 2020, arXiv:2002.05202)."
 
@@ -111,7 +112,7 @@ class Block(nn.Module):
     def __init__(self, shape: ModelShape):
         super().__init__()
         self.attention_norm, self.attention = _norm(shape), Attention(shape)
-        self.mlp_norm, self.mlp = _norm(shape), MLP(shape)
+        self.mlp_norm, self.mlp = _norm(shape), MoE(shape) if shape.n_experts > 1 else MLP(shape)
         self.recompute = False
 
     def _layers(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -171,7 +172,7 @@ class Decoder(nn.Module):
         x = self.norm(x)
         return self.head(x) if self.head is not None else F.linear(x, self.embedding.weight.to(x.dtype))
 
-# %% ../nbs/11_models.ipynb #3f568b3d
+# %% ../nbs/11_models.ipynb #2c9dbe1e
 def initialise(model: Decoder, seed: int) -> Decoder:
     "Draw all weights as a function of `seed` and the shape only: N(0, 0.02), residual outputs / sqrt(2 n_layers)."
     generator = torch.Generator().manual_seed(seed)
@@ -179,7 +180,7 @@ def initialise(model: Decoder, seed: int) -> Decoder:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1:
-                std = residual if name.endswith(("attention.out.weight", "mlp.down.weight")) else 0.02
+                std = residual if name.endswith(("attention.out.weight", "mlp.down.weight", "mlp.experts.down")) else 0.02
                 parameter.normal_(0.0, std, generator=generator)
             else:
                 parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from .core import RequestError, unknown_name
 
-# %% ../nbs/02_presets.ipynb #69832394
+# %% ../nbs/02_presets.ipynb #071a4df9
 class ModelShape(BaseModel):
     "Everything that determines a decoder's weights; all sizes are counts."
 
@@ -52,7 +52,15 @@ class ModelShape(BaseModel):
             raise ValueError(f"rotary embedding needs an even head size, not {self.head_dim}")
         return self
 
-# %% ../nbs/02_presets.ipynb #e302c836
+    @model_validator(mode="after")
+    def _mixes(self) -> "ModelShape":
+        if self.experts_per_token > self.n_experts:
+            raise ValueError(f"experts_per_token = {self.experts_per_token} of n_experts = {self.n_experts}: choose as many at most")
+        if self.n_experts > 1 and self.family != "llama":
+            raise ValueError(f"n_experts = {self.n_experts}: mixtures of experts have the family llama, not {self.family}")
+        return self
+
+# %% ../nbs/02_presets.ipynb #08bce152
 _FAMILIES = {
     "gpt2": dict(tied_embeddings=True, bias=True, norm_eps=1e-5, rope_theta=None),
     "llama": dict(tied_embeddings=False, bias=False, norm_eps=1e-5, rope_theta=10_000.0),
@@ -91,6 +99,10 @@ _ROWS += [
          vocab_size=152064, max_seq_len=131072, bias=True, norm_eps=1e-6, rope_theta=1_000_000.0),
     dict(name="qwen-tiny", family="llama", n_layers=4, d_model=224, n_heads=7, n_kv_heads=1, d_ff=608,
          vocab_size=4096, max_seq_len=2048, bias=True, norm_eps=1e-6, rope_theta=1_000_000.0),
+    dict(name="mixtral-8x7b", family="llama", n_layers=32, d_model=4096, n_heads=32, n_kv_heads=8, d_ff=14336, vocab_size=32000,
+         max_seq_len=32768, rope_theta=1_000_000.0, n_experts=8, experts_per_token=2, balance_coef=0.02),
+    dict(name="mixtral-tiny", family="llama", n_layers=4, d_model=256, n_heads=4, n_kv_heads=2, d_ff=344, vocab_size=4096,
+         max_seq_len=2048, rope_theta=1_000_000.0, n_experts=4, experts_per_token=2, balance_coef=0.02),
     dict(name="gpt3-1.3b", family="gpt2", n_layers=24, d_model=2048, n_heads=16, vocab_size=50257, max_seq_len=2048),
     dict(name="gpt3-2.7b", family="gpt2", n_layers=32, d_model=2560, n_heads=32, vocab_size=50257, max_seq_len=2048),
     dict(name="gpt3-6.7b", family="gpt2", n_layers=32, d_model=4096, n_heads=32, vocab_size=50257, max_seq_len=2048),

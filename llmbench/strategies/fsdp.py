@@ -5,12 +5,14 @@
 # %% auto #0
 __all__ = ['precision_policy', 'FSDP', 'build']
 
-# %% ../../nbs/26_strategies_fsdp.ipynb #81d41048
+# %% ../../nbs/26_strategies_fsdp.ipynb #36c73565
 import contextlib
 
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 
+from ..accounting import split_dimension
 from ..mesh import Ranks
 from ..models import Decoder
 from ..spec import Precision, RunSpec
@@ -25,7 +27,7 @@ def precision_policy(precision: Precision) -> MixedPrecisionPolicy:
         reduce_dtype=None if precision.reduce == precision.compute else reduce,
     )
 
-# %% ../../nbs/26_strategies_fsdp.ipynb #08fc03a8
+# %% ../../nbs/26_strategies_fsdp.ipynb #885c849f
 class FSDP(TorchStrategy):
     "Sharded parameters, gradients and optimizer state."
 
@@ -41,7 +43,10 @@ class FSDP(TorchStrategy):
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> FSDP:
     "The model sharded block by block over all ranks, parameters let go after forward where the request says so."
     model = prepare_model(model, spec, ranks)
-    shard = {"mesh": init_device_mesh(ranks.device.type, (ranks.world_size,)), "mp_policy": precision_policy(spec.precision)}
+    shard = {
+        "mesh": init_device_mesh(ranks.device.type, (ranks.world_size,)), "mp_policy": precision_policy(spec.precision),
+        "shard_placement_fn": lambda parameter: Shard(split_dimension(tuple(parameter.shape), ranks.world_size)),
+    }  # fmt: skip
     for block in model.blocks.values():
         fully_shard(block, reshard_after_forward=spec.strategy.reshard_after_forward, **shard)
     fully_shard(model, **shard)
