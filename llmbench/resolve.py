@@ -104,7 +104,7 @@ def _quotient(total: int, known: int, wanted: str, dp: int, seq_len: int) -> int
         )
     return total // unit
 
-# %% ../nbs/03a_resolve.ipynb #c5ca49b4
+# %% ../nbs/03a_resolve.ipynb #539fab4b
 def _check_layout(spec: RunSpec) -> None:
     s = spec.strategy
     product = s.dp * s.tp * s.pp * s.cp
@@ -157,8 +157,11 @@ def _check_paths(spec: RunSpec) -> None:
                 f"data: {given} lies outside the project; copy it into the project, "
                 f"or set [study] data_root in settings.ini"
             )
-        if not path.exists():
-            raise RequestError(f"data: {given}: no such file; paths are relative to the project's root")
+        ends = (".bin", ".idx") if spec.data.kind == "megatron" else ("",)
+        if missing := [f"{given}{end}" for end in ends if not Path(f"{path}{end}").exists()]:
+            raise RequestError(f"data: {missing[0]}: no such file; paths are relative to the project's root")
+    if spec.data.kind == "megatron" and (not spec.data.paths or spec.data.tokenizer):
+        raise RequestError("data: megatron reads tokens: give paths, each PREFIX of PREFIX.bin and PREFIX.idx, and no tokenizer")
     if spec.data.kind == "synthetic" and (spec.data.paths or spec.data.tokenizer):
         raise RequestError("data: synthetic tokens read no paths and no tokenizer; write kind: text, or leave them out")
 

@@ -69,8 +69,8 @@ toc: true
 {ranks}
 """
 
-# %% ../nbs/61c_runpage.ipynb #db6e581a
-_MEASURED = {"hash": (), "model": ("parameters",), "data": ("fingerprint",)}
+# %% ../nbs/61c_runpage.ipynb #f1f23f14
+_MEASURED = {"hash": (), "model": ("parameters",), "data": ("fingerprint", "fingerprint_first")}
 
 
 def request_yaml(run: Mapping[str, Any]) -> str:

@@ -43,7 +43,7 @@ Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
-# %% ../nbs/01_schema.ipynb #8857e079
+# %% ../nbs/01_schema.ipynb #ac06c47a
 class ModelRecord(_Record):
     "Shape of the model; `parameters` is the total count."
 
@@ -112,12 +112,13 @@ class OptimizerRecord(_Record):
 
 
 class DataRecord(_Record):
-    "`fingerprint`: SHA-256 over the token ids of all global batches, in order."
+    "`fingerprint`: SHA-256 over the token ids of all global batches, in order; `fingerprint_first`: of the first five steps."
 
     kind: str | None = None
     paths: list[str] | None = None
     tokenizer: str | None = None
     fingerprint: str | None = None
+    fingerprint_first: str | None = None
 
 # %% ../nbs/01_schema.ipynb #67610d4b
 class SpecRecord(_Record):

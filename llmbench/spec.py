@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from .presets import PRESETS, ModelShape
 from .schema import SpecRecord
 
-# %% ../nbs/03_spec.ipynb #1be9ba73
+# %% ../nbs/03_spec.ipynb #f535c7bf
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -85,9 +85,12 @@ class Optimizer(_Part):
 
 
 class Data(_Part):
-    "synthetic tokens, or text packed from `paths` (none: the built-in text), as bytes or by a tokenizer file."
+    """synthetic tokens, or text packed from `paths` (none: the built-in text), as bytes or by a tokenizer.
 
-    kind: Literal["synthetic", "text"] = "synthetic"
+    tokenizer: a tokenizer.json or the folder that holds one. megatron: `paths` are prefixes of .bin and .idx files.
+    """
+
+    kind: Literal["synthetic", "text", "megatron"] = "synthetic"
     paths: tuple[str, ...] = ()
     tokenizer: str | None = None
 
