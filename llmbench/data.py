@@ -6,7 +6,7 @@
 __all__ = ['TokenSource', 'SyntheticTokens', 'TextTokens', 'MegatronTokens', 'open_source', 'rank_sequences', 'micro_batch',
            'sequence_digests', 'source_for', 'first_batches_fingerprint']
 
-# %% ../nbs/12_data.ipynb #1eafff2b
+# %% ../nbs/12_data.ipynb #55ed9ccb
 import hashlib
 from collections.abc import Sequence
 from typing import Protocol
@@ -108,7 +108,7 @@ def _refuse_id(what: str, vocab_size: int) -> None:
         f"choose a model with vocab_size above it, or another tokenizer"
     )
 
-# %% ../nbs/12_data.ipynb #a53e2f3c
+# %% ../nbs/12_data.ipynb #6275bf5b
 def open_source(data: Data, *, vocab_size: int, seq_len: int, seed: int) -> TokenSource:
     "The token source that a request names; raises RequestError where its ids do not fit the vocabulary."
     if data.kind == "synthetic":

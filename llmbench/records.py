@@ -94,7 +94,7 @@ def step_columns(ranks: list[list[dict[str, Any]]], world_size: int) -> dict[str
         columns["lr"].append(rows[0].get("lr"))
     return columns
 
-# %% ../nbs/04_records.ipynb #29b19d9b
+# %% ../nbs/04_records.ipynb #67abead7
 def _sequences(ranks: list[list[dict[str, Any]]]) -> list[tuple[int, str]]:
     return [
         (number, digest)
@@ -204,7 +204,7 @@ def _energy(ranks: list[list[dict[str, Any]]]) -> float | None:
     counted = [t["energy_j"] for t in told if t.get("counts", True) and t]
     return sum(counted) if counted and None not in counted and all(told) else None
 
-# %% ../nbs/04_records.ipynb #4dc69718
+# %% ../nbs/04_records.ipynb #cd1f007b
 def assemble(
     ranks: list[list[dict[str, Any]]], *, status: Status | None = None, reason: str | None = None
 ) -> RunFile:

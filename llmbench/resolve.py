@@ -104,7 +104,7 @@ def _quotient(total: int, known: int, wanted: str, dp: int, seq_len: int) -> int
         )
     return total // unit
 
-# %% ../nbs/03a_resolve.ipynb #539fab4b
+# %% ../nbs/03a_resolve.ipynb #c5ca49b4
 def _check_layout(spec: RunSpec) -> None:
     s = spec.strategy
     product = s.dp * s.tp * s.pp * s.cp
@@ -146,6 +146,8 @@ def _check_lengths(spec: RunSpec) -> None:
 
 
 def _check_paths(spec: RunSpec) -> None:
+    if spec.data.kind == "megatron" and (not spec.data.paths or spec.data.tokenizer):
+        raise RequestError("data: megatron reads tokens: give paths, each PREFIX of PREFIX.bin and PREFIX.idx, and no tokenizer")
     settings = load_settings()
     root = settings.path("study", "data_root").resolve()
     for given in (*spec.data.paths, *filter(None, [spec.data.tokenizer])):
@@ -160,8 +162,6 @@ def _check_paths(spec: RunSpec) -> None:
         ends = (".bin", ".idx") if spec.data.kind == "megatron" else ("",)
         if missing := [f"{given}{end}" for end in ends if not Path(f"{path}{end}").exists()]:
             raise RequestError(f"data: {missing[0]}: no such file; paths are relative to the project's root")
-    if spec.data.kind == "megatron" and (not spec.data.paths or spec.data.tokenizer):
-        raise RequestError("data: megatron reads tokens: give paths, each PREFIX of PREFIX.bin and PREFIX.idx, and no tokenizer")
     if spec.data.kind == "synthetic" and (spec.data.paths or spec.data.tokenizer):
         raise RequestError("data: synthetic tokens read no paths and no tokenizer; write kind: text, or leave them out")
 

@@ -69,7 +69,7 @@ toc: true
 {ranks}
 """
 
-# %% ../nbs/61c_runpage.ipynb #f1f23f14
+# %% ../nbs/61c_runpage.ipynb #db6e581a
 _MEASURED = {"hash": (), "model": ("parameters",), "data": ("fingerprint", "fingerprint_first")}
 
 

@@ -43,7 +43,7 @@ Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
-# %% ../nbs/01_schema.ipynb #ac06c47a
+# %% ../nbs/01_schema.ipynb #8857e079
 class ModelRecord(_Record):
     "Shape of the model; `parameters` is the total count."
 

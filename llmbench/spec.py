@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from .presets import PRESETS, ModelShape
 from .schema import SpecRecord
 
-# %% ../nbs/03_spec.ipynb #f535c7bf
+# %% ../nbs/03_spec.ipynb #1be9ba73
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
