@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from .core import RequestError
-from .presets import ModelShape
+from .presets import ModelShape, RopeScaling
 
 # %% ../nbs/11a_hf.ipynb #5bbd3fd1
 _NAMES = (  # ours, theirs
@@ -55,18 +55,27 @@ def _refuse(field: str, value: Any, allowed: str) -> None:
     raise RequestError(f"convert: config.json has {field} = {json.dumps(value)}; {allowed}")
 
 
-def _rope_theta(config: Mapping[str, Any]) -> float:
-    "The base of the angles, as transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters) write it."
+_STRETCH = {
+    "factor": "factor", "low_freq_factor": "low_freq_factor", "high_freq_factor": "high_freq_factor",
+    "original_max_seq_len": "original_max_position_embeddings",
+}  # fmt: skip
+
+
+def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    "The angles' base and stretching, as transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters) write them."
     for field in ("rope_scaling", "rope_parameters"):
         if not isinstance(config.get(field), Mapping | None):
             _refuse(field, config[field], "it has to be an object or null")
     rope = (config.get("rope_scaling") or {}) | (config.get("rope_parameters") or {})
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        _refuse("rope_type", kind, "this decoder does not stretch its frequencies, which would change every logit; choose a model that does not")
-    if left := set(rope) - {"rope_type", "type", "rope_theta"} - {k for k, v in rope.items() if k in _FIXED and v == _FIXED[k]}:
-        _refuse(f"rope_parameters.{min(left)}", rope[min(left)], "only rope_theta is known there")
-    return float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0)
+    if kind not in ("default", "llama3"):
+        _refuse("rope_type", kind, "this decoder knows default and llama3; another rotation would change every logit")
+    stretch = _STRETCH if kind == "llama3" else {}
+    known = {"rope_type", "type", "rope_theta", *stretch.values()} | {k for k, v in rope.items() if k in _FIXED and v == _FIXED[k]}
+    if left := set(rope) - known or set(stretch.values()) - set(rope):
+        _refuse(f"rope_parameters.{min(left)}", rope.get(min(left)), f"rope_type {kind} takes rope_theta" + "".join(f", {v}" for v in stretch.values()))
+    theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0)
+    return {"rope_theta": theta, "rope_scaling": RopeScaling(**{k: rope[v] for k, v in stretch.items()}) if stretch else None}
 
 # %% ../nbs/11a_hf.ipynb #e60a1a92
 def _window(config: Mapping[str, Any], positions: int) -> int:
@@ -102,7 +111,7 @@ def shape_from_config(config: Mapping[str, Any], name: str) -> ModelShape:
     sizes["max_seq_len"] = _window(config, sizes["max_seq_len"])
     tied = bool(config.get("tie_word_embeddings", False))
     try:
-        return ModelShape(name=name, family="llama", bias=kind == "qwen2", rope_theta=_rope_theta(config), tied_embeddings=tied, **sizes)
+        return ModelShape(name=name, family="llama", bias=kind == "qwen2", tied_embeddings=tied, **sizes, **_rope(config))
     except ValidationError as e:
         raise RequestError(f"convert: config.json describes no model of this decoder: {e.errors()[0]['msg']}") from e
 
@@ -113,7 +122,7 @@ def config_from_shape(shape: ModelShape, dtype: str = "float32", model_type: str
     model_type: llama, qwen2 or mistral; without it, qwen2 for a model with biases, else llama.
     """
     kind = model_type or ("qwen2" if shape.bias else "llama")
-    known = {*_SIZES, "name", "family", "bias", "tied_embeddings", "rope_theta"}
+    known = {*_SIZES, "name", "family", "bias", "tied_embeddings", "rope_theta", "rope_scaling"}
     other = [k for k, f in ModelShape.model_fields.items() if k not in known and getattr(shape, k) != f.default]
     if shape.family != "llama" or other:
         what = f"{other[0]} = {getattr(shape, other[0])}" if other else f"family = {shape.family}"
@@ -121,7 +130,11 @@ def config_from_shape(shape: ModelShape, dtype: str = "float32", model_type: str
     if kind not in HF_TYPES or (kind == "qwen2") != shape.bias:
         raise RequestError(f"convert: {shape.name} with bias = {shape.bias} is no {kind}; qwen2 has biases, llama and mistral have none")
     config = {theirs: getattr(shape, ours) for ours, theirs in _SIZES.items()}
-    rope = {"rope_theta": shape.rope_theta, "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta}}
+    stretch = shape.rope_scaling and {"rope_type": "llama3"} | {v: getattr(shape.rope_scaling, k) for k, v in _STRETCH.items()}
+    rope = {
+        "rope_theta": shape.rope_theta, "rope_scaling": stretch,  # transformers 4
+        "rope_parameters": (stretch or {"rope_type": "default"}) | {"rope_theta": shape.rope_theta},  # 5
+    }  # fmt: skip
     ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # the tokenizer's, not the model's
     window = {"sliding_window": None} if kind == "mistral" else {"use_sliding_window": False} if kind == "qwen2" else {}
     return {

@@ -177,7 +177,7 @@ _OBSERVES = {"timeouts", "collective_steps", "profile"}
 _NOT_HASHED = {"study", "name", "launcher", "hardware"} | _OBSERVES
 _ADDED_LATER = {
     "strategy": ("dp_replicate", "schedule", "stages_per_rank", "layers_per_stage", "compression", "bucket_mib"),
-    "model": ("n_experts", "experts_per_token", "balance_coef"),
+    "model": ("n_experts", "experts_per_token", "balance_coef", "rope_scaling"),
 }  # fmt: skip
 
 

@@ -16,8 +16,13 @@ SIZES = {
     "vocab_size": 131, "hidden_size": 64, "intermediate_size": 112, "num_hidden_layers": 3, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 128,
 }  # fmt: skip
+STRETCHED = {
+    "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
 CASES = {
     "llama": ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}, "rms_norm_eps": 1e-5}),
+    "llama3.1": ("Llama", {"rope_parameters": STRETCHED}),
     "llama-tied": ("Llama", {"tie_word_embeddings": True}),
     "llama-all-heads": ("Llama", {"num_key_value_heads": 4}),
     "qwen2.5": ("Qwen2", {"rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0}}),
@@ -92,16 +97,18 @@ def test_presets_are_read_by_transformers(hf, name, tmp_path):
     assert (_logits(loaded.eval()) - _logits(model)).abs().max() <= 1e-4
 
 
-def test_what_would_be_a_little_wrong_is_refused(hf, tmp_path):
-    """A stretched rotation gives other logits, so it is not left out in silence."""
-    rope = {"rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    config = hf.LlamaConfig(**SIZES | {"rope_parameters": rope | {"original_max_position_embeddings": 64}})
-    torch.manual_seed(1)
-    hf.LlamaForCausalLM(config).save_pretrained(tmp_path / "hf")
-    with pytest.raises(RequestError, match="llama3"):
-        from_hf(tmp_path / "hf", tmp_path / "ours")
-    old = json.loads((tmp_path / "hf/config.json").read_text())
-    old["rope_theta"], old["rope_scaling"] = 500_000.0, old.pop("rope_parameters")  # as transformers 4 writes it
+def test_a_stretched_rotation_is_refused_or_exact(hf, tmp_path):
+    """Llama 3.1's own is taken over, as transformers 4 and 5 write it; another one gives other logits and is refused."""
+    theirs = _theirs(hf, "llama3.1")
+    theirs.save_pretrained(tmp_path / "hf")
+    new = json.loads((tmp_path / "hf/config.json").read_text())
+    old = {k: v for k, v in new.items() if k != "rope_parameters"} | {"rope_theta": 500_000.0, "rope_scaling": new["rope_parameters"]}
     (tmp_path / "hf/config.json").write_text(json.dumps(old))
-    with pytest.raises(RequestError, match="llama3"):
+    assert from_hf(tmp_path / "hf", tmp_path / "old").rope_scaling.factor == 8.0
+    ours = _ours(tmp_path / "old")
+    assert (_logits(ours) - _logits(theirs)).abs().max() <= 1e-4
+    plain = load_weights(build_model(ours.shape.model_copy(update={"rope_scaling": None}), seed=0), tmp_path / "old")
+    assert (_logits(plain) - _logits(theirs)).abs().max() > 1e-2, "the test would not notice"
+    (tmp_path / "hf/config.json").write_text(json.dumps(old | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}))
+    with pytest.raises(RequestError, match="dynamic"):
         from_hf(tmp_path / "hf", tmp_path / "ours")
