@@ -111,14 +111,14 @@ def ceiling_tflops(run: Mapping[str, Any]) -> float | None:
         each = [_peak(d["name"], compute) for d in devices]
     return sum(each) if all(each) else None
 
-# %% ../nbs/53b_rates.ipynb #e0a997eb
+# %% ../nbs/53b_rates.ipynb #ff147611
 @lru_cache(maxsize=4096)
 def _flops_per_token(model: bytes, seq_len: int | None, recompute: str | None, ours: bool) -> tuple[int | None, int | None]:
     """FLOPs of the model and of the hardware for one token; None where the request does not say enough.
 
     ours: torch stops a recomputed block when it has what backward needs; another framework may run it to its end.
     """
-    shape = _shape(model)
+    shape = _shape(model, not ours)
     if not (shape and seq_len):
         return None, None
     try:
