@@ -1496,6 +1496,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'llmbench.strategies.fsdp.FSDP.exchange': ( 'strategies_fsdp.html#fsdp.exchange',
                                                                                       'llmbench/strategies/fsdp.py'),
                                           'llmbench.strategies.fsdp.build': ('strategies_fsdp.html#build', 'llmbench/strategies/fsdp.py'),
+                                          'llmbench.strategies.fsdp.placement_over': ( 'strategies_fsdp.html#placement_over',
+                                                                                       'llmbench/strategies/fsdp.py'),
                                           'llmbench.strategies.fsdp.precision_policy': ( 'strategies_fsdp.html#precision_policy',
                                                                                          'llmbench/strategies/fsdp.py')},
             'llmbench.strategies.mixed': { 'llmbench.strategies.mixed.Mixed': ( 'strategies_mixed.html#mixed',
