@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['named_parameters', 'state_of', 'save', 'load', 'folder_bytes', 'Checkpoints']
 
-# %% ../nbs/27e_checkpoint.ipynb #f32f3616
+# %% ../nbs/27e_checkpoint.ipynb #5c19c12b
 import shutil
 import time
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from . import mesh
 from .core import LlmbenchError, RequestError, write_json_atomic
 from .records import RankLog, utc_now
-from .restarts import about, checkpoint_folder, checkpoints, mismatch, read_about
+from .restarts import about, checkpoint_folder, checkpoints, mismatch, newest, read_about
 from .spec import RunSpec
 from .strategies.base import Strategy, TorchStrategy
 
@@ -121,7 +121,7 @@ def load(strategy: Strategy, spec: RunSpec, checkpoint: Path) -> int:
         _read(strategy, checkpoint)
     return told["step"]
 
-# %% ../nbs/27e_checkpoint.ipynb #e219bcbc
+# %% ../nbs/27e_checkpoint.ipynb #f161cb37
 def folder_bytes(folder: Path) -> int:
     "Bytes of all files below a folder."
     return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
@@ -149,15 +149,22 @@ class Checkpoints:
                 (old / "checkpoint.json").unlink()  # what is half deleted is no checkpoint either
                 shutil.rmtree(old)
 
+    def begin(self, resume: Path | None) -> int:
+        "Take up the newest checkpoint in a run's folder; the first step to do. What else a run of this name has left goes."
+        own = resume is not None and resume.resolve() == self.folder.resolve()
+        checkpoint = newest(resume, self.spec, own=own)
+        mesh.barrier()
+        if _is_main():
+            for left in (self.folder / "checkpoints").glob("*.writing" if own else "*"):
+                shutil.rmtree(left)
+        return self.resume(checkpoint) if resume else 0
+
     def resume(self, checkpoint: Path | None) -> int:
-        "Take up a checkpoint (None: begin) and say so; the first step to do."
+        "Take up a checkpoint (None: begin again) and say so; the first step to do."
         began, first, source = time.perf_counter(), 0, None
         if checkpoint is not None:
             first, source = load(self.strategy, self.spec, checkpoint), read_about(checkpoint)["run_id"]
         load_s = time.perf_counter() - began if checkpoint is not None else None
         other = source if source != self.rank_log.rows[0].get("run_id") else None
         self.rank_log.write("resume", step=first, time=utc_now(), load_s=load_s, source=f"from {other}" if other else None)
-        if _is_main():
-            for cut in (self.folder / "checkpoints").glob("*.writing"):
-                shutil.rmtree(cut)
         return first

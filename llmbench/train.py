@@ -6,7 +6,7 @@
 __all__ = ['log', 'load_strategy', 'classify', 'on_terminate', 'start_facts', 'train_rank', 'run_rank', 'checked_spec',
            'checked_resume', 'main']
 
-# %% ../nbs/28_train.ipynb #8a291b3c
+# %% ../nbs/28_train.ipynb #41a00ab9
 import argparse
 import gc
 import importlib
@@ -35,7 +35,7 @@ from .measure import clock_cost_s, host_to_device_gb_s, make_memory, matmul_tflo
 from .models import build_model
 from .profiler import profile_steps
 from .records import RankLog, assemble, marked_result, read_ranks, utc_now, write_run
-from .restarts import check_own, newest
+from .restarts import check_resume
 from .schema import DeviceRecord, RunFile, Status
 from .resolve import load_run
 from .spec import RunSpec, Strategy, run_id, spec_record
@@ -118,10 +118,9 @@ def start_facts(spec: RunSpec, name: str, attempt: int) -> dict[str, Any]:
         "device_record": {k: v for k, v in seen.items() if k in DeviceRecord.model_fields},
     }  # fmt: skip
 
-# %% ../nbs/28_train.ipynb #9ccac2e6
+# %% ../nbs/28_train.ipynb #0e068e1c
 def train_rank(spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None = None) -> list[list[dict[str, Any]]] | None:
     "Train this rank's part, from the newest checkpoint in `resume` on, and log it; on rank 0 the rows of all ranks, else None."
-    checkpoint = newest(resume, spec, own=resume == out)
     ranks = join_for(spec)
     mesh.barrier()
     _log_ceilings(spec, ranks, rank_log)
@@ -130,8 +129,7 @@ def train_rank(spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None 
     strategy = build(build_model(spec.model, spec.seed, DTYPES[spec.precision.compute]), spec, ranks)
     _save_config(strategy, ranks, out)
     keeper = Checkpoints(strategy, spec, out, rank_log)
-    first = keeper.resume(checkpoint) if resume else 0
-    trainer = Trainer(strategy, spec, ranks, memory, first)
+    trainer = Trainer(strategy, spec, ranks, memory, keeper.begin(resume))
     meter = EnergyMeter(energy_counter(ranks.device, ranks.local_rank))
     clock = {"clock": trainer.clock.name, "clock_cost_s": clock_cost_s(ranks.device)}
     rank_log.write("measurement", **clock, energy_source=meter.source)
@@ -218,7 +216,7 @@ def _fail(rank_log: RankLog, out: Path, status: Status, reason: str, **more: Any
     write_run(out, run)
     return run
 
-# %% ../nbs/28_train.ipynb #b13ca7a6
+# %% ../nbs/28_train.ipynb #096b9136
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m llmbench.train",
@@ -251,11 +249,7 @@ def checked_resume(arguments: argparse.Namespace, spec: RunSpec, name: str) -> P
     if arguments.resume is None:
         return None
     folder = Path(arguments.resume) if arguments.resume else arguments.out
-    own = folder.resolve() == arguments.out.resolve()
-    if own:
-        check_own(arguments.out, name)
-    newest(folder, spec, own=own)
-    return arguments.out if own else folder
+    return arguments.out if check_resume(folder, arguments.out, spec, name) else folder
 
 
 def main(argv: list[str] | None = None) -> int:
