@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from llmbench.launchers.local import run_local
 from llmbench.records import read_run
 from llmbench.resolve import resolve_run
 from llmbench.restarts import checkpoint_folder, checkpoints
+from llmbench.spec import run_id
 
+ROOT = Path(__file__).parents[1]
 STEPS, EVERY = 12, 3
 REQUEST = {
     "study": "restarts", "model": "gpt-tiny", "seq_len": 32, "batch": {"micro": 2, "global_tokens": 128}, "steps": STEPS, "warmup_steps": 1,
@@ -151,16 +154,33 @@ def test_what_does_not_fit_is_answered_in_one_line(whole, tmp_path):
         run_local(spec_of("zero2", world_size=1), tmp_path, resume=zero)
 
 
-def test_the_command_goes_on_after_a_kill(tmp_path):
-    """One rank by hand: killed once its first checkpoint is announced, `--resume` does the rest and says what was lost."""
-    spec = REQUEST | dict(strategy="single", world_size=1, checkpoint={"every": 2}, steps=200)
-    (tmp_path / "long.json").write_text(json.dumps(spec))
-    (tmp_path / "spec.json").write_text(json.dumps(spec | {"steps": 200}))
-    out = tmp_path / "run"
-    command = [sys.executable, "-m", "llmbench.train", "--spec", tmp_path / "spec.json", "--out", out]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and not checkpoints(out):
-        pass
-    process.kill()
-    assert process.wait() == -signal.SIGKILL and not (out / "run.json").exists()
-    assert read_run(out)
+@pytest.mark.slow
+def test_the_commands_go_on_after_a_kill(tmp_path):
+    """`python -m llmbench.train --resume` after SIGKILL, and `llmbench run --resume`, which ends what was left."""
+    spec = REQUEST | dict(strategy="single", world_size=1, checkpoint={"every": 2})
+    (tmp_path / "spec.yaml").write_text(json.dumps(spec))
+    out = tmp_path / "results/restarts/.partial" / run_id(resolve_run(spec))
+    train = [sys.executable, "-m", "llmbench.train", "--spec", tmp_path / "spec.yaml", "--out", out]
+    for more in ([], ["--resume"]):
+        before = kept_steps(out)
+        process = subprocess.Popen([*train, *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and kept_steps(out) == before:
+            time.sleep(0.01)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL and not (out / "run.json").exists()
+    command = [sys.executable, "-m", "llmbench.cli", "run", tmp_path / "spec.yaml", "--results", tmp_path / "results", "--resume"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert done.returncode == 0, done.stderr
+    run = read_run(tmp_path / "results/restarts" / out.name)
+    whole = run_local(resolve_run(spec | {"checkpoint": None}), tmp_path / "whole")
+    assert run.status == "ok" and run.goodput.starts == 3 and not out.exists()
+    test_near(run.steps.loss, whole.steps.loss, rel=1e-6)
+    assert whole.goodput is None and whole.spec.hash == run.spec.hash, "to keep checkpoints is no other training"
+
+
+def test_a_folder_without_a_checkpoint_is_answered_in_one_line(tmp_path):
+    (tmp_path / "spec.json").write_text(json.dumps(REQUEST | dict(strategy="single", world_size=1)))
+    command = [sys.executable, "-m", "llmbench.train", "--spec", tmp_path / "spec.json", "--out", tmp_path / "run", "--resume", tmp_path / "none"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and not (tmp_path / "run").exists()
+    assert done.stderr.count("\n") == 1 and "no complete checkpoint" in done.stderr, done.stderr
