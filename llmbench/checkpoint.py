@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['named_parameters', 'state_of', 'save', 'load', 'folder_bytes', 'Checkpoints']
 
-# %% ../nbs/27e_checkpoint.ipynb #5c19c12b
+# %% ../nbs/27e_checkpoint.ipynb #58e3a3ed
+import functools
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from . import mesh
@@ -26,7 +27,7 @@ from .restarts import about, checkpoint_folder, checkpoints, mismatch, newest, r
 from .spec import RunSpec
 from .strategies.base import Strategy, TorchStrategy
 
-# %% ../nbs/27e_checkpoint.ipynb #6f2a4872
+# %% ../nbs/27e_checkpoint.ipynb #8d48ff5a
 def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     "The parameters that are trained, in the order of a strategy, under their names in the whole model."
     inner = model.module if isinstance(model, DistributedDataParallel) else model
@@ -42,6 +43,17 @@ def _placed_like(local: Tensor, parameter: Tensor) -> Tensor:
     return DTensor.from_local(local, parameter.device_mesh, parameter.placements, run_check=False, **whole)
 
 
+def _pieces(strategy: TorchStrategy) -> Iterator[tuple[str, Tensor, Callable[[Tensor], Tensor]]]:
+    "Name, piece and placement of each parameter; experts that were dealt out are slices of their stacks."
+    dealt = getattr(strategy, "dealt", None) or [False] * len(strategy.held)
+    for (name, parameter), held, is_dealt in zip(named_parameters(strategy.model), strategy.held, dealt, strict=True):
+        if is_dealt:
+            over = (strategy.grid, [Replicate(), Shard(0)])
+            yield name, held, functools.partial(DTensor.from_local, device_mesh=over[0], placements=over[1], run_check=False)
+        else:
+            yield name, held, functools.partial(_placed_like, parameter=parameter)
+
+
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -54,16 +66,18 @@ def _begin_moments(optimizer: torch.optim.Optimizer) -> None:
                 optimizer.state[held] = {"step": torch.zeros((), dtype=torch.float32, device=where)}
                 optimizer.state[held] |= {moment: torch.zeros_like(held) for moment in _MOMENTS}
 
-# %% ../nbs/27e_checkpoint.ipynb #3063ca4e
+# %% ../nbs/27e_checkpoint.ipynb #46433234
 def state_of(strategy: TorchStrategy) -> dict[str, Tensor]:
-    "All that a rank holds of a training, as views: parameters, both moments, the number of updates."
+    "All that a rank holds of a training, as views: parameters, both moments, the number of updates, the loss scale."
     _begin_moments(strategy.optimizer)
     state: dict[str, Tensor] = {}
-    for (name, parameter), held in zip(named_parameters(strategy.model), strategy.held, strict=True):
+    for name, held, place in _pieces(strategy):
         told = strategy.optimizer.state[held]
-        state[f"parameter.{name}"] = _placed_like(held.detach(), parameter)
-        state |= {f"{moment}.{name}": _placed_like(told[moment], parameter) for moment in _MOMENTS}
+        state[f"parameter.{name}"] = place(held.detach())
+        state |= {f"{moment}.{name}": place(told[moment]) for moment in _MOMENTS}
     state["updates"] = strategy.optimizer.state[strategy.held[0]]["step"]
+    if (scale := getattr(strategy, "scale", None)) is not None:
+        state |= {"scale.value": scale.value, "scale.good": scale._good}
     return state
 
 # %% ../nbs/27e_checkpoint.ipynb #b833a6d9

@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['VERBS', 'show', 'run', 'sweep', 'doctor', 'schema', 'build_parser', 'main']
 
-# %% ../nbs/69_cli.ipynb #052e5d2d
+# %% ../nbs/69_cli.ipynb #04d90b3b
 import argparse
 import os
 import sys
 from typing import Any
 
 from .core import LlmbenchError, RequestError, load_settings, unknown_name
+from .data_verbs import DATA_VERBS, add_data_verbs
 from .named_verbs import NAMED_VERBS, add_named_verbs
 from .reading import READING_VERBS, add_reading_verbs
 from .verbs import Parser, add_results, add_verb, out, results_folder
@@ -123,8 +124,8 @@ def schema(arguments: argparse.Namespace) -> int:
     out(json.dumps(json_schema(), indent=2))
     return 0
 
-# %% ../nbs/69_cli.ipynb #f1fb096a
-VERBS = ("show", "run", "sweep", *NAMED_VERBS, *READING_VERBS, "doctor", "schema")
+# %% ../nbs/69_cli.ipynb #1e80bac1
+VERBS = ("show", "run", "sweep", *NAMED_VERBS, *READING_VERBS, *DATA_VERBS, "doctor", "schema")
 
 # %% ../nbs/69_cli.ipynb #4af1f238
 def _add_override(parser: argparse.ArgumentParser) -> None:
@@ -162,6 +163,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run_options(p)
     add_named_verbs(verbs)
     add_reading_verbs(verbs)
+    add_data_verbs(verbs)
     add_verb(verbs, "doctor", doctor, "what this machine can run, and what to type for what is missing", "llmbench doctor")
     add_verb(verbs, "schema", schema, "the JSON Schema of the run file", "llmbench schema > run.schema.json")
     return parser

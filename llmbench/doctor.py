@@ -62,7 +62,7 @@ def checks() -> list[Check]:
         _program(["chromium", "chromium-browser", "google-chrome"], "browser tests of the site", "apt-get install chromium"),
     ]
 
-# %% ../nbs/68_doctor.ipynb #8bb6ee2d
+# %% ../nbs/68_doctor.ipynb #7c844a40
 @dataclass(frozen=True)
 class Ability:
     "Whether a strategy runs here: at up to `ranks` ranks on `hardware`, or why not at all."
@@ -76,7 +76,7 @@ class Ability:
 _SPLIT = {  # the smallest run of a strategy that one rank cannot show
     "hsdp": {"strategy": {"name": "hsdp", "dp_replicate": 2}, "world_size": 4},
     "mixed": {"strategy": {"name": "mixed", "tp": 2, "pp": 2}, "world_size": 4},
-    "ep": {"model": {"name": "gpt-tiny", "n_experts": 2}, "world_size": 2},
+    "ep": {"model": "mixtral-tiny", "world_size": 2},
 } | {name: {"world_size": 2} for name in ("tp", "pp", "cp")}
 
 

@@ -20,11 +20,12 @@ import orjson
 from .core import RequestError, relative_difference, unknown_name
 from .training import training_is_real
 
-# %% ../nbs/51_fairness.ipynb #7f32e7b0
+# %% ../nbs/51_fairness.ipynb #30d8d451
 _MODEL = (
     "family", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff", "vocab_size", "max_seq_len",
-    "tied_embeddings", "bias", "norm_eps", "rope_theta", "parameters",
+    "tied_embeddings", "bias", "norm_eps", "rope_theta", "parameters", "n_experts", "experts_per_token", "balance_coef",
 )  # fmt: skip
+_DENSE = {"model.n_experts": 1, "model.experts_per_token": 1, "model.balance_coef": 0.0}
 _OPTIMIZER = ("name", "lr", "betas", "eps", "weight_decay", "clip_norm", "lr_warmup_steps", "fused")
 _FACTS = (
     *(f"model.{name}" for name in _MODEL), "seq_len", "batch.global_tokens",
@@ -43,14 +44,15 @@ def _at(value: Mapping[str, Any] | None, path: str) -> Any:
         value = value.get(key) if isinstance(value, Mapping) else None
     return tuple(value) if isinstance(value, list) else value
 
-# %% ../nbs/51_fairness.ipynb #e02346f0
+# %% ../nbs/51_fairness.ipynb #a4161fbc
 def _explicit_nulls(facts: dict[str, Any], harness: bool) -> dict[str, Any]:
     "Nulls that mean 'none' rather than 'unknown' become that word."
     if facts["model.family"] == "gpt2" and facts["model.rope_theta"] is None:
         facts["model.rope_theta"] = "none"
     if harness and facts["optimizer.clip_norm"] is None and facts["optimizer.name"]:
         facts["optimizer.clip_norm"] = "none"
-    return facts
+    dense = {name: value for name, value in _DENSE.items() if harness and facts.get(name) is None}
+    return facts | dense
 
 # %% ../nbs/51_fairness.ipynb #435ff973
 def _cores_in_use(env: Mapping[str, Any], world_size: int | None) -> int | None:

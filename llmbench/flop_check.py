@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from .models import Decoder, next_token_loss
 
-# %% ../nbs/13_flop_check.ipynb #e56806e3
+# %% ../nbs/13_flop_check.ipynb #2f8b1c6a
 def _attention(query: Any, key: Any, value: Any, *rest: Any, out_shape: Any = None, **named: Any) -> int:
     return sdpa_flop_count(query, key, value)
 
@@ -25,7 +25,13 @@ def _attention_backward(grad: Any, query: Any, key: Any, value: Any, *rest: Any,
     return sdpa_backward_flop_count(grad, query, key, value)
 
 
-_OF_THE_CPU = {
+def _grouped_product(rows: Any, weights: Any, *rest: Any, out_shape: Any = None, **named: Any) -> int:
+    "Each row of the first goes through one matrix: also in backward, where `rows` is two-dimensional too."
+    return 2 * rows[0] * rows[1] * weights[-1]
+
+
+_UNKNOWN_TO_TORCH = {
+    torch.ops.aten._grouped_mm: _grouped_product,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
 }
@@ -37,7 +43,7 @@ def counted_flops(model: Decoder, sequences: Tensor, *, backward: bool = True, f
     fused: with the device's own choice of attention kernel instead of plain products.
     """
     kernel = contextlib.nullcontext() if fused else sdpa_kernel(SDPBackend.MATH)
-    with kernel, FlopCounterMode(display=False, custom_mapping=_OF_THE_CPU) as counter:
+    with kernel, FlopCounterMode(display=False, custom_mapping=_UNKNOWN_TO_TORCH) as counter:
         loss = next_token_loss(model, sequences)
         if backward:
             loss.backward()

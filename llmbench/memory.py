@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['kept_bytes', 'waiting_bytes', 'moments', 'memory_per_rank']
 
-# %% ../nbs/10aa_memory.ipynb #3a65e1f5
+# %% ../nbs/10aa_memory.ipynb #c936e4a6
 from math import ceil, prod
 from typing import Any
 
-from .accounting import model_state_bytes, parameter_shapes
+from .accounting import experts, model_state_bytes, parameter_shapes
 from .activations import Placement, block_saved_bytes, loss_bytes, saved_bytes
 from .presets import ModelShape
 
@@ -144,7 +144,7 @@ def moments(p: Placement) -> dict[str, int]:
         found["reduce"] = _zero_reduce(p)
     return found
 
-# %% ../nbs/10aa_memory.ipynb #1507e67c
+# %% ../nbs/10aa_memory.ipynb #86f086ef
 def memory_per_rank(
     shape: ModelShape, strategy: str, dp: int, *, micro: int, seq_len: int, accum: int = 1, compute: str = "float32",
     reduce: str = "float32", recompute: str = "none", platform: str = "cpu", fused: bool = False,
@@ -155,13 +155,15 @@ def memory_per_rank(
     activation_bytes: saved at the end of forward; loss_bytes: the loss's working set; waiting_bytes: gradients of earlier
     micro steps; borrowed_bytes: parameters of other ranks at the loss; moments, peak_bytes, peak_at: the step's fullest.
     platform: "cpu", or "cuda" and "rocm" (one set of kernels here). Raises ValueError for an unknown strategy, dtype or
-    recompute. Source: the derivation in this notebook; Korthikanti et al. 2022; Rajbhandari et al. 2020.
+    recompute, and for a mixture of experts. Source: the derivation in this notebook; Korthikanti et al. 2022; Rajbhandari et al. 2020.
     """
     known = {"strategy": (strategy, ("single", "ddp", "fsdp", "zero1", "zero2", "zero3")), "compute": (compute, tuple(_SIZE)),
              "reduce": (reduce, tuple(_SIZE)), "recompute": (recompute, ("none", "full"))}  # fmt: skip
     for name, (given, allowed) in known.items():
         if given not in allowed:
             raise ValueError(f"{name} = {given!r}: {', '.join(allowed)}")
+    if experts(shape) != (1, 1):
+        raise ValueError(f"memory_per_rank: {experts(shape)[0]} experts a block; the activations of a mixture are not derived here")
     p = Placement(shape, strategy, dp, micro * seq_len, accum, compute, reduce, recompute == "full", platform == "cpu", fused)
     found = moments(p)
     fullest = max(found, key=lambda name: found[name])

@@ -78,20 +78,22 @@ def steadiness(run: Mapping[str, Any]) -> dict[str, Any]:
     shift = find_shift(times)
     return {"unsteady": shift is not None, "unsteady_from_step": steps[shift.position] if shift else None}
 
-# %% ../nbs/53b_rates.ipynb #cc35fb74
+# %% ../nbs/53b_rates.ipynb #1f3df854
 @lru_cache(maxsize=4096)
-def _shape(model: bytes) -> ModelShape | None:
+def _shape(model: bytes, imported: bool) -> ModelShape | None:
     record = orjson.loads(model)
-    record.pop("parameters")
+    parameters, silent = record.pop("parameters"), imported and record.get("n_experts") is None
+    known = {k: v for k, v in record.items() if v is not None or k not in ("n_experts", "experts_per_token", "balance_coef")}
     try:
-        return ModelShape(**record | {"name": record["name"] or "unnamed"})
+        shape = ModelShape(**known | {"name": record["name"] or "unnamed"})
     except ValidationError:
         return None
+    return None if silent and parameters and parameters > 1.5 * parameter_count(shape) else shape
 
 
 def model_shape(run: Mapping[str, Any]) -> ModelShape | None:
     "The model's shape; None where the run file does not hold all of it."
-    return _shape(orjson.dumps(run["spec"]["model"]))
+    return _shape(orjson.dumps(run["spec"]["model"]), (run.get("source") or {}).get("kind") == "import")
 
 
 _peak = lru_cache(maxsize=256)(peak_tflops)  # by device name and dtype
@@ -109,14 +111,14 @@ def ceiling_tflops(run: Mapping[str, Any]) -> float | None:
         each = [_peak(d["name"], compute) for d in devices]
     return sum(each) if all(each) else None
 
-# %% ../nbs/53b_rates.ipynb #e0a997eb
+# %% ../nbs/53b_rates.ipynb #ff147611
 @lru_cache(maxsize=4096)
 def _flops_per_token(model: bytes, seq_len: int | None, recompute: str | None, ours: bool) -> tuple[int | None, int | None]:
     """FLOPs of the model and of the hardware for one token; None where the request does not say enough.
 
     ours: torch stops a recomputed block when it has what backward needs; another framework may run it to its end.
     """
-    shape = _shape(model)
+    shape = _shape(model, not ours)
     if not (shape and seq_len):
         return None, None
     try:

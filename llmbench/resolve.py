@@ -119,6 +119,8 @@ def _check_lengths(spec: RunSpec) -> None:
 
 
 def _check_paths(spec: RunSpec) -> None:
+    if spec.data.kind == "megatron" and (not spec.data.paths or spec.data.tokenizer):
+        raise RequestError("data: megatron reads tokens: give paths, each PREFIX of PREFIX.bin and PREFIX.idx, and no tokenizer")
     settings = load_settings()
     root = settings.path("study", "data_root").resolve()
     for given in (*spec.data.paths, *filter(None, [spec.data.tokenizer])):
@@ -130,8 +132,9 @@ def _check_paths(spec: RunSpec) -> None:
                 f"data: {given} lies outside the project; copy it into the project, "
                 f"or set [study] data_root in settings.ini"
             )
-        if not path.exists():
-            raise RequestError(f"data: {given}: no such file; paths are relative to the project's root")
+        ends = (".bin", ".idx") if spec.data.kind == "megatron" else ("",)
+        if missing := [f"{given}{end}" for end in ends if not Path(f"{path}{end}").exists()]:
+            raise RequestError(f"data: {missing[0]}: no such file; paths are relative to the project's root")
     if spec.data.kind == "synthetic" and (spec.data.paths or spec.data.tokenizer):
         raise RequestError("data: synthetic tokens read no paths and no tokenizer; write kind: text, or leave them out")
 

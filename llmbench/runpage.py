@@ -70,7 +70,7 @@ toc: true
 """
 
 # %% ../nbs/61c_runpage.ipynb #db6e581a
-_MEASURED = {"hash": (), "model": ("parameters",), "data": ("fingerprint",)}
+_MEASURED = {"hash": (), "model": ("parameters",), "data": ("fingerprint", "fingerprint_first")}
 
 
 def request_yaml(run: Mapping[str, Any]) -> str:

@@ -85,9 +85,12 @@ class Optimizer(_Part):
 
 
 class Data(_Part):
-    "synthetic tokens, or text packed from `paths` (none: the built-in text), as bytes or by a tokenizer file."
+    """synthetic tokens, or text packed from `paths` (none: the built-in text), as bytes or by a tokenizer.
 
-    kind: Literal["synthetic", "text"] = "synthetic"
+    tokenizer: a tokenizer.json or the folder that holds one. megatron: `paths` are prefixes of .bin and .idx files.
+    """
+
+    kind: Literal["synthetic", "text", "megatron"] = "synthetic"
     paths: tuple[str, ...] = ()
     tokenizer: str | None = None
 
@@ -182,7 +185,7 @@ _OBSERVES = {"timeouts", "collective_steps", "profile", "checkpoint"}
 _NOT_HASHED = {"study", "name", "launcher", "hardware"} | _OBSERVES
 _ADDED_LATER = {
     "strategy": ("dp_replicate", "schedule", "stages_per_rank", "layers_per_stage", "compression", "bucket_mib"),
-    "model": ("n_experts", "experts_per_token", "balance_coef"),
+    "model": ("n_experts", "experts_per_token", "balance_coef", "rope_scaling"),
 }  # fmt: skip
 
 

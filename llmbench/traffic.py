@@ -5,39 +5,43 @@
 # %% auto #0
 __all__ = ['Collective', 'sent_bytes', 'ddp_buckets', 'padded_rows', 'zero_buckets', 'predicted_collectives']
 
-# %% ../nbs/10b_traffic.ipynb #e79a7581
+# %% ../nbs/10b_traffic.ipynb #aca9a0da
 from collections.abc import Iterable
 from math import ceil, prod
 from typing import NamedTuple
 
-from .accounting import parameter_shapes
+from .accounting import parameter_shapes, split_dimension
 from .presets import ModelShape, preset
 
-# %% ../nbs/10b_traffic.ipynb #6dff31d6
+# %% ../nbs/10b_traffic.ipynb #529363e5
 class Collective(NamedTuple):
     "All calls of one kind in one optimizer step of one rank; bytes of the whole tensors, added up over the calls."
 
     kind: str
     calls: int
     bytes: int
+    ranks: int | None = None  # that take part, where it is not all of dp
 
 
 _SIZE = {"float32": 4, "bfloat16": 2}
 
 
 def sent_bytes(collectives: Iterable[Collective], dp: int) -> int:
-    "Bytes that a rank must send for these, at the least: (dp - 1) / dp of each tensor, twice that for an all-reduce."
-    whole = sum(c.bytes * (2 if c.kind == "all_reduce" else 1) for c in collectives)
-    return whole * (dp - 1) // dp
+    "Bytes that a rank must send for these, at the least: (n - 1) / n of each tensor over n ranks, twice that for an all-reduce."
+    sent: dict[int, int] = {}
+    for c in collectives:
+        ranks = c.ranks or dp
+        sent[ranks] = sent.get(ranks, 0) + c.bytes * (2 if c.kind == "all_reduce" else 1)
+    return sum(whole * (ranks - 1) // ranks for ranks, whole in sent.items())
 
-# %% ../nbs/10b_traffic.ipynb #9fa1be5b
+# %% ../nbs/10b_traffic.ipynb #2e1bfa95
 _FIRST_BUCKET, _BUCKET = 2**20, 25 * 2**20
 
 
-def ddp_buckets(shape: ModelShape) -> list[int]:
-    "Elements of each all-reduce of torch's DistributedDataParallel with default limits, in the order of their calls."
+def ddp_buckets(shape: ModelShape, without: str | None = None) -> list[int]:
+    "Elements of each all-reduce of torch's DistributedDataParallel with default limits; parameters named like `without` left out."
     buckets, filled = [], 0
-    for size in map(prod, reversed(parameter_shapes(shape).values())):
+    for size in (prod(s) for name, s in reversed(parameter_shapes(shape).items()) if not (without and without in name)):
         filled += size
         if 4 * filled >= (_BUCKET if buckets else _FIRST_BUCKET):
             buckets.append(filled)
@@ -49,10 +53,10 @@ def _ddp(shape: ModelShape, reduce: int) -> list[Collective]:
     buckets = ddp_buckets(shape)
     return [Collective("all_reduce", len(buckets), sum(buckets) * reduce)]
 
-# %% ../nbs/10b_traffic.ipynb #5dd78cc5
+# %% ../nbs/10b_traffic.ipynb #360a9fdb
 def padded_rows(sizes: Iterable[tuple[int, ...]], dp: int) -> int:
-    "Elements of these parameters when each one's first dimension is filled up to a multiple of `dp`."
-    return sum(ceil(size[0] / dp) * dp * prod(size[1:]) for size in sizes)
+    "Elements of these parameters when the dimension that is split is filled up to a multiple of `dp`."
+    return sum(prod(size) if split_dimension(size, dp) else ceil(size[0] / dp) * dp * prod(size[1:]) for size in sizes)
 
 
 def _fsdp(shape: ModelShape, dp: int, accum: int, compute: int, reduce: int) -> list[Collective]:
@@ -104,22 +108,41 @@ def _zero3(shape: ModelShape, dp: int, accum: int, compute: int, reduce: int) ->
         Collective("reduce_scatter", accum * len(buckets), accum * sum(padded) * reduce),
     ]
 
-# %% ../nbs/10b_traffic.ipynb #c332feb4
+# %% ../nbs/10b_traffic.ipynb #e8ab3025
+def _ep(shape: ModelShape, dp: int, accum: int, compute: int, reduce: int, ep: int, rows: int, again: bool) -> list[Collective]:
+    stacked = [prod(s) for name, s in parameter_shapes(shape).items() if ".experts." in name]
+    buckets = ddp_buckets(shape, without=".experts.")
+    found = [Collective("all_reduce", len(buckets), sum(buckets) * reduce)]
+    if dp > ep:
+        found.append(Collective("all_reduce", len(stacked), sum(stacked) // ep * reduce, dp // ep))
+    if ep > 1:
+        times, width = accum * shape.n_layers, shape.d_model * compute
+        trips, asked = (6, 2) if again else (4, 1)
+        volume = times * (trips * rows * width + asked * 8 * shape.n_experts)
+        found.append(Collective("all_to_all", times * (trips + asked), volume, ep))
+    return found
+
+# %% ../nbs/10b_traffic.ipynb #08af7395
 def predicted_collectives(
-    shape: ModelShape, strategy: str, dp: int, accum: int, compute: str = "float32", reduce: str = "float32"
+    shape: ModelShape, strategy: str, dp: int, accum: int, compute: str = "float32", reduce: str = "float32", *,
+    ep: int = 1, tokens: int | None = None, recompute: str = "none",
 ) -> list[Collective]:
     """The collectives of one optimizer step on one of `dp` ranks: kind, calls, bytes of the whole tensors.
 
-    accum: micro steps in the step; compute, reduce: dtypes by name. Without sums of a few bytes. One rank exchanges
-    nothing. Raises ValueError for a strategy or a dtype that is not known here.
+    accum: micro steps in the step; compute, reduce: dtypes by name; ep, tokens of a rank's micro step, recompute: what
+    strategy ep depends on too, whose all-to-all is a mean over ranks. Without sums of a few bytes. One rank exchanges
+    nothing. Raises ValueError for a strategy or a dtype that is not known here, and for ep without tokens.
     """
     if compute not in _SIZE or reduce not in _SIZE:
         raise ValueError(f"compute = {compute!r}, reduce = {reduce!r}: float32 or bfloat16")
     c, r = _SIZE[compute], _SIZE[reduce]
+    if strategy == "ep" and tokens is None:
+        raise ValueError("strategy = 'ep': tokens of a rank's micro step (micro × seq_len) decide what travels; give tokens=")
+    rows = (tokens or 0) * shape.experts_per_token
     known = {
         "single": list, "ddp": lambda: _ddp(shape, r), "fsdp": lambda: _fsdp(shape, dp, accum, c, r),
         "zero1": lambda: _zero12(shape, dp, 1, c, r), "zero2": lambda: _zero12(shape, dp, accum, c, r),
-        "zero3": lambda: _zero3(shape, dp, accum, c, r),
+        "zero3": lambda: _zero3(shape, dp, accum, c, r), "ep": lambda: _ep(shape, dp, accum, c, r, ep, rows, recompute == "full"),
     }  # fmt: skip
     if strategy not in known:
         raise ValueError(f"strategy = {strategy!r}: {', '.join(known)}")

@@ -29,6 +29,8 @@ TP = {"name": "tp", "dp": 1, "tp": 2}
 LAYOUTS = {
     "ddp": ("ddp", "gpt-tiny"), "fsdp": ("fsdp", "llama-tiny"), "zero2": ("zero2", "gpt-tiny"), "zero3": ("zero3", "llama-tiny"), "tp": (TP, "llama-tiny"),
 }  # fmt: skip
+EP = {"name": "ep", "dp": 2, "ep": 2}
+ALL = LAYOUTS | {"ep": (EP, "mixtral-tiny")}
 KILLS = sorted(random.Random(4).sample(range(EVERY, STEPS - 1), 5))  # five steps, drawn once: the same in every session
 
 
@@ -70,7 +72,7 @@ def whole(tmp_path_factory):
     def run(name):
         if name not in done:
             folder = tmp_path_factory.mktemp(name)
-            done[name] = folder, run_local(spec_of(*LAYOUTS[name]), folder)
+            done[name] = folder, run_local(spec_of(*ALL[name]), folder)
             assert done[name][1].status == "ok", done[name][1].reason
         return done[name]
 
@@ -108,16 +110,16 @@ def test_a_killed_run_goes_on_with_the_same_losses(whole, tmp_path, name, step):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "to", "ranks"), [
     ("ddp", "ddp", 1), ("ddp", "single", 1), ("fsdp", "fsdp", 1), ("fsdp", "ddp", 2), ("tp", "fsdp", 2), ("fsdp", TP, 2),
-    ("tp", {"name": "pp", "dp": 1, "pp": 2}, 2), ("tp", {"name": "fsdp", "dp": 2, "tp": 2}, 4),
+    ("tp", {"name": "pp", "dp": 1, "pp": 2}, 2), ("tp", {"name": "fsdp", "dp": 2, "tp": 2}, 4), ("ep", EP, 2), ("ep", "ddp", 2),
 ])  # fmt: skip
 def test_other_ranks_take_it_up_with_the_same_losses(whole, tmp_path, name, to, ranks):
     """The same global batch: micro batches are shared out anew."""
     folder, reference = whole(name)
-    spec = spec_of(to, LAYOUTS[name][1], ranks, batch={"micro": 1, "global_tokens": 128}, steps=STEPS + 4)
+    spec = spec_of(to, ALL[name][1], ranks, batch={"micro": 1, "global_tokens": 128}, steps=STEPS + 4)
     run = run_local(spec, tmp_path, resume=folder)
     assert run.status == "ok", run.reason
     assert run.steps.step == list(range(STEPS, STEPS + 4)) and [e.step for e in run.events if e.kind == "resumed"] == [STEPS]
-    longer = run_local(spec_of(*LAYOUTS[name], steps=STEPS + 4, checkpoint=None), tmp_path / "whole")
+    longer = run_local(spec_of(*ALL[name], steps=STEPS + 4, checkpoint=None), tmp_path / "whole")
     test_near(longer.steps.loss[:STEPS], reference.steps.loss, rel=1e-6)
     test_near(run.steps.loss, longer.steps.loss[STEPS:], rel=1e-5)
 
@@ -169,7 +171,7 @@ def test_the_commands_go_on_after_a_kill(tmp_path):
         process.kill()
         assert process.wait() == -signal.SIGKILL and not (out / "run.json").exists()
     command = [sys.executable, "-m", "llmbench.cli", "run", tmp_path / "spec.yaml", "--results", tmp_path / "results", "--resume"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=300)
     assert done.returncode == 0, done.stderr
     run = read_run(tmp_path / "results/restarts" / out.name)
     whole = run_local(resolve_run(spec | {"checkpoint": None}), tmp_path / "whole")
@@ -181,6 +183,6 @@ def test_the_commands_go_on_after_a_kill(tmp_path):
 def test_a_folder_without_a_checkpoint_is_answered_in_one_line(tmp_path):
     (tmp_path / "spec.json").write_text(json.dumps(REQUEST | dict(strategy="single", world_size=1)))
     command = [sys.executable, "-m", "llmbench.train", "--spec", tmp_path / "spec.json", "--out", tmp_path / "run", "--resume", tmp_path / "none"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2 and not (tmp_path / "run").exists()
     assert done.stderr.count("\n") == 1 and "no complete checkpoint" in done.stderr, done.stderr

@@ -74,7 +74,7 @@ def test_two_halves_meet_only_in_files():
 
 
 def test_analysis_imports_without_torch():
-    modules = [f"llmbench.{n.module}" for n in NOTEBOOKS if int(number(n)[:2]) >= 30 or number(n) < "11"]
+    modules = [f"llmbench.{n.module}" for n in NOTEBOOKS if int(number(n)[:2]) >= 30 or number(n) < "10z"]  # experts and models need torch
     program = f"import sys; sys.modules['torch'] = None; sys.modules['deepspeed'] = None\nimport {', '.join(modules)}"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 

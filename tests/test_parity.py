@@ -44,6 +44,9 @@ def _cases():
         yield pytest.param(strategy, "llama-tiny", "bf16", marks=[] if quick else pytest.mark.slow)
         yield pytest.param(strategy, "llama-tiny", "fp32", marks=pytest.mark.slow)
         yield pytest.param(strategy, "qwen-tiny", "fp32", marks=pytest.mark.slow)
+        yield pytest.param(strategy, "mixtral-tiny", "fp32", marks=pytest.mark.slow)
+    for strategy, precision in (("ep", "fp32"), ("ep", "bf16"), ("pp", "fp32")):
+        yield pytest.param(strategy, "mixtral-tiny", precision, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(("strategy", "model", "precision"), list(_cases()))

@@ -6,12 +6,11 @@
 __all__ = ['StepCallback', 'tagged_processes', 'kill_tree', 'start', 'Ending', 'supervise', 'last_words', 'judge', 'refused_run',
            'run_local']
 
-# %% ../../nbs/31_launchers_local.ipynb #e0d626e7
+# %% ../../nbs/31_launchers_local.ipynb #10bbd178
 import ctypes
 import os
 import re
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 
 from ..core import LlmbenchError, write_text_atomic
 from .base import Launch, LineFollower, refusal, render
-from ..restarts import check_resume
+from ..restarts import check_resume, make_ready
 from ..records import assemble, empty_run, read_ranks, read_run, verdict, write_run
 from ..schema import RunFile, Status
 from ..spec import RunSpec, run_id, spec_record
@@ -229,29 +228,13 @@ def judge(spec: RunSpec, out: Path | str, ending: Ending, *, attempt: int = 1) -
     record = spec_record(spec).model_dump()
     return empty_run(run_id(spec, attempt), record, status, reason, study=spec.study, attempt=attempt)
 
-# %% ../../nbs/31_launchers_local.ipynb #5301941c
-_LEFTOVERS = ("run.json", "rank-*.jsonl", "stdout*.log", "spec.yaml")
-
-
-def _make_ready(out: Path, go_on: bool) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    if go_on:
-        (out / "run.json").unlink(missing_ok=True)
-        if (out / "stdout.log").exists():
-            (out / "stdout.log").rename(out / f"stdout-{len(list(out.glob('stdout*.log')))}.log")
-        return
-    shutil.rmtree(out / "checkpoints", ignore_errors=True)
-    for pattern in _LEFTOVERS:
-        for file in out.glob(pattern):
-            file.unlink()
-
-
+# %% ../../nbs/31_launchers_local.ipynb #0067e6a3
 def refused_run(spec: RunSpec, reason: str, *, attempt: int = 1) -> RunFile:
     "The run file of a request that this machine cannot run; nothing was started."
     record = spec_record(spec).model_dump()
     return empty_run(run_id(spec, attempt), record, Status.refused, reason, study=spec.study, attempt=attempt)
 
-# %% ../../nbs/31_launchers_local.ipynb #8149d37c
+# %% ../../nbs/31_launchers_local.ipynb #8192a8c6
 def _short(path: Path) -> Path:
     "The path relative to the present folder where it lies below it: run files carry no machine's folders."
     resolved, here = path.resolve(), Path.cwd()
@@ -277,7 +260,7 @@ def run_local(
     """
     out = Path(out)
     go_on = resume is not None and check_resume(resume, out, spec, run_id(spec, attempt))
-    _make_ready(out, go_on)
+    make_ready(out, go_on)
     if launch is None and (reason := refusal(spec)):
         run = refused_run(spec, reason, attempt=attempt)
         write_run(out, run)

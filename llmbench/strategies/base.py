@@ -6,7 +6,7 @@
 __all__ = ['DTYPES', 'Strategy', 'learning_rate', 'make_adamw', 'local_gradients', 'gradient_norm', 'clip_gradients',
            'TorchStrategy', 'held_norm', 'tensor_bytes', 'optimizer_bytes', 'loss_for', 'prepare_model']
 
-# %% ../../nbs/21_strategies_base.ipynb #b9bad616
+# %% ../../nbs/21_strategies_base.ipynb #927136aa
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from ..experts import prepare_experts
 from ..mesh import Ranks, sum_over_ranks
 from ..models import Decoder, mean_cross_entropy, next_token_loss
 from ..spec import Optimizer, RunSpec
@@ -134,7 +135,7 @@ class TorchStrategy:
     def parameter_norm(self) -> float:
         return held_norm(self.parameters)
 
-# %% ../../nbs/21_strategies_base.ipynb #7af8cd08
+# %% ../../nbs/21_strategies_base.ipynb #a560c27a
 def _local(tensors: Iterable[Tensor | None]) -> list[Tensor]:
     "What of these this rank holds: of a sharded one its shard, of None nothing."
     return [t.to_local() if hasattr(t, "to_local") else t for t in tensors if t is not None]
@@ -166,6 +167,7 @@ def prepare_model(model: Decoder, spec: RunSpec, ranks: Ranks) -> Decoder:
     model = model.to(ranks.device)
     for block in model.blocks.values():
         block.recompute = spec.recompute == "full"
+    prepare_experts(model, scale=1 / spec.batch.accum, compiled=spec.compile)
     if spec.compile:
         for block in model.blocks.values():  # one block at a time compiles once for all of them
             block.compile()

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['chunks_of', 'places_of', 'gathered_attention', 'split_sequence']
 
-# %% ../../nbs/26c_strategies_context.ipynb #2265f50d
+# %% ../../nbs/26c_strategies_context.ipynb #12f1cb9b
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributed._functional_collectives import all_gather_tensor_autograd
+from torch.distributed._functional_collectives import all_gather_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.attention.bias import causal_lower_right
 
@@ -28,7 +28,7 @@ def places_of(rank: int, cp: int, seq_len: int) -> Tensor:
     size = seq_len // (2 * cp)
     return torch.cat([torch.arange(c * size, (c + 1) * size) for c in chunks_of(rank, cp)])
 
-# %% ../../nbs/26c_strategies_context.ipynb #ef7922dc
+# %% ../../nbs/26c_strategies_context.ipynb #a53ebc23
 def gathered_attention(mesh: DeviceMesh) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     "`models.causal_attention` for a rank that has two chunks of the sequence, over the ranks of `mesh`."
     rank, cp = mesh.get_local_rank(), mesh.size()
@@ -37,7 +37,7 @@ def gathered_attention(mesh: DeviceMesh) -> Callable[[Tensor, Tensor, Tensor], T
 
     def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         size = q.shape[2] // 2
-        arrived = all_gather_tensor_autograd(torch.cat((k, v), dim=1), 2, mesh).split(size, dim=2)
+        arrived = all_gather_single_autograd(torch.cat((k, v), dim=1), 2, mesh).split(size, dim=2)
         keys, values = torch.cat([arrived[i] for i in order], dim=2).chunk(2, dim=1)
         mixed = []
         for chunk, queries in zip(chunks_of(rank, cp), q.split(size, dim=2), strict=True):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['wrap_data', 'arrange', 'Mixed', 'Pipelined', 'build']
 
-# %% ../../nbs/26e_strategies_mixed.ipynb #6d44aecf
+# %% ../../nbs/26e_strategies_mixed.ipynb #da936d11
 import contextlib
 from collections.abc import Sequence
 from typing import Any
@@ -24,17 +24,18 @@ from ..models import Decoder, mean_cross_entropy
 from ..spec import RunSpec
 from .base import TorchStrategy, loss_for, prepare_model
 from .context import split_sequence
-from .fsdp import precision_policy
+from .fsdp import placement_over, precision_policy
 from .pipeline import make_schedule, stage_layers, stages_of, take_stage
 from .tensor import copies_of, settle, split_tensors
 
-# %% ../../nbs/26e_strategies_mixed.ipynb #57c15901
+# %% ../../nbs/26e_strategies_mixed.ipynb #a5eedea5
 def wrap_data(model: Decoder, spec: RunSpec, mesh: DeviceMesh) -> Decoder:
     "The model (or a stage) replicated or sharded over the ranks that hold other data, in place."
-    policy = {"mp_policy": precision_policy(spec.precision)}
+    policy: dict[str, Any] = {"mp_policy": precision_policy(spec.precision)}
     if spec.strategy.name in ("fsdp", "hsdp"):
         shard = along(mesh, "shard", "cp")
         group = mesh["replicate", shard.mesh_dim_names[0]] if spec.strategy.dp_replicate > 1 else shard
+        policy["shard_placement_fn"] = placement_over(shard.size())
         for block in model.blocks.values():
             fully_shard(block, mesh=group, reshard_after_forward=spec.strategy.reshard_after_forward, **policy)
         return fully_shard(model, mesh=group, **policy)

@@ -1,0 +1,114 @@
+"""The logits of converted models are those of transformers, both ways; tiny random weights, on the processor."""
+
+import json
+
+import pytest
+import torch
+
+from llmbench.convert import from_hf, load_weights, read_shape, save_weights, to_hf
+from llmbench.core import RequestError
+from llmbench.models import build_model
+from llmbench.presets import preset
+
+pytestmark = pytest.mark.slow
+
+SIZES = {
+    "vocab_size": 131, "hidden_size": 64, "intermediate_size": 112, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128,
+}  # fmt: skip
+STRETCHED = {
+    "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+CASES = {
+    "llama": ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}, "rms_norm_eps": 1e-5}),
+    "llama3.1": ("Llama", {"rope_parameters": STRETCHED}),
+    "llama-tied": ("Llama", {"tie_word_embeddings": True}),
+    "llama-all-heads": ("Llama", {"num_key_value_heads": 4}),
+    "qwen2.5": ("Qwen2", {"rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0}}),
+    "qwen2.5-tied": ("Qwen2", {"tie_word_embeddings": True}),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "mistral-window": ("Mistral", {"sliding_window": 48}),
+}
+
+
+@pytest.fixture(scope="module")
+def hf():
+    """transformers, imported by those tests only that run: it takes seconds."""
+    pytest.importorskip("safetensors", reason="needs safetensors (pip install 'llmbench[convert]')")
+    return pytest.importorskip("transformers", reason="needs transformers (pip install 'llmbench[bench]')")
+
+
+TOKENS = torch.randint(0, 131, (2, 96), generator=torch.Generator().manual_seed(5))
+
+
+def _theirs(hf, name):
+    """A random model of transformers, in which nothing is left at one or zero."""
+    family, fields = CASES[name]
+    config = getattr(hf, f"{family}Config")(**SIZES | fields)
+    torch.manual_seed(1)
+    model = getattr(hf, f"{family}ForCausalLM")._from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.1)
+    return model
+
+
+def _logits(model, tokens=TOKENS):
+    with torch.no_grad():
+        out = model(tokens)
+    return out if isinstance(out, torch.Tensor) else out.logits
+
+
+def _ours(folder):
+    return load_weights(build_model(read_shape(folder), seed=0), folder)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_those_of_transformers(hf, name, tmp_path):
+    theirs = _theirs(hf, name)
+    theirs.save_pretrained(tmp_path / "hf", max_shard_size="100KB")
+    shape = from_hf(tmp_path / "hf", tmp_path / "ours", name="x")
+    tokens = TOKENS[:, : shape.max_seq_len]
+    assert _logits(theirs, tokens).std() > 0.5, "the logits say something"
+    assert (_logits(_ours(tmp_path / "ours"), tokens) - _logits(theirs, tokens)).abs().max() <= 1e-4
+    to_hf(tmp_path / "ours", tmp_path / "back", model_type="mistral" if "mistral" in name else None, part_bytes=100_000)
+    loaded, told = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert type(loaded) is type(theirs) and not any(told.values()), told
+    assert (_logits(loaded.eval(), tokens) - _logits(theirs, tokens)).abs().max() <= 1e-4
+
+
+def test_a_window_is_the_longest_sequence(hf, tmp_path):
+    """Up to the window a token sees all before it; one further, the two models part."""
+    theirs = _theirs(hf, "mistral-window")
+    theirs.save_pretrained(tmp_path / "hf")
+    assert from_hf(tmp_path / "hf", tmp_path / "ours").max_seq_len == 48
+    difference = (_logits(_ours(tmp_path / "ours"), TOKENS[:, :49]) - _logits(theirs, TOKENS[:, :49])).abs().amax(dim=(0, 2))
+    assert difference[:48].max() <= 1e-4 and difference[48] > 1e-3
+
+
+@pytest.mark.parametrize("name", ["llama-tiny", "qwen-tiny"])
+def test_presets_are_read_by_transformers(hf, name, tmp_path):
+    model = build_model(preset(name), seed=7)
+    save_weights(model, tmp_path / "ours")
+    to_hf(tmp_path / "ours", tmp_path / "hf")
+    loaded, told = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    assert not any(told.values()), told
+    assert (_logits(loaded.eval()) - _logits(model)).abs().max() <= 1e-4
+
+
+def test_a_stretched_rotation_is_refused_or_exact(hf, tmp_path):
+    """Llama 3.1's own is taken over, as transformers 4 and 5 write it; another one gives other logits and is refused."""
+    theirs = _theirs(hf, "llama3.1")
+    theirs.save_pretrained(tmp_path / "hf")
+    new = json.loads((tmp_path / "hf/config.json").read_text())
+    old = {k: v for k, v in new.items() if k != "rope_parameters"} | {"rope_theta": 500_000.0, "rope_scaling": new["rope_parameters"]}
+    (tmp_path / "hf/config.json").write_text(json.dumps(old))
+    assert from_hf(tmp_path / "hf", tmp_path / "old").rope_scaling.factor == 8.0
+    ours = _ours(tmp_path / "old")
+    assert (_logits(ours) - _logits(theirs)).abs().max() <= 1e-4
+    plain = load_weights(build_model(ours.shape.model_copy(update={"rope_scaling": None}), seed=0), tmp_path / "old")
+    assert (_logits(plain) - _logits(theirs)).abs().max() > 1e-2, "the test would not notice"
+    (tmp_path / "hf/config.json").write_text(json.dumps(old | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}))
+    with pytest.raises(RequestError, match="dynamic"):
+        from_hf(tmp_path / "hf", tmp_path / "ours")
