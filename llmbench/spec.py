@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Positive', 'Dtype', 'PRECISIONS', 'STRATEGIES', 'HARDWARE', 'LAUNCHERS', 'Strategy', 'Batch', 'Precision',
-           'Optimizer', 'Data', 'Timeouts', 'Profile', 'precision_name', 'RunSpec', 'spec_hash', 'run_id',
+           'Optimizer', 'Data', 'Timeouts', 'Profile', 'Checkpoint', 'precision_name', 'RunSpec', 'spec_hash', 'run_id',
            'spec_record', 'describe_layout']
 
 # %% ../nbs/03_spec.ipynb #5e4c87e2
@@ -101,7 +101,7 @@ class Timeouts(_Part):
     run_s: Positive = 3600
     collective_s: Positive = 120
 
-# %% ../nbs/03_spec.ipynb #5e064a87
+# %% ../nbs/03_spec.ipynb #eadab166
 class Profile(_Part):
     """A profiler over `steps` extra steps on some `ranks`: torch's own, or Nsight Systems around the process.
 
@@ -119,6 +119,13 @@ class Profile(_Part):
     stats: bool = True
     export: Literal["sqlite", "json"] | None = None
 
+
+class Checkpoint(_Part):
+    "Keep what a training needs to go on, after every `every` steps and outside their time; the newest `keep` stay."
+
+    every: Positive
+    keep: Positive = 2
+
 # %% ../nbs/03_spec.ipynb #11787aec
 PRECISIONS = {"fp32": Precision(), "bf16": Precision(compute="bfloat16")}
 
@@ -128,7 +135,7 @@ def precision_name(precision: Precision) -> str:
     named = {p: n for n, p in PRECISIONS.items()}
     return named.get(precision, f"{precision.param}/{precision.compute}/{precision.reduce}")
 
-# %% ../nbs/03_spec.ipynb #fbb8d73c
+# %% ../nbs/03_spec.ipynb #d17c2179
 STRATEGIES = {
     "single": "one process, no collectives: the reference",
     "ddp": "replicas, gradients all-reduced in buckets",
@@ -171,9 +178,10 @@ class RunSpec(_Part):
     timeouts: Timeouts = Timeouts()
     collective_steps: int = Field(2, ge=0)  # profiled after the timed steps, for who sends what to whom
     profile: Profile | None = None
+    checkpoint: Checkpoint | None = None
 
-# %% ../nbs/03_spec.ipynb #8c377a28
-_OBSERVES = {"timeouts", "collective_steps", "profile"}
+# %% ../nbs/03_spec.ipynb #008e235c
+_OBSERVES = {"timeouts", "collective_steps", "profile", "checkpoint"}
 _NOT_HASHED = {"study", "name", "launcher", "hardware"} | _OBSERVES
 _ADDED_LATER = {
     "strategy": ("dp_replicate", "schedule", "stages_per_rank", "layers_per_stage", "compression", "bucket_mib"),
