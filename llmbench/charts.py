@@ -22,7 +22,7 @@ import vl_convert
 
 from .core import LlmbenchError, significant
 
-# %% ../nbs/55_charts.ipynb #e264c745
+# %% ../nbs/55_charts.ipynb #4c31ad30
 STRATEGY_COLOURS = {
     "single": "#7a828c",
     "ddp": "#0f7fc4",
@@ -33,8 +33,8 @@ STRATEGY_COLOURS = {
     "hsdp": "#4f7fe8",
     "tp": "#3fa7d6",
     "pp": "#8f6fc9",
-    "cp": "#6b50ea",
-    "ep": "#b84848",
+    "cp": "#7458e8",
+    "ep": "#c05050",
     "mixed": "#a3762c",
 }
 _SPARE = ("#b0476f", "#5b8a3c", "#6b78c9", "#9c6b4a", "#2f8f9d", "#a65fb0", "#8a8a2b", "#c0574f")

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['Row', 'GPUS', 'model_rows', 'divisor_rows', 'layout_name', 'twin_rows', 'held_parameters', 'sent_a_step',
-           'layout_rows', 'worth_a_look', 'layout_chart', 'layouts_part', 'named_rows', 'ran_part', 'write_layouts']
+           'layout_rows', 'worth_a_look', 'layout_chart', 'layouts_part', 'named_rows', 'named_part', 'ran_part',
+           'write_layouts']
 
-# %% ../nbs/62f_layoutpage.ipynb #cd8b9db8
+# %% ../nbs/62f_layoutpage.ipynb #5b2528e8
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
@@ -19,7 +20,7 @@ from .core import significant, write_text_atomic
 from .layout_rules import Layout, kv_copies, valid_tp
 from .layouts import valid_layouts
 from .named import GOALS, HARDWARE, MODELS, named_request
-from .pages import Column, badge, csv_text, figure_md, md_text, number_column, source_links, table_md, text_column
+from .pages import Column, badge, figure_md, md_text, number_column, source_links, table_md, text_column
 from .presets import PRESETS, ModelShape
 from .spec import PRECISIONS, Strategy
 from .split_traffic import part_of, split_collectives
@@ -161,23 +162,32 @@ def worth_a_look(rows: Sequence[Row]) -> list[Row]:
     beaten = [any(other != own and all(a <= b for a, b in zip(other, own, strict=True)) for other in costs) for own in costs]
     return [r for r, lost in zip(plain, beaten, strict=True) if not lost or r["layout"] == "fsdp"]
 
-# %% ../nbs/62f_layoutpage.ipynb #5aa57568
+# %% ../nbs/62f_layoutpage.ipynb #d88b159f
+_TWOS, _THREES = [2.0**k for k in range(-3, 12)], [m * 10.0**k for k in range(-3, 6) for m in (1, 3)]
+
+
+def _ticks(values: Sequence[float], rows: Sequence[Row], key: str) -> list[float]:
+    "Those values that lie in the range of a column, with a little room."
+    low, high = min(r[key] for r in rows) / 1.15, max(r[key] for r in rows) * 1.15
+    return [v for v in values if low <= v <= high]
+
+
 def layout_chart(rows: Any, *, model: str) -> alt.Chart:
     "Weights a rank holds against bytes it sends in a step, both in GB on logarithmic axes, a mark a layout (layout, strategy, weights_gb, sent_gb)."
     rows = chart_rows(rows)
     names = strategy_order(r["strategy"] for r in rows)
     keys = alt.Legend(title=None)
-    axes = [alt.Axis(format="~g", tickCount=6, grid=grid) for grid in (False, True)]
-    x = alt.X("sent_gb:Q", title="Sent by a rank in a step (GB)", scale=alt.Scale(type="log", nice=False, padding=20), axis=axes[0])
-    y = alt.Y("weights_gb:Q", title="Weights on a rank (GB)", scale=alt.Scale(type="log", nice=False, padding=20), axis=axes[1])
+    held, sent = _ticks(_TWOS, rows, "weights_gb"), _ticks(_THREES, rows, "sent_gb")
+    x = alt.X("sent_gb:Q", title="Sent by a rank in a step (GB)", scale=alt.Scale(type="log", nice=False, padding=20), axis=alt.Axis(format=",~g", values=sent, grid=False))
+    y = alt.Y("weights_gb:Q", title="Weights on a rank (GB)", scale=alt.Scale(type="log", nice=False, padding=20), axis=alt.Axis(format=",~g", values=held))
     tips = ["layout:N", alt.Tooltip("weights_gb:Q", format=".3~g", title="weights (GB)"), alt.Tooltip("sent_gb:Q", format=",.3~g", title="sent (GB)")]
     told = "; ".join(f"{r['layout']} holds {significant(r['weights_gb'])}, sends {significant(r['sent_gb'])}" for r in rows)
-    base = alt.Chart(alt.Data(values=rows)).mark_point(size=90, strokeWidth=2.5, filled=False)
+    base = alt.Chart(alt.Data(values=rows)).mark_point(size=90, strokeWidth=2.5, filled=False, opacity=1)
     shape = alt.Shape("strategy:N", scale=alt.Scale(domain=names), legend=keys)
     said = f"Layouts of {model} on {GPUS} GPUs, in GB: {told}."
     return base.encode(x=x, y=y, color=colour_of(rows, legend=keys), shape=shape, tooltip=tips).properties(height=280, description=said)
 
-# %% ../nbs/62f_layoutpage.ipynb #7512fbe1
+# %% ../nbs/62f_layoutpage.ipynb #cb1a3b5d
 def _layout_columns(rows: Sequence[Row]) -> list[Column]:
     return [
         text_column("Layout", "layout"), *(_count(d, d) for d in ("tp", "pp", "dp", "ep") if any(r[d] > 1 for r in rows)),
@@ -194,7 +204,7 @@ def layouts_part(bench: Workbench, model: str) -> str:
     said = f"Of {len(rows)} layouts **{md_text(least['layout'])}** sends least, {significant(least['sent_gb'])} GB a step; "
     said += f"**{md_text(lightest['layout'])}** holds least, {significant(lightest['weights_gb'])} GB, and sends {significant(lightest['sent_gb'])} GB.\n"
     chart = chart_html(name, layout_chart(rows, model=model))
-    which = "all of them" if len(shown) == len(rows) else "those without cp that no other one beats in all three columns, and fsdp; all are in the CSV"
+    which = "all of them" if len(shown) == len(rows) else "those without cp that no other one beats in all three columns, and fsdp"
     return "\n".join([
         said,
         figure_md(name, chart, caption=f"Every layout of {md_text(model)} on {GPUS} GPUs: weights that the fullest rank holds (bf16), and what the busiest one sends "
@@ -202,7 +212,7 @@ def layouts_part(bench: Workbench, model: str) -> str:
         table_md(shown, _layout_columns(rows), label=name, caption=f"Layouts of {md_text(model)} on {GPUS} GPUs, least sent first: {which}. [{links}]{{.sources}}"),
     ])  # fmt: skip
 
-# %% ../nbs/62f_layoutpage.ipynb #c2263d70
+# %% ../nbs/62f_layoutpage.ipynb #f2841deb
 def _asked(goal: str, model: str, hardware: str) -> str:
     strategy = {k: v for k, v in named_request(goal, model, hardware)["strategy"].items() if k != "reshard_after_forward"}
     return layout_name(Layout(**strategy))
@@ -213,21 +223,24 @@ def named_rows() -> list[dict[str, Any]]:
     rows = []
     for goal, said in GOALS.items():
         for model in MODELS.values():
-            row = {"strategy": goal, "for": said, "model": model}
-            rows.append(row | {h: _asked(goal, model, h) for h in HARDWARE} | {f"{h}_file": f"params/{h}/{model}-{goal}.yaml" for h in HARDWARE})
+            row = {"strategy": goal, "model": model} | {h: _asked(goal, model, h) for h in HARDWARE}
+            rows.append(row | {"file": f"{model}-{goal}.yaml", "for": said})
     return rows
-
-
-def _file(hardware: str) -> Column:
-    return Column(f"File ({hardware})", lambda row: f"`{row[f'{hardware}_file']}`")
 
 
 _NAMED_COLUMNS = [
     text_column("Strategy", "strategy"), text_column("Model", "model"), text_column("On NVIDIA (h100)", "h100"), text_column("On AMD (mi300x)", "mi300x"),
-    text_column("For", "for"), _file("h100"), _file("mi300x"),
+    Column("File", lambda row: f"`{row['file']}`"),
 ]  # fmt: skip
 
-# %% ../nbs/62f_layoutpage.ipynb #79157137
+
+def named_part(bench: Workbench) -> str:
+    "What each of the five named strategies is for, and the table of their layouts."
+    goals = "\n".join(f"- **{md_text(goal)}**: {said}" for goal, said in GOALS.items())
+    folders = " and ".join(f"`params/{h}`" for h in HARDWARE)
+    return f"{goals}\n\n" + _table(bench, "named", named_rows(), _NAMED_COLUMNS, f"The five named strategies on {GPUS} GPUs; their files are in {folders}.")
+
+# %% ../nbs/62f_layoutpage.ipynb #b6ec8528
 def _ended(row: Row) -> str:
     lost = row["runs"] - row["ok"]
     parts = [badge(f"{row['ok']} ok", "yes")] if row["ok"] else []
@@ -244,14 +257,14 @@ def ran_part(bench: Workbench) -> str:
     "The table of what was run: model, split, ranks, number of runs, status, links to at most five of them."
     rows = bench.rows("run_layouts", "models")
     columns = [
-        text_column("Model", "model"), Column("Split", lambda r: md_text(split_name(r))), _count("Ranks", "world_size"), _count("dp", "dp"), _count("tp", "tp"), _count("pp", "pp"),
+        text_column("Model", "model"), Column("Split", lambda r: md_text(split_name(r).replace(" ", "\u00a0"))), _count("Ranks", "world_size"), _count("dp", "dp"), _count("tp", "tp"), _count("pp", "pp"),
         _count("cp", "cp"), _count("ep", "ep"), _count("Runs", "runs"), Column("Ended", _ended), Column("Newest", _newest),
     ]  # fmt: skip
     models = len({r["model"] for r in rows})
     said = f"{len(rows)} splits of {models} model{'s' * (models != 1)} were run.\n"
     return said + "\n" + table_md(rows, columns, label="models-run", caption=f"What was run, by model and ranks. [{source_links('run_layouts', study='models')}]{{.sources}}")
 
-# %% ../nbs/62f_layoutpage.ipynb #b5837df3
+# %% ../nbs/62f_layoutpage.ipynb #c50c55f5
 _LAID_OUT = {"llama3.1-8b": "Llama 3.1 8B", "qwen2.5-7b": "Qwen 2.5 7B", "mixtral-8x7b": "Mixtral 8x7B"}
 
 
@@ -277,7 +290,7 @@ def write_layouts(bench: Workbench) -> None:
             "and ep for mixtures, with plain replicas over dp."
         ) + "\n" + _table(bench, "twins", twin_rows(), twins, "Layouts of the tiny twins, which run on two CPU cores."),
         "Layouts of eight GPUs {#layouts}": _laid_out(bench),
-        "Named strategies {#named}": _table(bench, "named", named_rows(), _NAMED_COLUMNS, f"The five named strategies on {GPUS} GPUs."),
+        "Named strategies {#named}": named_part(bench),
         "What was run {#run}": ran_part(bench),
     }  # fmt: skip
     write_text_atomic(bench.folder / "_generated" / "models.md", "\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items()) + "\n")
