@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Build', 'StepBatch', 'next_batch', 'StepResult', 'Trainer', 'Diverged', 'run_steps', 'join_for', 'trial']
 
-# %% ../nbs/23_loop.ipynb #7131f78e
+# %% ../nbs/23_loop.ipynb #02d6c86f
 import gc
 import math
 import time
@@ -22,7 +22,8 @@ from .energy import EnergyMeter
 from .measure import CpuMemory, DeviceMemory, fetch, make_clock, synchronize, to_device
 from .models import Decoder, build_model
 from .spec import RunSpec
-from .strategies.base import DTYPES, Strategy, TorchStrategy, learning_rate, prepare_model
+from .precision import DTYPES
+from .strategies.base import Strategy, TorchStrategy, learning_rate, prepare_model
 
 # %% ../nbs/23_loop.ipynb #7b97afed
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def next_batch(step: int, spec: RunSpec, source: TokenSource, place: mesh.Place,
     tokens = sum(a.shape[0] * (a.shape[1] - 1) for a in arrays) // spec.strategy.cp
     return StepBatch(tensors, seen if place.cp == 0 else [], tokens, time_s)
 
-# %% ../nbs/23_loop.ipynb #af5604f2
+# %% ../nbs/23_loop.ipynb #6b439938
 @dataclass
 class StepResult:
     "A step that was queued: its clock mark and the tensors that will hold its figures."
@@ -54,7 +55,8 @@ class StepResult:
     step: int
     batch: StepBatch
     mark: Any
-    figures: Callable[[], list[float]]  # mean loss of each micro batch, then the gradient norm
+    figures: Callable[[], list[float]]  # mean loss of each micro batch, then the gradient norm and the loss scale
+    scaled: bool  # whether there is one
     lr: float
     allocated_bytes: int
     bookkeeping_s: float | None  # between the step before and this one, on the host
@@ -78,13 +80,15 @@ class Trainer:
         lr = learning_rate(step, self.spec.optimizer)
         own_s = self._own_time_s(batch)
         mark = self.clock.begin()
+        scale = getattr(self.strategy, "loss_scale", None)
         losses = self.strategy.forward_backward(batch.micro_batches)
         if step == 0:
             self.gradient_bytes = self.strategy.gradient_bytes()
         norm = self.strategy.optimizer_step(lr)
         self.clock.end(mark)
         self._left_at, self._waited_s = time.perf_counter(), 0.0
-        return StepResult(step, batch, mark, fetch([*losses, norm]), lr, self.memory.allocated_bytes(), own_s)
+        figures = fetch([*losses, norm] if scale is None else [*losses, norm, scale])
+        return StepResult(step, batch, mark, figures, scale is not None, lr, self.memory.allocated_bytes(), own_s)
 
     def _own_time_s(self, batch: StepBatch) -> float | None:
         "Host seconds since the last step that were neither the batch's nor a wait for the device."
@@ -95,15 +99,18 @@ class Trainer:
     def facts(self, done: StepResult) -> dict[str, Any]:
         "The figures of a step as one record row; waits until the device has passed it."
         asked = time.perf_counter()
-        time_s, (*losses, norm) = self.clock.seconds(done.mark), done.figures()
+        time_s, figures = self.clock.seconds(done.mark), done.figures()
+        scale = figures.pop() if done.scaled else None
+        *losses, norm = figures
         self._waited_s += time.perf_counter() - asked
         return {
             "step": done.step, "time_s": time_s, "data_time_s": done.batch.time_s, "bookkeeping_s": done.bookkeeping_s,
             "tokens": done.batch.tokens, "loss": sum(losses) / len(losses) if losses else None, "grad_norm": norm, "lr": done.lr,
             "allocated_bytes": done.allocated_bytes, "sequences": done.batch.sequences, "counts": self.counts,
+            **({} if scale is None else {"loss_scale": scale, "skipped": not math.isfinite(norm)}),
         }  # fmt: skip
 
-# %% ../nbs/23_loop.ipynb #34ea6fea
+# %% ../nbs/23_loop.ipynb #d02c692d
 class Diverged(Exception):
     "The loss or the gradient norm stopped being a number."
 
@@ -119,7 +126,8 @@ def run_steps(trainer: Trainer, on_step: Callable[[dict[str, Any]], None], meter
     def read_oldest() -> None:
         facts = trainer.facts(waiting.pop(0))
         on_step(facts)
-        if not math.isfinite(facts["grad_norm"]):
+        skipped = facts.get("skipped", False) and facts["loss_scale"] > 1.0
+        if not math.isfinite(facts["grad_norm"]) and not skipped:
             raise Diverged(f"step {facts['step']}: gradient norm {facts['grad_norm']}, loss {facts['loss']}")
 
     mesh.barrier()

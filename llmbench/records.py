@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PARTIAL', 'RESULT_START', 'RESULT_END', 'utc_now', 'rank_file', 'RankLog', 'read_rank', 'read_ranks', 'step_columns',
-           'data_fingerprint', 'repeated_sequences', 'verdict', 'assemble', 'empty_run', 'write_run', 'read_run',
-           'result_files', 'marked_result']
+           'skipped_steps', 'data_fingerprint', 'repeated_sequences', 'verdict', 'assemble', 'empty_run', 'write_run',
+           'read_run', 'result_files', 'marked_result']
 
 # %% ../nbs/04_records.ipynb #537717fa
 import hashlib
@@ -67,7 +67,7 @@ def read_ranks(folder: Path | str) -> list[list[dict[str, Any]]]:
     "The rows of all ranks found in a run's folder, by rank; ranks that never started are not in it."
     return [rows for f in sorted(Path(folder).glob("rank-*.jsonl")) if (rows := read_rank(f))]
 
-# %% ../nbs/04_records.ipynb #633ea759
+# %% ../nbs/04_records.ipynb #9a0854bf
 def _by_step(rank_rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     return {row["step"]: row for row in rank_rows if row["kind"] == "step"}
 
@@ -92,7 +92,19 @@ def step_columns(ranks: list[list[dict[str, Any]]], world_size: int) -> dict[str
         columns["loss"].append(_weighted_loss(rows) if whole else None)
         columns["grad_norm"].append(rows[0].get("grad_norm"))
         columns["lr"].append(rows[0].get("lr"))
-    return columns
+    return columns | _scales(tables[0] if tables else {}, columns["step"])
+
+
+def _scales(rows: dict[int, dict[str, Any]], steps: list[int]) -> dict[str, list]:
+    "The column of loss scales, the same on all ranks; none where no loss was scaled."
+    scales = [rows.get(step, {}).get("loss_scale") for step in steps]
+    return {"loss_scale": scales} if any(scales) else {}
+
+
+def skipped_steps(rows: Iterable[dict[str, Any]]) -> int | None:
+    "How many updates were left out, by the rows of one rank; None where no loss was scaled."
+    told = [r["skipped"] for r in rows if "skipped" in r]
+    return sum(told) if told else None
 
 # %% ../nbs/04_records.ipynb #67abead7
 def _sequences(ranks: list[list[dict[str, Any]]]) -> list[tuple[int, str]]:
@@ -189,7 +201,7 @@ def _energy(ranks: list[list[dict[str, Any]]]) -> float | None:
     counted = [t["energy_j"] for t in told if t.get("counts", True) and t]
     return sum(counted) if counted and None not in counted and all(told) else None
 
-# %% ../nbs/04_records.ipynb #cd1f007b
+# %% ../nbs/04_records.ipynb #f78bf4fc
 def assemble(
     ranks: list[list[dict[str, Any]]], *, status: Status | None = None, reason: str | None = None
 ) -> RunFile:
@@ -218,7 +230,7 @@ def assemble(
             "spec": spec, "env": _merged_env(ranks), "steps": step_columns(ranks, world_size),
             "ranks": [_rank_record(rows) for rows in ranks],
             "transfer": _fields(first, "transfer"), "measurement": _fields(first, "measurement"),
-            "energy_j": _energy(ranks), **_window(ranks),
+            "skipped_steps": skipped_steps(first), "energy_j": _energy(ranks), **_window(ranks),
             "events": [{"kind": e.pop("name"), **e} for e in events],
         }
     )  # fmt: skip

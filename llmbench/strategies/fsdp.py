@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['precision_policy', 'FSDP', 'build']
 
-# %% ../../nbs/26_strategies_fsdp.ipynb #81d41048
+# %% ../../nbs/26_strategies_fsdp.ipynb #5d20de33
 import contextlib
 
 from torch.distributed.device_mesh import init_device_mesh
@@ -13,8 +13,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from ..mesh import Ranks
 from ..models import Decoder
+from ..precision import DTYPES
 from ..spec import Precision, RunSpec
-from .base import DTYPES, TorchStrategy, prepare_model
+from .base import TorchStrategy, prepare_model
 
 # %% ../../nbs/26_strategies_fsdp.ipynb #37162eec
 def precision_policy(precision: Precision) -> MixedPrecisionPolicy:
