@@ -1544,6 +1544,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'llmbench.training._gradient_problem': ('training.html#_gradient_problem', 'llmbench/training.py'),
                                    'llmbench.training._loss_problem': ('training.html#_loss_problem', 'llmbench/training.py'),
                                    'llmbench.training._standstill': ('training.html#_standstill', 'llmbench/training.py'),
+                                   'llmbench.training._updated': ('training.html#_updated', 'llmbench/training.py'),
                                    'llmbench.training.training_is_real': ('training.html#training_is_real', 'llmbench/training.py')},
             'llmbench.turns': { 'llmbench.turns.Turns': ('turns.html#turns', 'llmbench/turns.py'),
                                 'llmbench.turns.Turns.__init__': ('turns.html#turns.__init__', 'llmbench/turns.py'),

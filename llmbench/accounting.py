@@ -141,7 +141,7 @@ def hardware_flops_per_token(shape: ModelShape, seq_len: int, recompute: str = "
     "FLOPs a token that are executed: the model's, and with recompute=full the blocks' second forward; ValueError otherwise."
     return int(flop_table(shape, seq_len, recompute, causal=causal, early_stop=early_stop)[-1]["total"])
 
-# %% ../nbs/10_accounting.ipynb #5482877f
+# %% ../nbs/10_accounting.ipynb #8474fbfd
 _SHARDED = {"fsdp": "pgo", "zero1": "go", "zero2": "go", "zero3": "pgo"}
 
 
@@ -153,9 +153,9 @@ def model_state_bytes(shape: ModelShape, strategy: str, dp: int, compute: str = 
     """
     count, sharded = parameter_count(shape), _SHARDED.get(strategy, "")
     held = {part: ceil(count / dp) if part in sharded else count for part in "pgo"}
-    deepspeed, half = strategy.startswith("zero"), compute == "bfloat16"
+    deepspeed, half = strategy.startswith("zero"), compute != "float32"
     grads = 4 * held["g"]
-    if strategy == "zero1" and half:
+    if strategy == "zero1" and half and compute != "float16":
         grads = (4 + 2) * count
     return {
         "param_bytes": held["p"] * (2 if deepspeed and half else 4),

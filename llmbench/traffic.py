@@ -13,7 +13,7 @@ from typing import NamedTuple
 from .accounting import parameter_shapes
 from .presets import ModelShape, preset
 
-# %% ../nbs/10b_traffic.ipynb #6dff31d6
+# %% ../nbs/10b_traffic.ipynb #b20c209a
 class Collective(NamedTuple):
     "All calls of one kind in one optimizer step of one rank; bytes of the whole tensors, added up over the calls."
 
@@ -22,7 +22,7 @@ class Collective(NamedTuple):
     bytes: int
 
 
-_SIZE = {"float32": 4, "bfloat16": 2}
+_SIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}  # float8 is between activations in bfloat16
 
 
 def sent_bytes(collectives: Iterable[Collective], dp: int) -> int:
@@ -104,7 +104,7 @@ def _zero3(shape: ModelShape, dp: int, accum: int, compute: int, reduce: int) ->
         Collective("reduce_scatter", accum * len(buckets), accum * sum(padded) * reduce),
     ]
 
-# %% ../nbs/10b_traffic.ipynb #c332feb4
+# %% ../nbs/10b_traffic.ipynb #a8c15630
 def predicted_collectives(
     shape: ModelShape, strategy: str, dp: int, accum: int, compute: str = "float32", reduce: str = "float32"
 ) -> list[Collective]:
@@ -114,7 +114,7 @@ def predicted_collectives(
     nothing. Raises ValueError for a strategy or a dtype that is not known here.
     """
     if compute not in _SIZE or reduce not in _SIZE:
-        raise ValueError(f"compute = {compute!r}, reduce = {reduce!r}: float32 or bfloat16")
+        raise ValueError(f"compute = {compute!r}, reduce = {reduce!r}: {', '.join(_SIZE)}")
     c, r = _SIZE[compute], _SIZE[reduce]
     known = {
         "single": list, "ddp": lambda: _ddp(shape, r), "fsdp": lambda: _fsdp(shape, dp, accum, c, r),
