@@ -105,10 +105,10 @@ def per_core(row: Row) -> Said:
             return "certain", f"{rate:.3g} = {num(value)} {name} ÷ {num(cores)} cores; a core of one vendor is not a core of another"
     return "certain", f"a rate of {rate:.3g} per core; a core of one vendor is not a core of another"
 
-# %% ../nbs/58ad_origins.ipynb #505e4ecb
+# %% ../nbs/58ad_origins.ipynb #58c2ddb5
 def stated_size(name: str | None) -> tuple[float, float, int] | None:
-    "The size in a model's name: (as written, unit, decimals); '1.5B' is (1.5, 1e9, 1). None where there is none."
-    found = re.search(r"(?<![\d.])(\d+(?:\.(\d+))?)\s?([mMbB])(?![A-Za-z0-9])", name or "")
+    "The size in a model's name: (as written, unit, decimals); '1.5B' is (1.5, 1e9, 1). None where there is none, as in 8x7B, whose experts share the rest."
+    found = re.search(r"(?<![\d.xX])(\d+(?:\.(\d+))?)\s?([mMbB])(?![A-Za-z0-9])", name or "")
     return (float(found[1]), {"m": 1e6, "b": 1e9}[found[3].lower()], len(found[2] or "")) if found else None
 
 
