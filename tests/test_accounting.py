@@ -21,7 +21,7 @@ from llmbench.measure import CpuMemory
 from llmbench.memory_check import measured_memory
 from llmbench.models import build_model
 from llmbench.resolve import resolve_run
-from llmbench.strategies.base import DTYPES
+from llmbench.precision import DTYPES
 from llmbench.train import load_strategy
 
 found, ranks = [], None

@@ -65,7 +65,7 @@ from llmbench import mesh
 from llmbench.models import Decoder, build_model
 from llmbench.resolve import resolve_run
 from llmbench.strategies import mixed
-from llmbench.strategies.base import DTYPES
+from llmbench.precision import DTYPES
 from llmbench.strategies.pipeline import stage_layers, stages_of, take_stage
 from llmbench.strategies.tensor import split_tensors
 

@@ -35,7 +35,7 @@ from llmbench.resolve import resolve_run
 from llmbench.schema import SCHEMA, dump_run, json_schema, validate_run
 from llmbench.spec import spec_hash, spec_record
 from llmbench.store import open_store, query
-from llmbench.strategies.base import DTYPES
+from llmbench.precision import DTYPES
 from llmbench.train import load_strategy
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -20,7 +20,8 @@ from ..experts import Experts, MoE, reorder, sort_by_expert
 from ..mesh import Ranks
 from ..models import Decoder
 from ..spec import RunSpec
-from .base import DTYPES, TorchStrategy, prepare_model
+from ..precision import DTYPES
+from .base import TorchStrategy, prepare_model
 
 # %% ../../nbs/27c_strategies_experts.ipynb #d199a7d6
 class _Exchange(torch.autograd.Function):
