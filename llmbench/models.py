@@ -6,14 +6,16 @@
 __all__ = ['Linear', 'LayerNorm', 'RMSNorm', 'rotary_table', 'rotate', 'causal_attention', 'Attention', 'MLP', 'Block', 'Decoder',
            'initialise', 'build_model', 'mean_cross_entropy', 'next_token_loss']
 
-# %% ../nbs/11_models.ipynb #8bce15e8
+# %% ../nbs/11_models.ipynb #bb120c40
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from .presets import ModelShape
 
@@ -85,7 +87,7 @@ class Attention(nn.Module):
             q, k = rotate(q, *rotary), rotate(k, *rotary)
         return self.out(self.mix(q, k, v).transpose(1, 2).flatten(2))
 
-# %% ../nbs/11_models.ipynb #14ca549e
+# %% ../nbs/11_models.ipynb #fba98c00
 class MLP(nn.Module):
     "GELU with two matrices (gpt2) or SwiGLU with three (llama; Shazeer 2020, arXiv:2002.05202)."
 
@@ -101,18 +103,34 @@ class MLP(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
+_PRODUCTS = {
+    torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default, torch.ops.aten._scaled_mm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default, torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+}  # fmt: skip
+
+
+def _keep_products(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operator in _PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+_SELECTIVE = partial(create_selective_checkpoint_contexts, _keep_products)
+
+
 class Block(nn.Module):
     """Norm, attention, norm, MLP, each added to the stream; the unit that sharding strategies wrap.
 
     recompute: keep only the block's input for backward and run its forward once more there (Chen et al. 2016,
     arXiv:1604.06174). It happens inside the block, so that a wrapper has gathered the weights when it does.
+    keep_products: keep the results of matrix products and attention too, so that only what is cheap runs again
+    (Korthikanti et al. 2022, arXiv:2205.05198, keep the linear layers' and not the attention's).
     """
 
     def __init__(self, shape: ModelShape):
         super().__init__()
         self.attention_norm, self.attention = _norm(shape), Attention(shape)
         self.mlp_norm, self.mlp = _norm(shape), MLP(shape)
-        self.recompute = False
+        self.recompute = self.keep_products = False
 
     def _layers(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rotary)
@@ -120,7 +138,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
         if self.recompute and torch.is_grad_enabled():
-            return checkpoint(self._layers, x, rotary, use_reentrant=False)
+            how = {"context_fn": _SELECTIVE} if self.keep_products else {}
+            return checkpoint(self._layers, x, rotary, use_reentrant=False, **how)
         return self._layers(x, rotary)
 
 # %% ../nbs/11_models.ipynb #c70a0fed

@@ -133,7 +133,7 @@ def precision_name(precision: Precision) -> str:
     named = {(p.param, p.compute, p.reduce): n for n, p in PRECISIONS.items()}
     return named.get(dtypes, "/".join(dtypes))
 
-# %% ../nbs/03_spec.ipynb #fbb8d73c
+# %% ../nbs/03_spec.ipynb #2a889659
 STRATEGIES = {
     "single": "one process, no collectives: the reference",
     "ddp": "replicas, gradients all-reduced in buckets",
@@ -170,7 +170,7 @@ class RunSpec(_Part):
     data: Data = Data()
     attention: Literal["sdpa"] = "sdpa"
     compile: bool = False
-    recompute: Literal["none", "full"] = "none"
+    recompute: Literal["none", "selective", "full"] = "none"  # of a block in backward; selective: all but its products
     hardware: str = "cpu"
     launcher: str = "local"
     timeouts: Timeouts = Timeouts()

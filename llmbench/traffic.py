@@ -30,23 +30,25 @@ def sent_bytes(collectives: Iterable[Collective], dp: int) -> int:
     whole = sum(c.bytes * (2 if c.kind == "all_reduce" else 1) for c in collectives)
     return whole * (dp - 1) // dp
 
-# %% ../nbs/10b_traffic.ipynb #9fa1be5b
+# %% ../nbs/10b_traffic.ipynb #68e5bb06
 _FIRST_BUCKET, _BUCKET = 2**20, 25 * 2**20
 
 
-def ddp_buckets(shape: ModelShape) -> list[int]:
-    "Elements of each all-reduce of torch's DistributedDataParallel with default limits, in the order of their calls."
+def ddp_buckets(shape: ModelShape, bucket_mib: float = 25.0) -> list[int]:
+    "Elements of each all-reduce of torch's DistributedDataParallel, in the order of their calls."
+    limit = int(bucket_mib * 2**20)
+    first = _FIRST_BUCKET if limit == _BUCKET else limit
     buckets, filled = [], 0
     for size in map(prod, reversed(parameter_shapes(shape).values())):
         filled += size
-        if 4 * filled >= (_BUCKET if buckets else _FIRST_BUCKET):
+        if 4 * filled >= (limit if buckets else first):
             buckets.append(filled)
             filled = 0
     return [*buckets, filled] if filled else buckets
 
 
-def _ddp(shape: ModelShape, reduce: int) -> list[Collective]:
-    buckets = ddp_buckets(shape)
+def _ddp(shape: ModelShape, reduce: int, bucket_mib: float) -> list[Collective]:
+    buckets = ddp_buckets(shape, bucket_mib)
     return [Collective("all_reduce", len(buckets), sum(buckets) * reduce)]
 
 # %% ../nbs/10b_traffic.ipynb #5dd78cc5
@@ -104,20 +106,21 @@ def _zero3(shape: ModelShape, dp: int, accum: int, compute: int, reduce: int) ->
         Collective("reduce_scatter", accum * len(buckets), accum * sum(padded) * reduce),
     ]
 
-# %% ../nbs/10b_traffic.ipynb #a8c15630
+# %% ../nbs/10b_traffic.ipynb #7ca2e9fa
 def predicted_collectives(
-    shape: ModelShape, strategy: str, dp: int, accum: int, compute: str = "float32", reduce: str = "float32"
+    shape: ModelShape, strategy: str, dp: int, accum: int, compute: str = "float32", reduce: str = "float32",
+    bucket_mib: float = 25.0,
 ) -> list[Collective]:
     """The collectives of one optimizer step on one of `dp` ranks: kind, calls, bytes of the whole tensors.
 
-    accum: micro steps in the step; compute, reduce: dtypes by name. Without sums of a few bytes. One rank exchanges
+    accum: micro steps in the step; compute, reduce: dtypes by name; bucket_mib: of ddp. Without sums of a few bytes. One rank exchanges
     nothing. Raises ValueError for a strategy or a dtype that is not known here.
     """
     if compute not in _SIZE or reduce not in _SIZE:
         raise ValueError(f"compute = {compute!r}, reduce = {reduce!r}: {', '.join(_SIZE)}")
     c, r = _SIZE[compute], _SIZE[reduce]
     known = {
-        "single": list, "ddp": lambda: _ddp(shape, r), "fsdp": lambda: _fsdp(shape, dp, accum, c, r),
+        "single": list, "ddp": lambda: _ddp(shape, r, bucket_mib), "fsdp": lambda: _fsdp(shape, dp, accum, c, r),
         "zero1": lambda: _zero12(shape, dp, 1, c, r), "zero2": lambda: _zero12(shape, dp, accum, c, r),
         "zero3": lambda: _zero3(shape, dp, accum, c, r),
     }  # fmt: skip

@@ -145,7 +145,7 @@ class TorchStrategy:
     def parameter_norm(self) -> float:
         return held_norm(self.parameters)
 
-# %% ../../nbs/21_strategies_base.ipynb #46c9eb8e
+# %% ../../nbs/21_strategies_base.ipynb #c0c62476
 def _local(tensors: Iterable[Tensor | None]) -> list[Tensor]:
     "What of these this rank holds: of a sharded one its shard, of None nothing."
     return [t.to_local() if hasattr(t, "to_local") else t for t in tensors if t is not None]
@@ -176,7 +176,7 @@ def prepare_model(model: Decoder, spec: RunSpec, ranks: Ranks) -> Decoder:
     "The model on this rank's device, its products in float8, its blocks recomputed in backward and compiled where the request says so."
     model = with_precision(model.to(ranks.device), spec.precision, ranks.device)
     for block in model.blocks.values():
-        block.recompute = spec.recompute == "full"
+        block.recompute, block.keep_products = spec.recompute != "none", spec.recompute == "selective"
     if spec.compile:
         for block in model.blocks.values():  # one block at a time compiles once for all of them
             block.compile()
