@@ -133,8 +133,8 @@ def _recomputed(parts: dict[str, int], shape: ModelShape, early_stop: bool) -> d
 def flop_table(shape: ModelShape, seq_len: int, recompute: str = "none", *, causal: bool = True,
                early_stop: bool = True) -> list[dict[str, int | str]]:  # fmt: skip
     "FLOPs a token, one row a part and a last row that adds them up: forward, backward, recompute, total."
-    if recompute not in ("none", "full"):
-        raise ValueError(f"recompute = {recompute!r}: none or full")
+    if recompute not in ("none", "selective", "full"):
+        raise ValueError(f"recompute = {recompute!r}: none, selective or full")
     parts = flops_by_part(shape, seq_len, causal=causal)
     again = _recomputed(parts, shape, early_stop) if recompute == "full" else dict.fromkeys(parts, 0)
     rows = [{"part": p, "forward": f, "backward": 2 * f, "recompute": again[p], "total": 3 * f + again[p]} for p, f in parts.items()]
@@ -148,7 +148,7 @@ def model_flops_per_token(shape: ModelShape, seq_len: int, *, causal: bool = Tru
 
 def hardware_flops_per_token(shape: ModelShape, seq_len: int, recompute: str = "none", *, causal: bool = True,
                              early_stop: bool = True) -> int:  # fmt: skip
-    "FLOPs a token that are executed: the model's, and with recompute=full the blocks' second forward; ValueError otherwise."
+    "FLOPs a token that are executed: the model's, and with recompute=full the blocks' second forward; selective repeats no product."
     return int(flop_table(shape, seq_len, recompute, causal=causal, early_stop=early_stop)[-1]["total"])
 
 # %% ../nbs/10_accounting.ipynb #ab88d54f

@@ -9,11 +9,13 @@ __all__ = ['Linear', 'LayerNorm', 'RMSNorm', 'stretched', 'rotary_table', 'rotat
 # %% ../nbs/11_models.ipynb #47a42837
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from .experts import MoE
 from .presets import ModelShape, RopeScaling
@@ -111,18 +113,34 @@ class MLP(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
+_PRODUCTS = {
+    torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default, torch.ops.aten._scaled_mm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default, torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+}  # fmt: skip
+
+
+def _keep_products(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operator in _PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+_SELECTIVE = partial(create_selective_checkpoint_contexts, _keep_products)
+
+
 class Block(nn.Module):
     """Norm, attention, norm, MLP, each added to the stream; the unit that sharding strategies wrap.
 
     recompute: keep only the block's input for backward and run its forward once more there (Chen et al. 2016,
     arXiv:1604.06174). It happens inside the block, so that a wrapper has gathered the weights when it does.
+    keep_products: keep the results of matrix products and attention too, so that only what is cheap runs again
+    (Korthikanti et al. 2022, arXiv:2205.05198, keep the linear layers' and not the attention's).
     """
 
     def __init__(self, shape: ModelShape):
         super().__init__()
         self.attention_norm, self.attention = _norm(shape), Attention(shape)
         self.mlp_norm, self.mlp = _norm(shape), MoE(shape) if shape.n_experts > 1 else MLP(shape)
-        self.recompute = False
+        self.recompute = self.keep_products = False
 
     def _layers(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rotary)
@@ -130,7 +148,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
         if self.recompute and torch.is_grad_enabled():
-            return checkpoint(self._layers, x, rotary, use_reentrant=False)
+            how = {"context_fn": _SELECTIVE} if self.keep_products else {}
+            return checkpoint(self._layers, x, rotary, use_reentrant=False, **how)
         return self._layers(x, rotary)
 
 # %% ../nbs/11_models.ipynb #c70a0fed

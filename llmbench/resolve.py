@@ -72,7 +72,7 @@ def _resolve_strategy(value: Any, world_size: Any) -> Any:
         raise RequestError(unknown_name("strategy", given["name"], STRATEGIES))
     return fill_degrees(given, world_size)
 
-# %% ../nbs/03a_resolve.ipynb #28f5bea0
+# %% ../nbs/03a_resolve.ipynb #12d629f3
 def _check_split(full: dict[str, Any], batch: Any) -> None:
     "Degrees against model, world size and the batch as it was written; a wrong type is left to the typed check."
     given = full["model"]
@@ -95,6 +95,9 @@ def _check_settings(spec: RunSpec) -> None:
             raise RequestError(f"strategy {s.name}: {key} {getattr(s, key)} is a setting of ddp; leave it out, or write name: ddp")
     if s.compression == "bf16" and spec.precision.reduce == "bfloat16":
         raise RequestError("compression bf16 with precision.reduce bfloat16: gradients travel in bfloat16 already; leave compression out")
+    if s.compression == "powersgd" and (spec.precision.compute == "float16" or spec.precision.reduce == "bfloat16"):
+        given = "precision.compute float16" if spec.precision.compute == "float16" else "precision.reduce bfloat16"
+        raise RequestError(f"compression powersgd with {given}: what it keeps for the next step would be wrong there; write precision: bf16 or fp32")
 
 
 def _check_lengths(spec: RunSpec) -> None:

@@ -180,7 +180,7 @@ class RunSpec(_Part):
     data: Data = Data()
     attention: Literal["sdpa"] = "sdpa"
     compile: bool = False
-    recompute: Literal["none", "full"] = "none"
+    recompute: Literal["none", "selective", "full"] = "none"  # of a block in backward; selective: all but its products
     hardware: str = "cpu"
     launcher: str = "local"
     timeouts: Timeouts = Timeouts()

@@ -38,19 +38,21 @@ def sent_bytes(collectives: Iterable[Collective], dp: int) -> int:
 _FIRST_BUCKET, _BUCKET = 2**20, 25 * 2**20
 
 
-def ddp_buckets(shape: ModelShape, without: str | None = None) -> list[int]:
-    "Elements of each all-reduce of torch's DistributedDataParallel with default limits; parameters named like `without` left out."
+def ddp_buckets(shape: ModelShape, without: str | None = None, bucket_mib: float = 25.0) -> list[int]:
+    "Elements of each all-reduce of torch's DistributedDataParallel, in the order of their calls; parameters named like `without` left out."
+    limit = int(bucket_mib * 2**20)
+    first = _FIRST_BUCKET if limit == _BUCKET else limit
     buckets, filled = [], 0
     for size in (prod(s) for name, s in reversed(parameter_shapes(shape).items()) if not (without and without in name)):
         filled += size
-        if 4 * filled >= (_BUCKET if buckets else _FIRST_BUCKET):
+        if 4 * filled >= (limit if buckets else first):
             buckets.append(filled)
             filled = 0
     return [*buckets, filled] if filled else buckets
 
 
-def _ddp(shape: ModelShape, reduce: int) -> list[Collective]:
-    buckets = ddp_buckets(shape)
+def _ddp(shape: ModelShape, reduce: int, bucket_mib: float) -> list[Collective]:
+    buckets = ddp_buckets(shape, bucket_mib=bucket_mib)
     return [Collective("all_reduce", len(buckets), sum(buckets) * reduce)]
 
 # %% ../nbs/10b_traffic.ipynb #360a9fdb
@@ -125,12 +127,12 @@ def _ep(shape: ModelShape, dp: int, accum: int, compute: int, reduce: int, ep: i
 # %% ../nbs/10b_traffic.ipynb #08af7395
 def predicted_collectives(
     shape: ModelShape, strategy: str, dp: int, accum: int, compute: str = "float32", reduce: str = "float32", *,
-    ep: int = 1, tokens: int | None = None, recompute: str = "none",
+    ep: int = 1, tokens: int | None = None, recompute: str = "none", bucket_mib: float = 25.0,
 ) -> list[Collective]:
     """The collectives of one optimizer step on one of `dp` ranks: kind, calls, bytes of the whole tensors.
 
     accum: micro steps in the step; compute, reduce: dtypes by name; ep, tokens of a rank's micro step, recompute: what
-    strategy ep depends on too, whose all-to-all is a mean over ranks. Without sums of a few bytes. One rank exchanges
+    strategy ep depends on too, whose all-to-all is a mean over ranks; bucket_mib: of ddp. Without sums of a few bytes. One rank exchanges
     nothing. Raises ValueError for a strategy or a dtype that is not known here, and for ep without tokens.
     """
     if compute not in _SIZE or reduce not in _SIZE:
@@ -140,7 +142,7 @@ def predicted_collectives(
         raise ValueError("strategy = 'ep': tokens of a rank's micro step (micro × seq_len) decide what travels; give tokens=")
     rows = (tokens or 0) * shape.experts_per_token
     known = {
-        "single": list, "ddp": lambda: _ddp(shape, r), "fsdp": lambda: _fsdp(shape, dp, accum, c, r),
+        "single": list, "ddp": lambda: _ddp(shape, r, bucket_mib), "fsdp": lambda: _fsdp(shape, dp, accum, c, r),
         "zero1": lambda: _zero12(shape, dp, 1, c, r), "zero2": lambda: _zero12(shape, dp, accum, c, r),
         "zero3": lambda: _zero3(shape, dp, accum, c, r), "ep": lambda: _ep(shape, dp, accum, c, r, ep, rows, recompute == "full"),
     }  # fmt: skip

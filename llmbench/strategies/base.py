@@ -177,7 +177,7 @@ def prepare_model(model: Decoder, spec: RunSpec, ranks: Ranks) -> Decoder:
     "The model on this rank's device, its products in float8, its blocks recomputed in backward and compiled where the request says so."
     model = with_precision(model.to(ranks.device), spec.precision, ranks.device)
     for block in model.blocks.values():
-        block.recompute = spec.recompute == "full"
+        block.recompute, block.keep_products = spec.recompute != "none", spec.recompute == "selective"
     prepare_experts(model, scale=1 / spec.batch.accum, compiled=spec.compile)
     if spec.compile:
         for block in model.blocks.values():  # one block at a time compiles once for all of them
