@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['STRATEGY_COLOURS', 'NEUTRAL', 'MAX_ROWS', 'chart_theme', 'strategy_order', 'strategy_colours', 'chart_rows',
-           'run_label', 'labelled', 'colour_of', 'best_first', 'in_words', 'interval_bars', 'throughput_chart',
-           'chart_svg', 'chart_html', 'efficiency_chart']
+           'split_name', 'run_label', 'labelled', 'colour_of', 'best_first', 'in_words', 'interval_bars',
+           'throughput_chart', 'chart_svg', 'chart_html', 'efficiency_chart']
 
 # %% ../nbs/55_charts.ipynb #f110dd80
 import hashlib
@@ -22,7 +22,7 @@ import vl_convert
 
 from .core import LlmbenchError, significant
 
-# %% ../nbs/55_charts.ipynb #2b67ae7d
+# %% ../nbs/55_charts.ipynb #4c31ad30
 STRATEGY_COLOURS = {
     "single": "#7a828c",
     "ddp": "#0f7fc4",
@@ -30,8 +30,11 @@ STRATEGY_COLOURS = {
     "zero1": "#12936b",
     "zero2": "#c4639b",
     "zero3": "#d0531b",
+    "hsdp": "#4f7fe8",
     "tp": "#3fa7d6",
     "pp": "#8f6fc9",
+    "cp": "#7458e8",
+    "ep": "#c05050",
     "mixed": "#a3762c",
 }
 _SPARE = ("#b0476f", "#5b8a3c", "#6b78c9", "#9c6b4a", "#2f8f9d", "#a65fb0", "#8a8a2b", "#c0574f")
@@ -93,7 +96,24 @@ def chart_rows(rows: Any) -> list[dict[str, Any]]:
         raise LlmbenchError(f"a chart of {len(plain):,} rows: aggregate to {MAX_ROWS:,} or fewer in the query")
     return plain
 
-# %% ../nbs/55_charts.ipynb #ea611a48
+# %% ../nbs/55_charts.ipynb #e60f59c6
+_SPLITS = ("tp", "pp", "cp", "ep")
+
+
+def split_name(row: Mapping[str, Any]) -> str:
+    """A strategy with the degrees that split the model: 'tp 2 × pp 2', 'fsdp × tp 2', 'hsdp 2 × 4' (copies × shards).
+
+    dp follows from the ranks; where those are unknown it is said too, beside degrees that multiply with it (ep divides it).
+    """
+    name, copies = row.get("strategy") or "unknown", row.get("dp_replicate") or 1
+    degrees = [f"{d} {row[d]}" for d in _SPLITS if (row.get(d) or 1) > 1]
+    if name == "hsdp" and copies > 1 and row.get("dp"):
+        name = f"hsdp {copies} × {row['dp'] // copies}"
+    if degrees and row.get("world_size") is None and (row.get("dp") or 1) > 1 == (row.get("ep") or 1):
+        degrees.append(f"dp {row['dp']}")
+    return " × ".join(degrees if degrees and name in (*_SPLITS, "mixed") else [name, *degrees])
+
+
 def run_label(strategy: str, world_size: int | None) -> str:
     "How a set of repeats is called in figures and tables: 'ddp · 2 ranks'."
     if world_size is None:
@@ -103,7 +123,7 @@ def run_label(strategy: str, world_size: int | None) -> str:
 
 def labelled(rows: Any) -> list[dict[str, Any]]:
     "Plain rows with the label of each."
-    return [{"label": run_label(r["strategy"], r.get("world_size"))} | r for r in chart_rows(rows)]
+    return [{"label": run_label(split_name(r), r.get("world_size"))} | r for r in chart_rows(rows)]
 
 
 def colour_of(rows: list[dict[str, Any]], *, legend: alt.Legend | None = None) -> alt.Color:

@@ -29,7 +29,13 @@ def _common(runs: Sequence[Mapping[str, Any]], key: str) -> Any:
     values = {r.get(key) for r in runs}
     return values.pop() if len(values) == 1 else None
 
-# %% ../nbs/62e_contests.ipynb #8b350e9e
+# %% ../nbs/62e_contests.ipynb #88f2e58c
+def _without_ranks(label: str, strategy: str) -> str:
+    "'tp 2 × pp 2' of 'tp 2 × pp 2 · 4 ranks'; the strategy where the label is of another kind."
+    name, _, ranks = label.partition(" · ")
+    return name if ranks.endswith(("rank", "ranks")) else strategy
+
+
 def contests_of(rows: Sequence[Mapping[str, Any]]) -> list[Contest]:
     "Rows of contenders.sql (one a run) as contests, by number of ranks."
     sets: dict[tuple, list[Mapping[str, Any]]] = {}
@@ -39,7 +45,8 @@ def contests_of(rows: Sequence[Mapping[str, Any]]) -> list[Contest]:
     often = Counter(key[:3] for key in sets)
     contests: dict[tuple, list[Contender]] = {}
     for (group, world_size, strategy, label, spec_hash), runs in sets.items():
-        name = strategy if often[group, world_size, strategy] == 1 else label.partition(" △")[0]
+        plain = label.partition(" △")[0]
+        name = _without_ranks(plain, strategy) if often[group, world_size, strategy] == 1 else plain
         peaks = [[r["peak_memory_gib"]] for r in runs if r["peak_memory_gib"] is not None]
         tokens = runs[0]["global_batch_tokens"]
         one = Contender(name, strategy, world_size, tokens, [r["times_s"] for r in runs], peaks, spec_hash, _common(runs, "platform"), label)

@@ -23,7 +23,8 @@ from .energy import EnergyMeter
 from .measure import CpuMemory, DeviceMemory, fetch, make_clock, synchronize, to_device
 from .models import Decoder, build_model
 from .spec import RunSpec
-from .strategies.base import DTYPES, Strategy, TorchStrategy, learning_rate, prepare_model
+from .precision import DTYPES
+from .strategies.base import Strategy, TorchStrategy, learning_rate, prepare_model
 
 # %% ../nbs/23_loop.ipynb #7b97afed
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class StepResult:
     step: int
     batch: StepBatch
     mark: Any
-    figures: Callable[[], list[float]]  # mean loss of each micro batch, then the gradient norm
+    figures: Callable[[], list[float]]  # mean loss of each micro batch, then the gradient norm and the loss scale
+    scaled: bool  # whether there is one
     lr: float
     allocated_bytes: int
     bookkeeping_s: float | None  # between the step before and this one, on the host
@@ -79,13 +81,15 @@ class Trainer:
         lr = learning_rate(step, self.spec.optimizer)
         own_s = self._own_time_s(batch)
         mark = self.clock.begin()
+        scale = getattr(self.strategy, "loss_scale", None)
         losses = self.strategy.forward_backward(batch.micro_batches)
         if step == self.first:
             self.gradient_bytes = self.strategy.gradient_bytes()
         norm = self.strategy.optimizer_step(lr)
         self.clock.end(mark)
         self._left_at, self._waited_s = time.perf_counter(), 0.0
-        return StepResult(step, batch, mark, fetch([*losses, norm]), lr, self.memory.allocated_bytes(), own_s)
+        figures = fetch([*losses, norm] if scale is None else [*losses, norm, scale])
+        return StepResult(step, batch, mark, figures, scale is not None, lr, self.memory.allocated_bytes(), own_s)
 
     def _own_time_s(self, batch: StepBatch) -> float | None:
         "Host seconds since the last step that were neither the batch's nor a wait for the device."
@@ -100,12 +104,15 @@ class Trainer:
     def facts(self, done: StepResult) -> dict[str, Any]:
         "The figures of a step as one record row; waits until the device has passed it."
         asked = time.perf_counter()
-        time_s, (*losses, norm) = self.clock.seconds(done.mark), done.figures()
+        time_s, figures = self.clock.seconds(done.mark), done.figures()
+        scale = figures.pop() if done.scaled else None
+        *losses, norm = figures
         self._waited_s += time.perf_counter() - asked
         return {
             "step": done.step, "time_s": time_s, "data_time_s": done.batch.time_s, "bookkeeping_s": done.bookkeeping_s,
             "tokens": done.batch.tokens, "loss": sum(losses) / len(losses) if losses else None, "grad_norm": norm, "lr": done.lr,
             "allocated_bytes": done.allocated_bytes, "sequences": done.batch.sequences, "counts": self.counts,
+            **({} if scale is None else {"loss_scale": scale, "skipped": not math.isfinite(norm)}),
         }  # fmt: skip
 
 # %% ../nbs/23_loop.ipynb #7f0238b6
@@ -146,7 +153,8 @@ def run_steps(
     def read_oldest() -> None:
         facts = trainer.facts(waiting.pop(0))
         on_step(facts)
-        if not math.isfinite(facts["grad_norm"]):
+        skipped = facts.get("skipped", False) and facts["loss_scale"] > 1.0
+        if not math.isfinite(facts["grad_norm"]) and not skipped:
             raise Diverged(f"step {facts['step']}: gradient norm {facts['grad_norm']}, loss {facts['loss']}")
 
     mesh.barrier()

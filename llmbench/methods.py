@@ -34,14 +34,15 @@ class Definition:
         "Where it stands on the page of methods."
         return f"sec-{self.key}"
 
-# %% ../nbs/57b_methods.ipynb #34ae6a07
+# %% ../nbs/57b_methods.ipynb #1188d675
 _REQUEST = (
     Definition(
         "ranks", "Ranks", "1",
         "A rank is one process with one accelerator, or with its share of the cores. The ranks are the product of the parallel degrees: data, "
-        "tensor, pipeline, context. Nodes are the hosts that they ran on.",
+        "tensor, pipeline, context. Experts are dealt out to ranks of the data degree, so their degree divides it and is no factor. Nodes are the "
+        "hosts that they ran on.",
         r"N = d_{\text{dp}} \cdot d_{\text{tp}} \cdot d_{\text{pp}} \cdot d_{\text{cp}}", "Shoeybi et al. 2019, arXiv:1909.08053, for the term",
-        "how much hardware was used where ranks share a processor", "dp tp pp cp world_size nodes", "world_size nodes",
+        "how much hardware was used where ranks share a processor", "dp tp pp cp ep world_size nodes", "world_size nodes",
     ),
     Definition(
         "batch", "Tokens of a step", "tokens (sequences for the micro batch)",

@@ -7,7 +7,7 @@ __all__ = ['SetKey', 'LABEL', 'md_text', 'with_interval', 'Column', 'text_column
            'marked', 'label_of', 'pipe_table', 'table_md', 'facts_table', 'source_links', 'figure_md', 'csv_text',
            'badge', 'status_badge', 'card', 'definition_md', 'methods_md']
 
-# %% ../nbs/61_pages.ipynb #e8882d37
+# %% ../nbs/61_pages.ipynb #25a46ee8
 import csv
 import io
 import re
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .charts import run_label
+from .charts import run_label, split_name
 from .core import significant
 from .methods import TOPICS, Definition
 
@@ -62,7 +62,7 @@ def number_column(title: str, key: str, digits: int = 3, scale: float = 1.0) -> 
 
     return Column(title, show)
 
-# %% ../nbs/61_pages.ipynb #e9d92c8a
+# %% ../nbs/61_pages.ipynb #97057c07
 SetKey = tuple[str | None, int | None, str | None, str | None]  # strategy, world_size, name, spec_hash
 
 
@@ -73,14 +73,13 @@ def set_key(row: Mapping[str, Any]) -> SetKey:
 
 def set_labels(sets: Sequence[Mapping[str, Any]]) -> dict[SetKey, str]:
     "What each set of repeats of a study is called in tables and figures; with △ and `unsteady_from` where it has one."
-    keys = list(dict.fromkeys(map(set_key, sets)))
-    alike, named = Counter(key[:2] for key in keys), Counter(key[2] for key in keys)
+    plain = {set_key(s): run_label(split_name(s), s["world_size"]) for s in sets}
+    alike, named = Counter(plain.values()), Counter(key[2] for key in plain)
     marks = {set_key(s): s["unsteady_from"] for s in sets if s.get("unsteady_from")}
     labels = {}
-    for key in keys:
-        strategy, world_size, name, spec_hash = key
-        label = run_label(strategy or "unknown", world_size)
-        if alike[key[:2]] > 1:
+    for key, label in plain.items():
+        name, spec_hash = key[2:]
+        if alike[label] > 1:
             label = name if name and named[name] == 1 else f"{name or label} · {spec_hash}"
         labels[key] = marked(label, marks.get(key))
     return labels
@@ -93,7 +92,7 @@ def marked(label: str, unsteady_from: Any) -> str:
 
 def label_of(row: Mapping[str, Any]) -> str:
     "The row's own label where it has one, else strategy and ranks."
-    return row.get("label") or run_label(row["strategy"] or "unknown", row.get("world_size"))
+    return row.get("label") or run_label(split_name(row), row.get("world_size"))
 
 
 LABEL = Column("Run", lambda row: md_text(label_of(row)))

@@ -24,19 +24,19 @@ from .spec import PRECISIONS
 from .stats import median, step_interval
 from .steady import MIN_STEPS, find_shift
 
-# %% ../nbs/53b_rates.ipynb #8cd78c74
+# %% ../nbs/53b_rates.ipynb #1ec0dc5d
 _TEXT = (
     "run_id study status reason model strategy hardware platform framework precision scaling_baseline comparison_group "
     "fairness source_format started_at git_commit"
 )
-_COUNTS = "dp tp pp cp world_size nodes seq_len micro_batch grad_accum global_batch_tokens steps unsteady_from_step"
+_COUNTS = "dp tp pp cp ep world_size nodes seq_len micro_batch grad_accum global_batch_tokens steps unsteady_from_step"
 _ORDER = (
     "run_id study status reason model params_b strategy dp tp pp cp world_size nodes hardware platform framework precision "
     "seq_len micro_batch grad_accum global_batch_tokens steps step_time_s step_time_ci_low step_time_ci_high tokens_per_s "
     "tokens_per_s_per_gpu tflops_per_gpu mfu_pct hfu_pct peak_memory_gib model_state_gib comm_exposed_pct h2d_gb_s "
     "energy_j_per_token loss_first loss_last scaling_efficiency_pct scaling_baseline usd_per_1m_tokens comparison_group "
     "fairness source_format started_at git_commit "
-    "unsteady unsteady_from_step ceiling_tokens_per_s overhead_pct"  # new ones only at the end
+    "unsteady unsteady_from_step ceiling_tokens_per_s overhead_pct ep"  # new ones only at the end
 )
 _TYPES = dict.fromkeys(_TEXT.split(), "VARCHAR") | dict.fromkeys(_COUNTS.split(), "BIGINT") | {"unsteady": "BOOLEAN"}
 RUN_COLUMNS: dict[str, str] = {name: _TYPES.get(name, "DOUBLE") for name in _ORDER.split()}
@@ -213,13 +213,13 @@ def _parameters(run: Mapping[str, Any]) -> float | None:
         count = parameter_count(shape)
     return count / 1e9 if count else None
 
-# %% ../nbs/53b_rates.ipynb #081c425b
+# %% ../nbs/53b_rates.ipynb #9625e223
 def identity(run: Mapping[str, Any]) -> dict[str, Any]:
     "What was run, where and by whom, under the names of the `runs` view."
     spec, env = run["spec"], run["env"]
     return {k: run[k] for k in ("run_id", "study", "status", "reason", "started_at")} | {
         "model": spec["model"]["name"], "params_b": _parameters(run), "strategy": spec["strategy"]["name"],
-        **{k: spec["strategy"][k] for k in ("dp", "tp", "pp", "cp")}, "world_size": spec["world_size"],
+        **{k: spec["strategy"][k] for k in ("dp", "tp", "pp", "cp", "ep")}, "world_size": spec["world_size"],
         "nodes": len(env["hostnames"]) or None, "hardware": device_label(run), "platform": env["platform"],
         "framework": env["framework"], "precision": precision_label(spec["precision"]), "seq_len": spec["seq_len"],
         "micro_batch": spec["batch"]["micro"], "grad_accum": spec["batch"]["accum"],

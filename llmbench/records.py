@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['FIRST_STEPS', 'PARTIAL', 'RESULT_START', 'RESULT_END', 'utc_now', 'rank_file', 'RankLog', 'read_rank', 'read_ranks',
-           'step_columns', 'digests_fingerprint', 'data_fingerprint', 'first_fingerprint', 'repeated_sequences',
-           'verdict', 'assemble', 'empty_run', 'write_run', 'read_run', 'result_files', 'marked_result']
+           'step_columns', 'skipped_steps', 'digests_fingerprint', 'data_fingerprint', 'first_fingerprint',
+           'repeated_sequences', 'verdict', 'assemble', 'empty_run', 'write_run', 'read_run', 'result_files',
+           'marked_result']
 
 # %% ../nbs/04_records.ipynb #16f9f9a3
 import hashlib
@@ -78,7 +79,7 @@ def read_ranks(folder: Path | str) -> list[list[dict[str, Any]]]:
     "The rows of all ranks found in a run's folder, by rank; ranks that never started are not in it."
     return [rows for f in sorted(Path(folder).glob("rank-*.jsonl")) if (rows := read_rank(f))]
 
-# %% ../nbs/04_records.ipynb #633ea759
+# %% ../nbs/04_records.ipynb #9a0854bf
 def _by_step(rank_rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     return {row["step"]: row for row in rank_rows if row["kind"] == "step"}
 
@@ -103,7 +104,19 @@ def step_columns(ranks: list[list[dict[str, Any]]], world_size: int) -> dict[str
         columns["loss"].append(_weighted_loss(rows) if whole else None)
         columns["grad_norm"].append(rows[0].get("grad_norm"))
         columns["lr"].append(rows[0].get("lr"))
-    return columns
+    return columns | _scales(tables[0] if tables else {}, columns["step"])
+
+
+def _scales(rows: dict[int, dict[str, Any]], steps: list[int]) -> dict[str, list]:
+    "The column of loss scales, the same on all ranks; none where no loss was scaled."
+    scales = [rows.get(step, {}).get("loss_scale") for step in steps]
+    return {"loss_scale": scales} if any(scales) else {}
+
+
+def skipped_steps(rows: Iterable[dict[str, Any]]) -> int | None:
+    "How many updates were left out, by the rows of one rank; None where no loss was scaled."
+    told = [r["skipped"] for r in rows if "skipped" in r]
+    return sum(told) if told else None
 
 # %% ../nbs/04_records.ipynb #67abead7
 def _sequences(ranks: list[list[dict[str, Any]]]) -> list[tuple[int, str]]:
@@ -245,7 +258,7 @@ def assemble(
             "ended_at": ended_at, "spec": spec, "env": _merged_env(ranks), "steps": steps,
             "ranks": [_rank_record(rows) for rows in ranks],
             "transfer": _fields(first, "transfer"), "measurement": _fields(first, "measurement"),
-            "energy_j": _energy(ranks), **_window(ranks),
+            "skipped_steps": skipped_steps(first), "energy_j": _energy(ranks), **_window(ranks),
             "events": [{"kind": e.pop("name"), **e} for e in (*events, *resumptions(told[0]))],
             "goodput": goodput(told[0], steps["time_s"], ended_at),
         }

@@ -6,7 +6,7 @@
 __all__ = ['result_folders', 'studies_of', 'run_records', 'write_run_pages', 'summary_md', 'fill', 'ReportOutcome',
            'build_report']
 
-# %% ../nbs/64_report.ipynb #6b03b3cc
+# %% ../nbs/64_report.ipynb #cb258a6d
 import json
 import shutil
 import tempfile
@@ -29,6 +29,7 @@ from llmbench.core import (
     write_text_atomic,
 )
 from .curves import run_steps_chart
+from .layoutpage import write_layouts
 from llmbench.overview import (
     Answer,
     answer_of,
@@ -160,7 +161,7 @@ def summary_md(title: str, answers: Sequence[Answer]) -> str:
     parts.append("Intervals are 95 %, over steps and repeats. All rows: `metrics.csv` beside this file; the site: `index.html`.\n")
     return "\n".join(parts)
 
-# %% ../nbs/64_report.ipynb #676953de
+# %% ../nbs/64_report.ipynb #dab77aab
 def _own_version() -> str:
     try:
         return version("llmbench")
@@ -191,6 +192,7 @@ def fill(bench: Workbench, settings: Settings, runs: Mapping[str, Mapping[str, A
     for page in [*write_sections(bench, studies, _SECTIONS), *write_bench(measured, bench.folder)]:
         drop_page(bench.folder, page)
     write_text_atomic(bench.folder / "_generated" / "methods.md", methods_md())
+    write_layouts(bench)
     overview = "\n\n".join(overview_section(a) for a in answers)
     write_text_atomic(bench.folder / "_generated" / "overview.md", overview + "\n")
     write_run_pages(bench, runs)

@@ -44,7 +44,7 @@ Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
-# %% ../nbs/01_schema.ipynb #42fccbc6
+# %% ../nbs/01_schema.ipynb #917e073e
 class RopeScalingRecord(_Record):
     "Llama 3.1's stretching of rotary frequencies; null where there is none."
 
@@ -109,6 +109,7 @@ class PrecisionRecord(_Record):
     param: str | None = None
     compute: str | None = None
     reduce: str | None = None
+    loss_scale: float | None = None  # the first one; only float16 uses it
 
 
 class OptimizerRecord(_Record):
@@ -201,7 +202,7 @@ class EnvRecord(_Record):
     variables: dict[str, str] = {}  # NCCL_*, OMP_* and the like, as set
     command: str | None = None
 
-# %% ../nbs/01_schema.ipynb #78cffb4a
+# %% ../nbs/01_schema.ipynb #5e48c293
 def _equal_lengths(record: BaseModel, names: tuple[str, ...]) -> None:
     lengths = {n: len(v) for n in names if (v := getattr(record, n)) is not None}
     if len(set(lengths.values())) > 1:
@@ -217,10 +218,11 @@ class StepsRecord(_Record):
     loss: list[float | None] | None = None
     grad_norm: list[float | None] | None = None
     lr: list[float | None] | None = None
+    loss_scale: list[float | None] | None = None  # of a float16 run; where grad_norm is null too, the update was skipped
 
     @model_validator(mode="after")
     def _columns(self) -> "StepsRecord":
-        _equal_lengths(self, ("step", "time_s", "tokens", "loss", "grad_norm", "lr"))
+        _equal_lengths(self, ("step", "time_s", "tokens", "loss", "grad_norm", "lr", "loss_scale"))
         return self
 
 
@@ -344,6 +346,7 @@ class RunFile(_Record):
     window: WindowRecord | None = None
     transfer: TransferRecord = TransferRecord()
     measurement: MeasurementRecord = MeasurementRecord()
+    skipped_steps: Count | None = None  # updates left out because a scaled gradient was not finite; null where nothing is scaled
     energy_j: float | None = None  # all ranks, over the steps that are not warm-up
     events: list[EventRecord] = []
     goodput: GoodputRecord | None = None

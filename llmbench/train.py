@@ -32,13 +32,13 @@ from .hardware import capture_env, device_facts
 from .loop import Build, Diverged, Trainer, join_for, run_steps
 from .measure import clock_cost_s, host_to_device_gb_s, make_memory, matmul_tflops
 from .models import build_model
+from .precision import DTYPES
 from .profiler import profile_steps
 from .records import RankLog, assemble, marked_result, read_ranks, utc_now, write_run
 from .restarts import resume_folder
 from .schema import DeviceRecord, RunFile, Status
 from .resolve import load_run
 from .spec import RunSpec, Strategy, run_id, spec_record
-from .strategies.base import DTYPES
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +155,9 @@ def train_rank(spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None 
 def _log_ceilings(spec: RunSpec, ranks: mesh.Ranks, rank_log: RankLog) -> None:
     "What device and links can do without a model; all ranks at once, because they share them."
     if ranks.device.type == "cpu":
-        rank_log.write("ceiling", matmul_tflops=matmul_tflops(ranks.device, DTYPES[spec.precision.compute]))
+        dtype = DTYPES[spec.precision.compute]
+        size = 512 if dtype == torch.float16 else 1024  # most CPUs have no quick product in it
+        rank_log.write("ceiling", matmul_tflops=matmul_tflops(ranks.device, dtype, size))
     rank_log.write("transfer", h2d_gb_s=host_to_device_gb_s(ranks.device), all_reduce_bus_gb_s=all_reduce_bus_gb_s(ranks))
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Study', 'sql_literal', 'Workbench', 'study_figure', 'study_table']
 
-# %% ../nbs/61b_workbench.ipynb #8081516b
+# %% ../nbs/61b_workbench.ipynb #ba495fb0
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from typing import Any
 
 import duckdb
 
-from .charts import chart_html, chart_rows, run_label
+from .charts import chart_html, chart_rows, run_label, split_name
 from .core import LlmbenchError, write_text_atomic
 from .pages import Column, csv_text, figure_md, marked, set_key, set_labels, source_links, table_md
 
@@ -37,7 +37,7 @@ class Study:
         "Whether it varies settings only; one that declares nothing is taken for a study of strategies."
         return bool(self.varies) and not {"strategy", "world_size"} & set(self.varies)
 
-# %% ../nbs/61b_workbench.ipynb #7f895fe4
+# %% ../nbs/61b_workbench.ipynb #8cdc04cc
 def sql_literal(value: str) -> str:
     "A text as an SQL literal."
     return "'" + value.replace("'", "''") + "'"
@@ -82,7 +82,7 @@ class Workbench:
         of_sets, names = set_labels(sets), set_labels([s | {"unsteady_from": None} for s in sets])
 
         def label(row: Mapping[str, Any]) -> str:
-            name = names.get(set_key(row)) or run_label(row["strategy"] or "unknown", row["world_size"])
+            name = names.get(set_key(row)) or run_label(split_name(row), row["world_size"])
             if "unsteady_from_step" in row:
                 return marked(name, row["unsteady_from_step"])
             return of_sets.get(set_key(row), name)

@@ -22,7 +22,7 @@ from llmbench.spec import run_id, spec_record
 from llmbench.store import open_store
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("index", "throughput", "latency", "memory", "scaling", "parity", "runs", "methods")
+PAGES = ("index", "throughput", "latency", "memory", "scaling", "parity", "models", "runs", "methods")
 STEP_S = {"single": 0.49, "ddp": 0.58, "fsdp": 0.80, "zero1": 0.71, "zero2": 0.72, "zero3": 0.87}
 
 
