@@ -1748,7 +1748,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                 'llmbench.train._log_ceilings': ('train.html#_log_ceilings', 'llmbench/train.py'),
                                 'llmbench.train._observe': ('train.html#_observe', 'llmbench/train.py'),
                                 'llmbench.train._save_config': ('train.html#_save_config', 'llmbench/train.py'),
-                                'llmbench.train.checked_resume': ('train.html#checked_resume', 'llmbench/train.py'),
                                 'llmbench.train.checked_spec': ('train.html#checked_spec', 'llmbench/train.py'),
                                 'llmbench.train.classify': ('train.html#classify', 'llmbench/train.py'),
                                 'llmbench.train.load_strategy': ('train.html#load_strategy', 'llmbench/train.py'),

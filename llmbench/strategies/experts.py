@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['Travel', 'deal_experts', 'EP', 'build']
 
-# %% ../../nbs/27c_strategies_experts.ipynb #75fc6a2e
+# %% ../../nbs/27c_strategies_experts.ipynb #fbd4b583
 import contextlib
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from ..core import LlmbenchError
@@ -57,7 +57,7 @@ class Travel:
         answers = self.experts(reorder(rows, order, back), mine)
         return _Exchange.apply(reorder(answers, back, order), received, sent, self.group)
 
-# %% ../../nbs/27c_strategies_experts.ipynb #bc6c29a3
+# %% ../../nbs/27c_strategies_experts.ipynb #92d9c25a
 def deal_experts(model: Decoder, ep: int, index: int) -> None:
     "Keep part `index` of `ep` of every mixture's experts, by a slice of the initial weights that a single process has."
     for layer in model.modules():
@@ -67,11 +67,12 @@ def deal_experts(model: Decoder, ep: int, index: int) -> None:
 
 
 class EP(TorchStrategy):
-    "Replicas but for the experts: `copies` ranks hold the same ones, the ranks of group `twins`."
+    "Replicas but for the experts: `copies` ranks hold the same ones, those along `twins` of the grid (twins, experts)."
 
-    def __init__(self, model: DistributedDataParallel, spec: RunSpec, twins: dist.ProcessGroup):
+    def __init__(self, model: DistributedDataParallel, spec: RunSpec, grid: DeviceMesh):
         super().__init__(model, spec)
-        self.dp, self.twins, self.reduce = spec.strategy.dp, twins, DTYPES[spec.precision.reduce]
+        self.grid, self.twins = grid, grid.get_group("twins")
+        self.dp, self.reduce = spec.strategy.dp, DTYPES[spec.precision.reduce]
         of_experts = {id(p) for m in model.modules() if isinstance(m, Experts) for p in m.parameters()}
         self.dealt = [id(p) in of_experts for p in self.parameters]
         self.copies = [self.dp // spec.strategy.ep if dealt else self.dp for dealt in self.dealt]
@@ -89,7 +90,7 @@ class EP(TorchStrategy):
             gradient.div_(self.dp)
         return found
 
-# %% ../../nbs/27c_strategies_experts.ipynb #4f06a745
+# %% ../../nbs/27c_strategies_experts.ipynb #14de7568
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> EP:
     "The model with a share of its experts on this rank, the rest in DistributedDataParallel."
     ep, device_ids = spec.strategy.ep, [ranks.device] if ranks.device.type == "cuda" else None
@@ -106,4 +107,4 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> EP:
     wrapped = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
     if spec.precision.reduce == "bfloat16":
         wrapped.register_comm_hook(None, bf16_compress_hook)
-    return EP(wrapped, spec, grid.get_group("twins"))
+    return EP(wrapped, spec, grid)
