@@ -108,7 +108,7 @@ test: .venv/.deepspeed .venv/.dev .venv/.browser
 test-notebooks: .venv/.deepspeed .venv/.dev
 	@$(BIN)/nbdev-test --n-workers 2
 
-test-slow: .venv/.deepspeed .venv/.dev .venv/.browser
+test-slow: .venv/.bench .venv/.dev .venv/.browser
 	$(SAY) "Slow tests"
 	@$(BIN)/nbdev-test --n-workers 2
 	@$(BIN)/python -m pytest -q -m slow --durations=15 tests

@@ -164,9 +164,9 @@ def model_state_bytes(shape: ModelShape, strategy: str, dp: int, compute: str = 
     elsewhere = parameter_groups(shape)["mlp"] * (ep - 1) // ep
     count, sharded = parameter_count(shape) - elsewhere, _SHARDED.get(strategy, "")
     held = {part: ceil(count / dp) if part in sharded else count for part in "pgo"}
-    deepspeed, half = strategy.startswith("zero"), compute == "bfloat16"
+    deepspeed, half = strategy.startswith("zero"), compute != "float32"
     grads = 4 * held["g"]
-    if strategy == "zero1" and half:
+    if strategy == "zero1" and half and compute != "float16":
         grads = (4 + 2) * count
     return {
         "param_bytes": held["p"] * (2 if deepspeed and half else 4),

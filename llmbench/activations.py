@@ -13,8 +13,8 @@ from math import ceil, prod
 from .accounting import parameter_count, parameter_shapes
 from .presets import ModelShape
 
-# %% ../nbs/10a_activations.ipynb #5951bfb6
-_SIZE = {"float32": 4, "bfloat16": 2}
+# %% ../nbs/10a_activations.ipynb #8f687ab8
+_SIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}  # float8 is between activations in bfloat16
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['bare_stepper', 'harness_stepper']
 
-# %% ../nbs/29_bench.ipynb #06f3b23c
+# %% ../nbs/29_bench.ipynb #c37a2cd8
 from collections.abc import Callable
 
 import torch
@@ -18,7 +18,7 @@ from .mesh import Ranks
 from .models import build_model
 from .records import RankLog
 from .spec import RunSpec
-from .strategies.base import DTYPES
+from .precision import DTYPES
 from .strategies.single import build
 
 # %% ../nbs/29_bench.ipynb #163f1801

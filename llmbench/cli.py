@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['VERBS', 'show', 'run', 'sweep', 'doctor', 'schema', 'build_parser', 'main']
 
-# %% ../nbs/69_cli.ipynb #052e5d2d
+# %% ../nbs/69_cli.ipynb #04d90b3b
 import argparse
 import os
 import sys
 from typing import Any
 
 from .core import LlmbenchError, RequestError, load_settings, unknown_name
+from .data_verbs import DATA_VERBS, add_data_verbs
 from .named_verbs import NAMED_VERBS, add_named_verbs
 from .reading import READING_VERBS, add_reading_verbs
 from .verbs import Parser, add_results, add_verb, out, results_folder
@@ -57,7 +58,7 @@ def show(arguments: argparse.Namespace) -> int:
     out(_study_text(load_study(arguments.file)))
     return 0
 
-# %% ../nbs/69_cli.ipynb #303c7625
+# %% ../nbs/69_cli.ipynb #c5001f93
 def _report_outcome(outcome: Any) -> int:
     out(outcome.table())
     return outcome.exit_code
@@ -71,12 +72,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     if is_study(read_yaml(arguments.file)):
         raise RequestError(f"{arguments.file}: a study, not one run; type llmbench sweep {arguments.file}")
+    if arguments.force and arguments.resume is not None:
+        raise RequestError("--force begins a run anew and --resume goes on with it; leave one of them out")
     spec = load_run(arguments.file, arguments.override)
 
+    from llmbench.restarts import check_resume
     from llmbench.sheet import SheetRequest
     from llmbench.sweep import run_requests
 
-    request = SheetRequest(spec, arguments.attempt, results_folder(arguments))
+    request = SheetRequest(spec, arguments.attempt, results_folder(arguments), resume=arguments.resume == "" or arguments.resume or False)
+    if arguments.resume:
+        check_resume(arguments.resume, request.partial, spec, request.run_id)
     outcome = run_requests([request], force=arguments.force)
     code = _report_outcome(outcome)
     sys.stderr.write(f"{os.path.relpath(request.folder)}\n")
@@ -118,8 +124,8 @@ def schema(arguments: argparse.Namespace) -> int:
     out(json.dumps(json_schema(), indent=2))
     return 0
 
-# %% ../nbs/69_cli.ipynb #f1fb096a
-VERBS = ("show", "run", "sweep", *NAMED_VERBS, *READING_VERBS, "doctor", "schema")
+# %% ../nbs/69_cli.ipynb #1e80bac1
+VERBS = ("show", "run", "sweep", *NAMED_VERBS, *READING_VERBS, *DATA_VERBS, "doctor", "schema")
 
 # %% ../nbs/69_cli.ipynb #4af1f238
 def _add_override(parser: argparse.ArgumentParser) -> None:
@@ -132,7 +138,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add_results(parser)
     parser.add_argument("--force", action="store_true", help="repeat what is finished; a result is replaced when the new one is complete")
 
-# %% ../nbs/69_cli.ipynb #d0be9ea4
+# %% ../nbs/69_cli.ipynb #1b2717c7
 def build_parser() -> argparse.ArgumentParser:
     "All verbs and their arguments."
     parser = Parser(prog="llmbench", description="Which strategy trains the same model fastest, at what cost, and how sure is that?",
@@ -147,6 +153,8 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("file", help="a parameter file of a run")
     _add_override(p)
     p.add_argument("--attempt", type=int, default=1, metavar="N", help="which repeat of the same request this is (default 1)")
+    p.add_argument("--resume", nargs="?", const="", metavar="FOLDER",
+                   help="go on with this run where its last checkpoint stands, or take up that of another run's folder")  # fmt: skip
     _add_run_options(p)
 
     p = add_verb(verbs, "sweep", sweep, "all runs of a study; what is finished is skipped", "llmbench sweep params/studies/cpu-quickstart.yaml")
@@ -155,6 +163,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run_options(p)
     add_named_verbs(verbs)
     add_reading_verbs(verbs)
+    add_data_verbs(verbs)
     add_verb(verbs, "doctor", doctor, "what this machine can run, and what to type for what is missing", "llmbench doctor")
     add_verb(verbs, "schema", schema, "the JSON Schema of the run file", "llmbench schema > run.schema.json")
     return parser

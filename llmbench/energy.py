@@ -85,9 +85,9 @@ def energy_counter(device: torch.device, local_rank: int) -> Counter | None:
         return amdsmi_counter(device) if torch.version.hip else nvml_counter(device)
     return rapl_counter() if local_rank == 0 else None
 
-# %% ../nbs/22c_energy.ipynb #1e5561ef
+# %% ../nbs/22c_energy.ipynb #e14e03f1
 class EnergyMeter:
-    "Joules between `start` and `stop`; `joules` stays None without a counter, and while it runs."
+    "Joules between `start` and `stop`, over several such spans; `joules` stays None without a counter, and in the first span."
 
     def __init__(self, counter: Counter | None):
         self.counter, self.joules, self._before = counter, None, None
@@ -101,6 +101,6 @@ class EnergyMeter:
         self._before = self.counter.read() if self.counter else None
 
     def stop(self) -> None:
-        "Take the difference."
+        "Add the difference."
         if self.counter and self._before is not None:
-            self.joules = self.counter.used_j(self._before, self.counter.read())
+            self.joules = (self.joules or 0.0) + self.counter.used_j(self._before, self.counter.read())

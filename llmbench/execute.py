@@ -149,7 +149,7 @@ def _words_of(error: BaseException | None) -> str:
         return f"{error.ename}: {error.evalue}".splitlines()[0][:300]
     return f"{type(error).__name__}: {error}".splitlines()[0][:300] if error else "it says nothing"
 
-# %% ../nbs/34_execute.ipynb #2894c636
+# %% ../nbs/34_execute.ipynb #3230784b
 Watcher = Callable[[int], None]
 
 
@@ -160,9 +160,11 @@ def run_sheet(request: SheetRequest, *, sheet: Path | None = None, on_steps: Wat
     and KeyboardInterrupt again after Ctrl-C, when the cancelled run is written.
     """
     sheet = sheet or sheet_path()
-    parameters = {"study": request.spec.study} | parameters_of(request.spec) | {"attempt": request.attempt, "results": os.path.relpath(request.results)}
+    told = {"attempt": request.attempt, "results": os.path.relpath(request.results)} | ({"resume": request.resume} if request.resume else {})
+    parameters = {"study": request.spec.study} | parameters_of(request.spec) | told
     check_sheet(sheet, parameters)
-    shutil.rmtree(request.partial, ignore_errors=True)
+    if request.resume is not True:  # else there is something to go on from
+        shutil.rmtree(request.partial, ignore_errors=True)
     executed = request.partial.with_name(f"{request.run_id}.ipynb")
     executed.parent.mkdir(parents=True, exist_ok=True)
     old, thread = _identity(request.folder / "run.json"), SheetThread(sheet, executed, parameters)

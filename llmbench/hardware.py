@@ -86,7 +86,7 @@ ACCELERATORS = (
     Accelerator("MI355X", "AMD", r"AMD Instinct MI355X( OAM)?", 288, 8000, _rates(2500, 2500, 157.3, None, 5000), _AMD, _reached(1565)),
 )  # fmt: skip
 
-# %% ../nbs/05_hardware.ipynb #b60f91c7
+# %% ../nbs/05_hardware.ipynb #d976394f
 def accelerator(device_name: str | None) -> Accelerator | None:
     "The row whose pattern is the whole device name, else None; a near name is another card."
     if not device_name:
@@ -94,10 +94,13 @@ def accelerator(device_name: str | None) -> Accelerator | None:
     return next((a for a in ACCELERATORS if re.fullmatch(a.pattern, device_name.strip())), None)
 
 
+_LISTED = {"float8": "fp8"}  # what a request calls it, and a data sheet
+
+
 def peak_tflops(device_name: str | None, dtype: str | None) -> float | None:
-    "Dense peak of a device in TFLOP/s for `dtype` (float32, bfloat16, float16, tf32, fp8); None where unknown."
+    "Dense peak of a device in TFLOP/s for `dtype` (float32, bfloat16, float16, tf32, fp8 or float8); None where unknown."
     found = accelerator(device_name)
-    return found.peak_tflops.get(dtype) if found and dtype else None
+    return found.peak_tflops.get(_LISTED.get(dtype, dtype)) if found and dtype else None
 
 
 def ceiling(device_name: str | None, dtype: str) -> dict[str, Any] | None:
@@ -109,7 +112,8 @@ def ceiling(device_name: str | None, dtype: str) -> dict[str, Any] | None:
     found = accelerator(device_name)
     if found is None:
         return None
-    bounds = {"peak_tflops": found.peak_tflops.get(dtype), "reached_tflops": found.reached.get(dtype)}
+    listed = _LISTED.get(dtype, dtype)
+    bounds = {"peak_tflops": found.peak_tflops.get(listed), "reached_tflops": found.reached.get(listed)}
     return bounds | {"bandwidth_gb_s": found.bandwidth_gb_s, "as_of": found.as_of, "source": found.source}
 
 # %% ../nbs/05_hardware.ipynb #7016e1a8

@@ -13,14 +13,14 @@ from .accounting import experts, model_state_bytes, parameter_shapes
 from .activations import Placement, block_saved_bytes, loss_bytes, saved_bytes
 from .presets import ModelShape
 
-# %% ../nbs/10aa_memory.ipynb #3cba316b
+# %% ../nbs/10aa_memory.ipynb #3a9124c7
 _ZERO_BUCKET, _ZERO_KEPT = 500_000_000, 500_000_000  # elements; the second: half of DeepSpeed's reuse distance
-_SIZE = {"float32": 4, "bfloat16": 2}
+_SIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}  # float8 is between activations in bfloat16
 
 
 def _whole_copy(p: Placement) -> bool:
     "DeepSpeed's optimizer for stage 1 in bfloat16 keeps the whole gradient in float32."
-    return p.strategy == "zero1" and p.c == 2
+    return p.strategy == "zero1" and p.compute in ("bfloat16", "float8")
 
 
 def kept_bytes(p: Placement) -> int:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LiveTensors', 'DeviceTensors', 'measured_memory', 'predicted_memory']
 
-# %% ../nbs/28b_memory_check.ipynb #ce37b006
+# %% ../nbs/28b_memory_check.ipynb #1101c3d8
 import gc
 import weakref
 from collections.abc import Iterable
@@ -23,7 +23,8 @@ from .memory import memory_per_rank
 from .mesh import Ranks, place_of
 from .models import build_model
 from .spec import RunSpec
-from .strategies.base import DTYPES, learning_rate
+from .precision import DTYPES
+from .strategies.base import learning_rate
 from .train import load_strategy
 
 # %% ../nbs/28b_memory_check.ipynb #5e8eab7f

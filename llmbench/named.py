@@ -58,8 +58,8 @@ def strategy_of(cell: dict[str, Any]) -> dict[str, Any]:
         return {"name": "fsdp", "dp": cell["dp"], "reshard_after_forward": False}
     return {"name": name_of(Layout("?", dp=cell["dp"], **split))} | split | {"dp": cell["dp"]}
 
-# %% ../nbs/03c_named.ipynb #7fb4d0bd
-_PRECISION = "bf16"  # the ancestor trains in FP8 hybrid; this line is where it is switched
+# %% ../nbs/03c_named.ipynb #7d29eaaf
+_PRECISION = "fp8"  # the ancestor's FP8 hybrid: e4m3 forward, e5m2 for gradients
 _SEQUENCES, _SEQ_LEN = 128, 2048
 
 
@@ -159,14 +159,13 @@ def named_request(name: str, model: str, hardware: str, own: dict[str, Any] | No
     head = {"study": "named-strategies", "name": f"{model}-{name}", "model": model, "strategy": strategy_of(cell)}
     return head | {"world_size": world, "hardware": hardware} | shared
 
-# %% ../nbs/03c_named.ipynb #c4799c14
+# %% ../nbs/03c_named.ipynb #308acf98
 def named_text(name: str, model: str, hardware: str) -> str:
     "The parameter file of one of the five strategies, with what it is for."
     request = named_request(name, model, hardware)
     path = f"params/{hardware}/{request['name']}.yaml"
-    note = "# bf16 stands for the FP8 hybrid of ancestor B; layout, batch, rate and steps are its own\n" if _PRECISION == "bf16" else ""
     body = yaml.safe_dump(request, sort_keys=False, default_flow_style=None, width=120)
-    return f"# {name}: {GOALS[name]}\n# llmbench run {path}; printed from llmbench.named\n{note}{body}"
+    return f"# {name}: {GOALS[name]}\n# llmbench run {path}; printed from llmbench.named\n{body}"
 
 
 def write_named(folder: Path | str = "params") -> list[Path]:

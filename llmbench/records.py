@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['FIRST_STEPS', 'PARTIAL', 'RESULT_START', 'RESULT_END', 'utc_now', 'rank_file', 'RankLog', 'read_rank', 'read_ranks',
-           'step_columns', 'digests_fingerprint', 'data_fingerprint', 'first_fingerprint', 'repeated_sequences',
-           'verdict', 'assemble', 'empty_run', 'write_run', 'read_run', 'result_files', 'marked_result']
+           'step_columns', 'skipped_steps', 'digests_fingerprint', 'data_fingerprint', 'first_fingerprint',
+           'repeated_sequences', 'verdict', 'assemble', 'empty_run', 'write_run', 'read_run', 'result_files',
+           'marked_result']
 
-# %% ../nbs/04_records.ipynb #537717fa
+# %% ../nbs/04_records.ipynb #16f9f9a3
 import hashlib
 import json
 import os
@@ -18,12 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from .core import finite_or_none, write_json_atomic
+from .restarts import folded, goodput, mended, resumptions
 from .schema import SCHEMA, RunFile, Status, dump_run, validate_run
 
-# %% ../nbs/04_records.ipynb #af25cfdf
+# %% ../nbs/04_records.ipynb #3a6280ce
+def _as_text(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def utc_now() -> str:
     "The present time as ISO 8601 in UTC, to the millisecond."
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return _as_text(datetime.now(UTC))
 
 
 def rank_file(folder: Path | str, rank: int) -> Path:
@@ -32,13 +38,19 @@ def rank_file(folder: Path | str, rank: int) -> Path:
 
 
 class RankLog:
-    "Appends one rank's facts to rank-NNN.jsonl and keeps them in `rows`; non-finite numbers become null."
+    """Appends one rank's facts to rank-NNN.jsonl and keeps them in `rows`; non-finite numbers become null.
 
-    def __init__(self, folder: Path | str, rank: int):
-        self.rank, self.rows = rank, []
+    go_on: keep what an earlier start has left; `last_word_at` is when that start wrote its last line.
+    """
+
+    def __init__(self, folder: Path | str, rank: int, *, go_on: bool = False):
+        self.rank, self.rows, self.last_word_at = rank, [], None
         path = rank_file(folder, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        if go_on and path.exists():
+            self.last_word_at, self.rows = _as_text(mended(path)), read_rank(path)
+        start_anew = 0 if go_on else os.O_TRUNC
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | start_anew | os.O_APPEND, 0o644)
 
     def write(self, kind: str, **facts: Any) -> None:
         "Append one line of this `kind`."
@@ -67,7 +79,7 @@ def read_ranks(folder: Path | str) -> list[list[dict[str, Any]]]:
     "The rows of all ranks found in a run's folder, by rank; ranks that never started are not in it."
     return [rows for f in sorted(Path(folder).glob("rank-*.jsonl")) if (rows := read_rank(f))]
 
-# %% ../nbs/04_records.ipynb #633ea759
+# %% ../nbs/04_records.ipynb #9a0854bf
 def _by_step(rank_rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     return {row["step"]: row for row in rank_rows if row["kind"] == "step"}
 
@@ -92,7 +104,19 @@ def step_columns(ranks: list[list[dict[str, Any]]], world_size: int) -> dict[str
         columns["loss"].append(_weighted_loss(rows) if whole else None)
         columns["grad_norm"].append(rows[0].get("grad_norm"))
         columns["lr"].append(rows[0].get("lr"))
-    return columns
+    return columns | _scales(tables[0] if tables else {}, columns["step"])
+
+
+def _scales(rows: dict[int, dict[str, Any]], steps: list[int]) -> dict[str, list]:
+    "The column of loss scales, the same on all ranks; none where no loss was scaled."
+    scales = [rows.get(step, {}).get("loss_scale") for step in steps]
+    return {"loss_scale": scales} if any(scales) else {}
+
+
+def skipped_steps(rows: Iterable[dict[str, Any]]) -> int | None:
+    "How many updates were left out, by the rows of one rank; None where no loss was scaled."
+    told = [r["skipped"] for r in rows if "skipped" in r]
+    return sum(told) if told else None
 
 # %% ../nbs/04_records.ipynb #67abead7
 def _sequences(ranks: list[list[dict[str, Any]]]) -> list[tuple[int, str]]:
@@ -204,7 +228,7 @@ def _energy(ranks: list[list[dict[str, Any]]]) -> float | None:
     counted = [t["energy_j"] for t in told if t.get("counts", True) and t]
     return sum(counted) if counted and None not in counted and all(told) else None
 
-# %% ../nbs/04_records.ipynb #cd1f007b
+# %% ../nbs/04_records.ipynb #185461ea
 def assemble(
     ranks: list[list[dict[str, Any]]], *, status: Status | None = None, reason: str | None = None
 ) -> RunFile:
@@ -215,27 +239,28 @@ def assemble(
     """
     if not ranks:
         raise ValueError("no rank wrote a start line: there is nothing to assemble")
-    start = ranks[0][0]
+    told, ranks = ranks, [folded(rows) for rows in ranks]
+    first, start = ranks[0], ranks[0][0]
     world_size = start["spec"]["world_size"]
     if status is None:
-        status, reason = verdict(ranks, world_size)
+        status, reason = verdict(told, world_size)
     seen = {"fingerprint": data_fingerprint(ranks), "fingerprint_first": first_fingerprint(ranks, world_size)}
     spec = start["spec"] | {"data": start["spec"]["data"] | seen}
     events = [{k: v for k, v in r.items() if k != "kind"} for rows in ranks for r in rows if r["kind"] == "event"]
     if twice := repeated_sequences(ranks):
         text = f"{len(twice)} sequences were given to more than one rank or step, first {twice[0]}"
         events.append({"name": "data_repeated", "text": text})
-    first = ranks[0]
+    steps, ended_at = step_columns(ranks, world_size), _one(reversed(first), "end").get("time") or utc_now()
     return validate_run(
         {
             "schema": SCHEMA, "run_id": start["run_id"], "study": start.get("study"), "attempt": start.get("attempt"),
             "status": status, "reason": reason, "started_at": start.get("started_at"),
-            "ended_at": _one(reversed(first), "end").get("time") or utc_now(),
-            "spec": spec, "env": _merged_env(ranks), "steps": step_columns(ranks, world_size),
+            "ended_at": ended_at, "spec": spec, "env": _merged_env(ranks), "steps": steps,
             "ranks": [_rank_record(rows) for rows in ranks],
             "transfer": _fields(first, "transfer"), "measurement": _fields(first, "measurement"),
-            "energy_j": _energy(ranks), **_window(ranks),
-            "events": [{"kind": e.pop("name"), **e} for e in events],
+            "skipped_steps": skipped_steps(first), "energy_j": _energy(ranks), **_window(ranks),
+            "events": [{"kind": e.pop("name"), **e} for e in (*events, *resumptions(told[0]))],
+            "goodput": goodput(told[0], steps["time_s"], ended_at),
         }
     )  # fmt: skip
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['one_line', 'resolve_run', 'load_run']
 
-# %% ../nbs/03a_resolve.ipynb #4075afd2
+# %% ../nbs/03a_resolve.ipynb #048f8c6c
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -20,6 +20,7 @@ from .layouts import check_layout
 from .params import read_yaml, with_overrides
 from .presets import PRESETS, ModelShape, preset
 from llmbench.spec import (
+    Checkpoint,
     HARDWARE,
     LAUNCHERS,
     PRECISIONS,
@@ -137,10 +138,10 @@ def _check_paths(spec: RunSpec) -> None:
     if spec.data.kind == "synthetic" and (spec.data.paths or spec.data.tokenizer):
         raise RequestError("data: synthetic tokens read no paths and no tokenizer; write kind: text, or leave them out")
 
-# %% ../nbs/03a_resolve.ipynb #3e52e232
+# %% ../nbs/03a_resolve.ipynb #6782cd46
 _PARTS = {
     "model": ModelShape, "strategy": Strategy, "batch": Batch, "precision": Precision,
-    "optimizer": Optimizer, "data": Data, "timeouts": Timeouts, "profile": Profile,
+    "optimizer": Optimizer, "data": Data, "timeouts": Timeouts, "profile": Profile, "checkpoint": Checkpoint,
 }  # fmt: skip
 
 

@@ -6,7 +6,8 @@
 __all__ = ['Count', 'Bytes', 'Seconds', 'SCHEMA', 'Status', 'RopeScalingRecord', 'ModelRecord', 'StrategyRecord', 'BatchRecord',
            'PrecisionRecord', 'OptimizerRecord', 'DataRecord', 'SpecRecord', 'DeviceRecord', 'CpuRecord', 'GitRecord',
            'EnvRecord', 'StepsRecord', 'RankRecord', 'CollectiveRecord', 'WindowRecord', 'MeasurementRecord',
-           'TransferRecord', 'EventRecord', 'SourceRecord', 'RunFile', 'validate_run', 'dump_run', 'json_schema']
+           'TransferRecord', 'EventRecord', 'GoodputRecord', 'SourceRecord', 'RunFile', 'validate_run', 'dump_run',
+           'json_schema']
 
 # %% ../nbs/01_schema.ipynb #7601a697
 import json
@@ -43,7 +44,7 @@ Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
-# %% ../nbs/01_schema.ipynb #42fccbc6
+# %% ../nbs/01_schema.ipynb #917e073e
 class RopeScalingRecord(_Record):
     "Llama 3.1's stretching of rotary frequencies; null where there is none."
 
@@ -108,6 +109,7 @@ class PrecisionRecord(_Record):
     param: str | None = None
     compute: str | None = None
     reduce: str | None = None
+    loss_scale: float | None = None  # the first one; only float16 uses it
 
 
 class OptimizerRecord(_Record):
@@ -200,7 +202,7 @@ class EnvRecord(_Record):
     variables: dict[str, str] = {}  # NCCL_*, OMP_* and the like, as set
     command: str | None = None
 
-# %% ../nbs/01_schema.ipynb #78cffb4a
+# %% ../nbs/01_schema.ipynb #5e48c293
 def _equal_lengths(record: BaseModel, names: tuple[str, ...]) -> None:
     lengths = {n: len(v) for n in names if (v := getattr(record, n)) is not None}
     if len(set(lengths.values())) > 1:
@@ -216,10 +218,11 @@ class StepsRecord(_Record):
     loss: list[float | None] | None = None
     grad_norm: list[float | None] | None = None
     lr: list[float | None] | None = None
+    loss_scale: list[float | None] | None = None  # of a float16 run; where grad_norm is null too, the update was skipped
 
     @model_validator(mode="after")
     def _columns(self) -> "StepsRecord":
-        _equal_lengths(self, ("step", "time_s", "tokens", "loss", "grad_norm", "lr"))
+        _equal_lengths(self, ("step", "time_s", "tokens", "loss", "grad_norm", "lr", "loss_scale"))
         return self
 
 
@@ -242,7 +245,7 @@ class RankRecord(_Record):
     param_norm_before: float | None = None  # L2 norm of what the rank holds; equal ones: nothing was learnt
     param_norm_after: float | None = None
 
-# %% ../nbs/01_schema.ipynb #c30e096e
+# %% ../nbs/01_schema.ipynb #222e17ee
 class CollectiveRecord(_Record):
     "One kind of collective in all steps of a profiled window, on the rank that spent longest in them."
 
@@ -282,6 +285,31 @@ class EventRecord(_Record):
     step: Count | None = None
     time: str | None = None
     text: str | None = None
+    time_s: Seconds | None = None  # what it took
+    bytes: Bytes | None = None  # what it wrote
+    lost_steps: Count | None = None  # of a restart: done before it, and done again
+    lost_time_s: Seconds | None = None
+
+
+class GoodputRecord(_Record):
+    """Where the time went of a run that kept checkpoints or was started again; unknown parts are null.
+
+    The rest of `wall_s` is starting up, making batches, and what follows the last step.
+    """
+
+    starts: Count  # 1: never interrupted
+    wall_s: Seconds | None = None  # from the first start to the last end
+    productive_s: Seconds | None = None  # the steps that count, on their slowest rank
+    save_s: Seconds | None = None
+    load_s: Seconds | None = None
+    lost_steps: Count | None = None
+    lost_s: Seconds | None = None  # from each last checkpoint to the end that came after it
+    down_s: Seconds | None = None  # between an end and the next start
+
+    @property
+    def share(self) -> float | None:
+        "Productive time as a share of all."
+        return self.productive_s / self.wall_s if self.wall_s and self.productive_s is not None else None
 
 
 class SourceRecord(_Record):
@@ -292,7 +320,7 @@ class SourceRecord(_Record):
     file: str | None = None
     sha256: str | None = None
 
-# %% ../nbs/01_schema.ipynb #5333a7a5
+# %% ../nbs/01_schema.ipynb #2565ac94
 SCHEMA = "llmbench.run/1"
 
 
@@ -318,8 +346,10 @@ class RunFile(_Record):
     window: WindowRecord | None = None
     transfer: TransferRecord = TransferRecord()
     measurement: MeasurementRecord = MeasurementRecord()
+    skipped_steps: Count | None = None  # updates left out because a scaled gradient was not finite; null where nothing is scaled
     energy_j: float | None = None  # all ranks, over the steps that are not warm-up
     events: list[EventRecord] = []
+    goodput: GoodputRecord | None = None
     source: SourceRecord = SourceRecord()
 
     @model_validator(mode="after")

@@ -140,8 +140,8 @@ def scaling_section(bench: Workbench, study: Study) -> str:
         study_table(study, "scaling", everything, columns, f"Scaling against {md_text(baseline)}, with 95 % intervals.", "scaling"),
     ])  # fmt: skip
 
-# %% ../nbs/62_sections.ipynb #8d7ca4e3
-PARITY_TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}
+# %% ../nbs/62_sections.ipynb #83e1a67a
+PARITY_TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2, "fp8": 2e-2}
 
 
 def tolerance_of(precision: str | None) -> float:

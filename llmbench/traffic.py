@@ -23,7 +23,7 @@ class Collective(NamedTuple):
     ranks: int | None = None  # that take part, where it is not all of dp
 
 
-_SIZE = {"float32": 4, "bfloat16": 2}
+_SIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}  # float8 is between activations in bfloat16
 
 
 def sent_bytes(collectives: Iterable[Collective], dp: int) -> int:
@@ -134,7 +134,7 @@ def predicted_collectives(
     nothing. Raises ValueError for a strategy or a dtype that is not known here, and for ep without tokens.
     """
     if compute not in _SIZE or reduce not in _SIZE:
-        raise ValueError(f"compute = {compute!r}, reduce = {reduce!r}: float32 or bfloat16")
+        raise ValueError(f"compute = {compute!r}, reduce = {reduce!r}: {', '.join(_SIZE)}")
     c, r = _SIZE[compute], _SIZE[reduce]
     if strategy == "ep" and tokens is None:
         raise ValueError("strategy = 'ep': tokens of a rank's micro step (micro × seq_len) decide what travels; give tokens=")

@@ -30,7 +30,14 @@ def _gradient_problem(norms: Sequence[float | None]) -> str | None:
         return None
     return f"the gradient norm is zero or not a number in {len(wrong)} of {len(norms)} steps, first in step {wrong[0]}"
 
-# %% ../nbs/50c_training.ipynb #b77ce600
+# %% ../nbs/50c_training.ipynb #4cfc2397
+def _updated(steps: Mapping[str, Any]) -> tuple[list[float | None], list[float | None]]:
+    "Losses and gradient norms of the steps that were not skipped under a loss scale."
+    loss, norms, scales = (steps.get(k) or [] for k in ("loss", "grad_norm", "loss_scale"))
+    skipped = {i for i, (s, n) in enumerate(zip(scales, norms, strict=False)) if s and n is None}
+    return [v for i, v in enumerate(loss) if i not in skipped], [v for i, v in enumerate(norms) if i not in skipped]
+
+# %% ../nbs/50c_training.ipynb #93ae36d0
 _EVENTS = {"data_repeated": "data repeated", "profiled": "profiled: the timed steps ran under a profiler"}
 
 
@@ -48,7 +55,7 @@ def _event_problem(event: Mapping[str, Any]) -> str | None:
 
 def training_is_real(run: Mapping[str, Any]) -> list[str]:
     "What speaks against this run having trained, and been timed doing so, one line each; empty where nothing does."
-    steps = run.get("steps") or {}
-    found = [_loss_problem(steps.get("loss") or []), _gradient_problem(steps.get("grad_norm") or [])]
+    loss, norms = _updated(run.get("steps") or {})
+    found = [_loss_problem(loss), _gradient_problem(norms)]
     found += [_standstill(run.get("ranks") or []), *map(_event_problem, run.get("events") or [])]
     return [problem for problem in found if problem]

@@ -32,8 +32,8 @@ MUTATIONS = {
     ),
     "02 an update in every micro step": (
         "strategies/base.py",
-        "            (loss / of).backward()\n",
-        "            (loss / of).backward()\n            self.optimizer_step(1e-3) if index < of - 1 else None\n",
+        "            self.scaled(loss / of).backward()\n",
+        "            self.scaled(loss / of).backward()\n            self.optimizer_step(1e-3) if index < of - 1 else None\n",
         "single updates before all 4 micro steps are done",
     ),
     "02 an engine that updates in every micro step": (
@@ -44,7 +44,7 @@ MUTATIONS = {
     ),
     "03 a scaler in some strategies": (
         "strategies/base.py",
-        "            (loss / of).backward()\n",
+        "            self.scaled(loss / of).backward()\n",
         '            self.scaler = torch.amp.GradScaler("cpu")\n            self.scaler.scale(loss / of).backward()\n',
         "no loss is scaled",
     ),

@@ -94,7 +94,7 @@ def _variables(spec: RunSpec, ranks_on_host: int, cores: int, again: str) -> dic
         env |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "GOMP_SPINCOUNT": "1000"} | _KEEP_MEMORY
     return env
 
-# %% ../../nbs/30_launchers_base.ipynb #a6a604c0
+# %% ../../nbs/30_launchers_base.ipynb #15a7c350
 def command_again(out: Path | str, attempt: int) -> str:
     "What a person types in the project's folder to have the run in `out` again; elsewhere, in the folder of the results."
     kept = Path(*(part for part in Path(out).resolve().parts if part != PARTIAL))
@@ -104,12 +104,16 @@ def command_again(out: Path | str, attempt: int) -> str:
 
 
 def render(
-    spec: RunSpec, out: Path | str, *, attempt: int = 1, cores: int | None = None, python: str = sys.executable
+    spec: RunSpec, out: Path | str, *, attempt: int = 1, cores: int | None = None, python: str = sys.executable, resume: str | None = None
 ) -> Launch:
-    "How to start `spec` on this host with its results in `out`; nothing is written or started."
+    """How to start `spec` on this host with its results in `out`; nothing is written or started.
+
+    resume: "" to go on with the run in `out`, or the folder of another run whose checkpoint is taken up.
+    """
     cores = usable_cores() if cores is None else cores
     ranks, identity = spec.world_size, run_id(spec, attempt)
     arguments = ["--spec", f"{out}/spec.yaml", "--out", str(out), "--run-id", identity, "--attempt", str(attempt)]
+    arguments += [] if resume is None else ["--resume", *filter(None, [resume])]
     text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     note = oversubscription(ranks, cores) if spec.hardware == "cpu" else None
     nsys = spec.profile if spec.profile and spec.profile.tool == "nsys" else None

@@ -6,7 +6,7 @@
 __all__ = ['StepCallback', 'tagged_processes', 'kill_tree', 'start', 'Ending', 'supervise', 'last_words', 'judge', 'refused_run',
            'run_local']
 
-# %% ../../nbs/31_launchers_local.ipynb #c670ede9
+# %% ../../nbs/31_launchers_local.ipynb #10bbd178
 import ctypes
 import os
 import re
@@ -22,6 +22,7 @@ from typing import Any
 
 from ..core import LlmbenchError, write_text_atomic
 from .base import Launch, LineFollower, refusal, render
+from ..restarts import check_resume, make_ready
 from ..records import assemble, empty_run, read_ranks, read_run, verdict, write_run
 from ..schema import RunFile, Status
 from ..spec import RunSpec, run_id, spec_record
@@ -97,13 +98,15 @@ class Ending:
     cause: Status | None
     reason: str | None
 
-# %% ../../nbs/31_launchers_local.ipynb #8e81dd0f
+# %% ../../nbs/31_launchers_local.ipynb #a8a7c70c
 class _Watch:
     "State of one watched process: the rows already handed on, and since when a finished one lingers."
 
-    def __init__(self, out: Path, on_step: StepCallback | None):
+    def __init__(self, out: Path, on_step: StepCallback | None, go_on: bool):
         self.out, self.on_step, self.steps = out, on_step, 0
         self.follower, self.done_at = LineFollower(out / "rank-000.jsonl"), None
+        if go_on:
+            self.follower.rows()  # of an earlier start
 
     def hand_on(self) -> None:
         for row in self.follower.rows():
@@ -117,7 +120,7 @@ class _Watch:
             self.done_at = time.monotonic()
         return self.done_at is not None and time.monotonic() - self.done_at > _LINGER_S
 
-# %% ../../nbs/31_launchers_local.ipynb #eb0ae34f
+# %% ../../nbs/31_launchers_local.ipynb #5b2e1bc6
 def _ending(exit_code: int, cause: Status | None, steps: int, deadline_s: float) -> Ending:
     reasons = {
         Status.timeout: f"the deadline of {deadline_s:g} s (timeouts.run_s) passed; steps done: {steps}",
@@ -126,9 +129,12 @@ def _ending(exit_code: int, cause: Status | None, steps: int, deadline_s: float)
     return Ending(exit_code, cause, reasons.get(cause))
 
 
-def supervise(launch: Launch, out: Path | str, *, deadline_s: float, on_step: StepCallback | None = None) -> Ending:
-    "Run a launch to its end, at most `deadline_s` seconds; nothing of it is alive when this returns."
-    watch = _Watch(Path(out), on_step)
+def supervise(launch: Launch, out: Path | str, *, deadline_s: float, on_step: StepCallback | None = None, go_on: bool = False) -> Ending:
+    """Run a launch to its end, at most `deadline_s` seconds; nothing of it is alive when this returns.
+
+    go_on: what rank 0 has written before belongs to an earlier start.
+    """
+    watch = _Watch(Path(out), on_step, go_on)
     process, tag = start(launch, out)
     began, cause = time.monotonic(), None
     try:
@@ -222,23 +228,13 @@ def judge(spec: RunSpec, out: Path | str, ending: Ending, *, attempt: int = 1) -
     record = spec_record(spec).model_dump()
     return empty_run(run_id(spec, attempt), record, status, reason, study=spec.study, attempt=attempt)
 
-# %% ../../nbs/31_launchers_local.ipynb #61fa1b5f
-_LEFTOVERS = ("run.json", "rank-*.jsonl", "stdout.log", "spec.yaml")
-
-
-def _make_empty(out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    for pattern in _LEFTOVERS:
-        for file in out.glob(pattern):
-            file.unlink()
-
-
+# %% ../../nbs/31_launchers_local.ipynb #0067e6a3
 def refused_run(spec: RunSpec, reason: str, *, attempt: int = 1) -> RunFile:
     "The run file of a request that this machine cannot run; nothing was started."
     record = spec_record(spec).model_dump()
     return empty_run(run_id(spec, attempt), record, Status.refused, reason, study=spec.study, attempt=attempt)
 
-# %% ../../nbs/31_launchers_local.ipynb #2fa65282
+# %% ../../nbs/31_launchers_local.ipynb #8192a8c6
 def _short(path: Path) -> Path:
     "The path relative to the present folder where it lies below it: run files carry no machine's folders."
     resolved, here = path.resolve(), Path.cwd()
@@ -253,21 +249,24 @@ def _follow_up(launch: Launch, out: Path) -> None:
 
 
 def run_local(
-    spec: RunSpec, out: Path | str, *, attempt: int = 1, on_step: StepCallback | None = None, launch: Launch | None = None
-) -> RunFile:
+    spec: RunSpec, out: Path | str, *, attempt: int = 1, on_step: StepCallback | None = None, launch: Launch | None = None,
+    resume: Path | str | None = None,
+) -> RunFile:  # fmt: skip
     """Run `spec` on this host into the folder `out` and return its run file, whatever its status.
 
-    on_step: called with each step row of rank 0. launch: something else to start, for tests.
-    Raises KeyboardInterrupt again after Ctrl-C, when run.json with status cancelled is written.
+    on_step: called with each step row of rank 0. launch: something else to start, for tests. resume: `out`, to go on
+    with the run in it, or another run's folder, to take up its checkpoint. Raises RequestError where that does not fit,
+    and KeyboardInterrupt again after Ctrl-C, when run.json with status cancelled is written.
     """
     out = Path(out)
-    _make_empty(out)
+    go_on = resume is not None and check_resume(resume, out, spec, run_id(spec, attempt))
+    make_ready(out, go_on)
     if launch is None and (reason := refusal(spec)):
         run = refused_run(spec, reason, attempt=attempt)
         write_run(out, run)
         return run
-    launch = launch or render(spec, _short(out), attempt=attempt)
-    ending = supervise(launch, out, deadline_s=spec.timeouts.run_s, on_step=on_step)
+    launch = launch or render(spec, _short(out), attempt=attempt, resume="" if go_on else resume and str(resume))
+    ending = supervise(launch, out, deadline_s=spec.timeouts.run_s, on_step=on_step, go_on=go_on)
     _follow_up(launch, out)
     run = judge(spec, out, ending, attempt=attempt)
     run = run.model_copy(update={"events": [*run.events, *launch.notes]})

@@ -17,8 +17,9 @@ from torch.distributed.tensor import Shard
 from ..accounting import split_dimension
 from ..mesh import Ranks
 from ..models import Decoder
+from ..precision import DTYPES
 from ..spec import Precision, RunSpec
-from .base import DTYPES, TorchStrategy, prepare_model
+from .base import TorchStrategy, prepare_model
 
 # %% ../../nbs/26_strategies_fsdp.ipynb #37162eec
 def precision_policy(precision: Precision) -> MixedPrecisionPolicy:

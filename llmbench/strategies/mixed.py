@@ -58,7 +58,7 @@ def arrange(model: Decoder, spec: RunSpec, ranks: Ranks, mesh: DeviceMesh) -> De
         model.places = model.places.to(ranks.device)
     return wrap_data(model, spec, mesh)
 
-# %% ../../nbs/26e_strategies_mixed.ipynb #32af289a
+# %% ../../nbs/26e_strategies_mixed.ipynb #a511702f
 class Mixed(TorchStrategy):
     "A model split along tp and cp, with replicas or shards over the other ranks."
 
@@ -88,7 +88,7 @@ class Mixed(TorchStrategy):
         inputs, targets = self.cut(sequences)
         with self.exchange(index == of - 1):
             loss = self.loss(self.model(inputs), targets)
-            (loss / of).backward()
+            self.scaled(loss / of).backward()
         return _plain(loss.detach())
 
     def gradients(self) -> list[Tensor]:
@@ -98,7 +98,7 @@ class Mixed(TorchStrategy):
 def _plain(value: Tensor) -> Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
-# %% ../../nbs/26e_strategies_mixed.ipynb #b2727410
+# %% ../../nbs/26e_strategies_mixed.ipynb #5865d5a8
 class Pipelined(Mixed):
     "A rank's stages of a pipeline, each split and replicated like a whole model."
 
@@ -115,7 +115,7 @@ class Pipelined(Mixed):
             shape = (*logits.shape[:-1], self.spec.model.vocab_size)
             stride = (shape[1] * shape[2], shape[2], 1)
             logits = DTensor.from_local(logits, self.mesh["tp"], [Shard(-1)], run_check=False, shape=shape, stride=stride)
-        return self.loss(logits, targets)
+        return self.scaled(self.loss(logits, targets))
 
     def forward_backward(self, micro_batches: Sequence[Tensor]) -> list[Tensor]:
         pieces = [self.cut(m) for m in micro_batches]
@@ -124,7 +124,8 @@ class Pipelined(Mixed):
         wanted: dict[str, Any] = {"target": torch.cat([t for _, t in pieces]), "losses": losses} if self.last else {}
         with self.split_loss():
             self.schedule.step(*given, **wanted, return_outputs=False)
-        return [_plain(loss.detach()) * len(micro_batches) for loss in losses]
+        undo = len(micro_batches) if self.scale is None else len(micro_batches) / self.scale.value
+        return [_plain(loss.detach()) * undo for loss in losses]
 
     def gradients(self) -> list[Tensor]:
         gradients = super().gradients()

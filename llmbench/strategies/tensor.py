@@ -63,11 +63,13 @@ def block_plan(shape: ModelShape, tp: int) -> dict[str, ParallelStyle]:
     }  # fmt: skip
     return plan | ({"mlp.gate": ColwiseParallel()} if shape.family == "llama" else {})
 
-# %% ../../nbs/26b_strategies_tensor.ipynb #7e6e9864
+# %% ../../nbs/26b_strategies_tensor.ipynb #a0f5b7fc
 def _split_ends(model: Decoder, tp: DeviceMesh) -> None:
     if model.first:
         by_vocabulary = RowwiseParallel(input_layouts=_WHOLE, output_layouts=_ALONG_SEQUENCE)
         parallelize_module(model.embedding, tp, by_vocabulary)
+        # what is still on its way from other ranks has a type that torch.compile cannot keep for backward
+        model.embedding.register_forward_hook(lambda _, __, stream: stream.clone())
     elif model.embedding is not None:  # the last stage's own copy of a tied weight
         weight = distribute_tensor(model.embedding.weight.detach(), tp, [Shard(0)])
         model.embedding.weight = nn.Parameter(weight)

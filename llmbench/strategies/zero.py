@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['deepspeed_config', 'load', 'Zero', 'build']
 
-# %% ../../nbs/27_strategies_zero.ipynb #d9b16415
+# %% ../../nbs/27_strategies_zero.ipynb #618fb153
 import logging
 import os
 from collections.abc import Callable, Sequence
+from math import inf, log2
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from ..models import Decoder, next_token_loss
 from ..spec import RunSpec
 from .base import held_norm, loss_for, make_adamw, optimizer_bytes, prepare_model, tensor_bytes
 
-# %% ../../nbs/27_strategies_zero.ipynb #37dd7653
+# %% ../../nbs/27_strategies_zero.ipynb #466abe46
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 
 
@@ -45,11 +46,19 @@ def deepspeed_config(spec: RunSpec) -> dict[str, Any]:
         "steps_per_print": 1_000_000_000,
         "wall_clock_breakdown": False,
     }
-    if spec.precision.compute == "bfloat16":
+    if spec.precision.compute in ("bfloat16", "float8"):
         config |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    elif spec.precision.compute == "float16":
+        config |= {"fp16": _fp16(spec.precision.loss_scale), "data_types": {"grad_accum_dtype": "fp32"}}
     return config
 
-# %% ../../nbs/27_strategies_zero.ipynb #6b8796d8
+
+def _fp16(loss_scale: float) -> dict[str, Any]:
+    "DeepSpeed's dynamic loss scale with the numbers of `precision.LossScale`; it starts at a power of two."
+    return {"enabled": True, "loss_scale": 0, "initial_scale_power": round(log2(loss_scale)), "loss_scale_window": 2000,
+            "hysteresis": 1, "min_loss_scale": 1}  # fmt: skip
+
+# %% ../../nbs/27_strategies_zero.ipynb #a270ae4d
 def load(device: torch.device) -> Any:
     "The deepspeed module, prepared for this device; LlmbenchError with the line to type where it is missing."
     on_cpu = device.type == "cpu"
@@ -66,9 +75,10 @@ def load(device: torch.device) -> Any:
     logger.setLevel(logging.ERROR)
     if on_cpu:
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True
     return deepspeed
 
-# %% ../../nbs/27_strategies_zero.ipynb #91bdeb64
+# %% ../../nbs/27_strategies_zero.ipynb #082de226
 class Zero:
     "A DeepSpeed engine at ZeRO stage 1, 2 or 3."
 
@@ -90,7 +100,15 @@ class Zero:
         for group in self.engine.optimizer.param_groups:
             group["lr"] = lr
         self.engine.step()
-        return self.engine.get_global_grad_norm()
+        skipped = self.loss_scale is not None and self.engine.optimizer.overflow
+        return torch.tensor(inf, device=self.engine.device) if skipped else self.engine.get_global_grad_norm()
+
+    @property
+    def loss_scale(self) -> Tensor | None:
+        "What DeepSpeed multiplies the loss by; None where it does not compute in float16."
+        if "fp16" not in self.config:
+            return None
+        return torch.tensor(float(self.engine.optimizer.cur_scale), device=self.engine.device)
 
     def gradient_bytes(self) -> int | None:
         return _held_gradients(self.engine)
@@ -126,7 +144,7 @@ def _held_state(optimizer: Any, stage: int) -> int | None:
     held = next((found for name in names if (found := getattr(optimizer, name, None)) is not None), None)
     return None if held is None else optimizer_bytes(optimizer.optimizer) + tensor_bytes(_flat(held))
 
-# %% ../../nbs/27_strategies_zero.ipynb #439bae8d
+# %% ../../nbs/27_strategies_zero.ipynb #df40cbcd
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> Zero:
     "A DeepSpeed engine over the model at the stage that the strategy's name ends in."
     deepspeed = load(ranks.device)
@@ -137,4 +155,6 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> Zero:
     optimizer = make_adamw(list(model.parameters()), spec.optimizer)
     config = deepspeed_config(spec)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    if "fp16" in config:
+        engine.optimizer.loss_scaler.raise_error_at_min_scale = False  # the loop ends a run that diverged, with its step
     return Zero(engine, stage, config, loss_for(spec))
