@@ -87,7 +87,7 @@ def twin_rows() -> list[dict[str, Any]]:
     asked = ("fsdp", "hsdp")
     return [{"model": m} | {f"ranks_{n}": ", ".join(map(layout_name, _layouts(PRESETS[m], n, asked))) for n in (2, 4)} for m in twins]
 
-# %% ../nbs/62g_layoutpage.ipynb #cb1a3b5d
+# %% ../nbs/62g_layoutpage.ipynb #f77a534d
 def _layout_columns(rows: Sequence[Row]) -> list[Column]:
     return [
         text_column("Layout", "layout"), *(_count(d, d) for d in ("tp", "pp", "dp", "ep") if any(r[d] > 1 for r in rows)),
@@ -101,7 +101,7 @@ def layouts_part(bench: Workbench, model: str) -> str:
     bench.keep(name, "models", rows, list(rows[0]))
     links, shown = f"[CSV](data/models/{name}.csv)", worth_a_look(rows)
     least, lightest = rows[0], min(rows, key=lambda r: (r["weights_gb"], r["sent_gb"]))
-    said = f"Of {len(rows)} layouts **{md_text(least['layout'])}** sends least, {significant(least['sent_gb'])} GB a step; "
+    said = f"Of {len(rows)} layouts, those of fsdp and hsdp among them, **{md_text(least['layout'])}** sends least, {significant(least['sent_gb'])} GB a step; "
     said += f"**{md_text(lightest['layout'])}** holds least, {significant(lightest['weights_gb'])} GB, and sends {significant(lightest['sent_gb'])} GB.\n"
     chart = chart_html(name, layout_chart(rows, model=model))
     which = "all of them" if len(shown) == len(rows) else "those without cp that no other one beats in all three columns, and fsdp"
@@ -164,7 +164,7 @@ def ran_part(bench: Workbench) -> str:
     said = f"{len(rows)} splits of {models} model{'s' * (models != 1)} were run.\n"
     return said + "\n" + table_md(rows, columns, label="models-run", caption=f"What was run, by model and ranks. [{source_links('run_layouts', study='models')}]{{.sources}}")
 
-# %% ../nbs/62g_layoutpage.ipynb #93329141
+# %% ../nbs/62g_layoutpage.ipynb #790d7f10
 _LAID_OUT = {"llama3.1-8b": "Llama 3.1 8B", "qwen2.5-7b": "Qwen 2.5 7B", "mixtral-8x7b": "Mixtral 8x7B"}
 
 
@@ -172,7 +172,7 @@ def _laid_out(bench: Workbench) -> str:
     sequences, seq_len = stated_batch()
     said = (
         f"An optimizer step of {sequences} sequences of {seq_len:,} tokens, micro batches of one sequence, arithmetic in bf16, gradients summed in fp32, nothing "
-        "recomputed. GB are 10⁹ bytes; weights are counted at two bytes each, and the master copies, gradients and optimizer state beside them are not. A rank sends "
+        "recomputed; fsdp fetches the weights of a block for forward and again for backward. GB are 10⁹ bytes; weights are counted at two bytes each, and the master copies, gradients and optimizer state beside them are not. A rank sends "
         "$(n - 1)/n$ of a tensor that $n$ ranks gather or scatter, and twice that of one that they sum; what goes to a pipeline's next stage goes whole. *Idle* is what a pipeline waits for its first and last micro "
         "batch, $(p - 1)/(m + p - 1)$ of the step with $p$ stages and $m$ micro batches."
     )
