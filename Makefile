@@ -15,7 +15,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 TORCH := $(shell sed -n 's/^train = \["\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SAY := @printf '\033[1m%s\033[0m\n'
-GPU_STUDIES ?= params/studies/h200-gpt-124m.yaml params/studies/h200-llama-1b.yaml params/studies/h200-llama-8b-layers.yaml
+GPU_STUDIES ?= $(patsubst %,params/studies/h200-%.yaml,gpt-124m llama-1b llama-8b-layers llama-8b-precision llama-8b-lengths)
 FORCE_FLAG := $(if $(FORCE),--force)
 
 .PHONY: help study sweep site test test-slow test-notebooks lab bench gpu-study notebooks readme clean
