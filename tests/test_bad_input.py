@@ -44,7 +44,7 @@ RUN_FILES = {
     "unknown key inside": (RUN + "optimizer: {learning_rate: 0.1}\n", "unknown key 'learning_rate'"),
     "unknown strategy": (changed("ddp", "zreo2"), "did you mean zero2"),
     "unknown model": (changed("gpt-tiny", "gpt-tinny"), "did you mean gpt-tiny"),
-    "unknown precision": (RUN + "precision: fp8\n", "allowed: bf16, fp32"),
+    "unknown precision": (RUN + "precision: fp4\n", "allowed: bf16, fp16, fp32, fp8"),
     "unknown hardware": (RUN + "hardware: tpu\n", "unknown hardware 'tpu'"),
     "unknown launcher": (RUN + "launcher: cloud\n", "unknown launcher 'cloud'"),
     "model that cannot exist": (changed("gpt-tiny", "{name: gpt-tiny, n_heads: 3}"), "not divisible by n_heads = 3"),

@@ -59,7 +59,8 @@ def at_step(number, act):
 
 
 def test_a_rank_killed_at_step_10_is_a_crash_with_its_steps(tmp_path):
-    on_step = at_step(9, lambda: os.kill(rank_process(tmp_path, 1), signal.SIGKILL))
+    # rank 0 has ended step 10, so rank 1 took part in it and has written step 9
+    on_step = at_step(10, lambda: os.kill(rank_process(tmp_path, 1), signal.SIGKILL))
     run = run_local(resolve_run(REQUEST), tmp_path, on_step=on_step)
     assert time.monotonic() - on_step.reached["at"] < DEADLINE_S
     assert run.status == "crash" and "rank 1" in run.reason, run.reason

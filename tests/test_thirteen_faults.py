@@ -249,7 +249,7 @@ def test_fault_03_one_precision_policy_for_every_strategy(watched, strategy):
     assert half.state_dtypes == full.state_dtypes == {torch.float32}, "master parameters, gradients and moments"
     assert not half.scalers and half.scale == full.scale == 1.0, "no loss is scaled"
     with pytest.raises(RequestError):
-        resolve_run({"model": "gpt-tiny", "strategy": strategy, "world_size": 1, "seq_len": 32, "precision": {"compute": "float16"}})
+        resolve_run({"model": "gpt-tiny", "strategy": strategy, "world_size": 1, "seq_len": 32, "precision": {"param": "float16"}})
 
 
 # --- 4 --------------------------------------------------------------------------------------------------------------
