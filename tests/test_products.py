@@ -26,7 +26,7 @@ FOUR = {
     "fsdp2-tp2": dict(name="fsdp", tp=2), "fsdp2-cp2": dict(name="fsdp", cp=2), "hsdp2x2": dict(name="hsdp", dp_replicate=2),
     "tp4-shared-heads": dict(name="tp", tp=4), "cp4": dict(name="cp", cp=4), "pp4": dict(name="pp", pp=4),
 }  # fmt: skip
-QUICK = {("tp2", "llama-tiny", "fp32")}
+QUICK: set[tuple[str, str, str]] = set()  # notebook 26b trains two ranks in the quick set
 TIED = ("tp2", "pp2", "cp2", "tp2-pp2", "pp2-interleaved")  # weights, positions and biases that the other family has not
 HALF = ("tp2", "pp2", "cp2", "fsdp2-tp2")
 
