@@ -10,7 +10,7 @@ __all__ = ['FactsKey', 'DEFAULT_VARIES', 'facts_key', 'comparable_facts', 'check
 # %% ../nbs/51_fairness.ipynb #98f92db5
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -23,18 +23,20 @@ from .training import training_is_real
 # %% ../nbs/51_fairness.ipynb #30d8d451
 _MODEL = (
     "family", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff", "vocab_size", "max_seq_len",
-    "tied_embeddings", "bias", "norm_eps", "rope_theta", "parameters", "n_experts", "experts_per_token", "balance_coef",
+    "tied_embeddings", "bias", "norm_eps", "rope_theta", "rope_scaling", "parameters",
+    "n_experts", "experts_per_token", "balance_coef",
 )  # fmt: skip
-_DENSE = {"model.n_experts": 1, "model.experts_per_token": 1, "model.balance_coef": 0.0}
 _OPTIMIZER = ("name", "lr", "betas", "eps", "weight_decay", "clip_norm", "lr_warmup_steps", "fused")
 _FACTS = (
     *(f"model.{name}" for name in _MODEL), "seq_len", "batch.global_tokens",
-    "precision.param", "precision.compute", "precision.reduce", *(f"optimizer.{name}" for name in _OPTIMIZER),
+    "precision.param", "precision.compute", "precision.reduce", "precision.loss_scale",
+    "strategy.compression", *(f"optimizer.{name}" for name in _OPTIMIZER),
     "attention", "compile", "recompute", "data.kind", "data.fingerprint", "steps", "warmup_steps", "seed",
 )  # fmt: skip
 _LAYOUT = (
     "strategy.name", "world_size", "strategy.dp", "strategy.tp", "strategy.pp", "strategy.cp", "strategy.ep",
-    "batch.micro", "batch.accum",
+    "strategy.reshard_after_forward", "strategy.dp_replicate", "strategy.bucket_mib",
+    "strategy.schedule", "strategy.stages_per_rank", "strategy.layers_per_stage", "batch.micro", "batch.accum",
 )  # fmt: skip
 
 
@@ -42,17 +44,40 @@ def _at(value: Mapping[str, Any] | None, path: str) -> Any:
     "The value at a dotted path, None where any part of it is missing."
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
+    if isinstance(value, Mapping):
+        return tuple(sorted(value.items()))
     return tuple(value) if isinstance(value, list) else value
 
 # %% ../nbs/51_fairness.ipynb #a4161fbc
+_UNRECORDED = {  # what this harness did before it recorded the setting
+    "model.n_experts": 1, "model.experts_per_token": 1, "model.balance_coef": 0.0, "model.rope_scaling": "none",
+    "strategy.reshard_after_forward": True, "strategy.dp_replicate": 1, "strategy.bucket_mib": 25.0,
+    "strategy.schedule": "1f1b", "strategy.stages_per_rank": 1, "strategy.layers_per_stage": "even", "strategy.compression": "none",
+}  # fmt: skip
+_SETTING_OF = {
+    "strategy.reshard_after_forward": ("fsdp", "hsdp"), "strategy.dp_replicate": ("hsdp",),
+    "strategy.bucket_mib": ("ddp",), "strategy.compression": ("ddp",),
+}  # fmt: skip
+
+
+def _idle(facts: Mapping[str, Any]) -> Iterator[str]:
+    "Settings that do nothing in this run."
+    if strategy := facts["strategy.name"]:
+        yield from (name for name, strategies in _SETTING_OF.items() if strategy not in strategies)
+    if facts["strategy.pp"] == 1:
+        yield from ("strategy.schedule", "strategy.stages_per_rank", "strategy.layers_per_stage")
+    if facts["precision.compute"] not in (None, "float16"):
+        yield "precision.loss_scale"
+    if facts["model.family"] == "gpt2":
+        yield from ("model.rope_theta", "model.rope_scaling")
+
+
 def _explicit_nulls(facts: dict[str, Any], harness: bool) -> dict[str, Any]:
-    "Nulls that mean 'none' rather than 'unknown' become that word."
-    if facts["model.family"] == "gpt2" and facts["model.rope_theta"] is None:
-        facts["model.rope_theta"] = "none"
+    "Nulls that mean 'none' rather than 'unknown' become that word, as do settings that do nothing."
     if harness and facts["optimizer.clip_norm"] is None and facts["optimizer.name"]:
         facts["optimizer.clip_norm"] = "none"
-    dense = {name: value for name, value in _DENSE.items() if harness and facts.get(name) is None}
-    return facts | dense
+    plain = {name: value for name, value in _UNRECORDED.items() if harness and facts[name] is None}
+    return facts | plain | dict.fromkeys(_idle(facts), "none")
 
 # %% ../nbs/51_fairness.ipynb #435ff973
 def _cores_in_use(env: Mapping[str, Any], world_size: int | None) -> int | None:
@@ -117,6 +142,8 @@ _SILENT = ("name", "launcher", "timeouts", "repeats")  # vary without changing t
 
 def _is_freed(name: str, varies: Iterable[str]) -> bool:
     freed = [f for key in varies for f in _FREED_BY.get(key, (key,))]
+    if name == "strategy.compression":  # another precision of the exchange, which no strategy brings along
+        return name in varies
     return any(name == f or name.startswith(f + ".") for f in freed)
 
 

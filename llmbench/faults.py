@@ -94,6 +94,7 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
         result.append(replace(first, rows=rows, evidence=first.evidence + more))
     return result
 
+
 def judged(fault: int | None, rows: Iterable[Row], check: Callable[[Row], Said | None]) -> list[Finding]:
     "What a check of single rows says about all of them, merged; rows that say nothing are not in it."
     said = [(row, check(row)) for row in rows]

@@ -79,9 +79,9 @@ class Trainer:
         "Train one step; nothing is read back from the device."
         batch = next_batch(step, self.spec, self.source, self.place, self.ranks.device)
         lr = learning_rate(step, self.spec.optimizer)
+        scale = self.strategy.loss_scale
         own_s = self._own_time_s(batch)
         mark = self.clock.begin()
-        scale = getattr(self.strategy, "loss_scale", None)
         losses = self.strategy.forward_backward(batch.micro_batches)
         if step == self.first:
             self.gradient_bytes = self.strategy.gradient_bytes()
@@ -191,14 +191,12 @@ def trial(build: Build, spec: RunSpec) -> list[dict[str, Any]]:
     "Join, train `spec` under the strategy that `build` makes, leave; this rank's facts of every step."
     ranks = join_for(spec)
     rows: list[dict[str, Any]] = []
-    try:
-        model = build_model(spec.model, spec.seed, DTYPES[spec.precision.compute])
-        trainer = Trainer(build(model, spec, ranks), spec, ranks, CpuMemory())
-        run_steps(trainer, rows.append)
-        rows[0]["gradient_bytes"] = trainer.gradient_bytes
-        rows[0] |= trainer.strategy.state_bytes()
-    finally:
-        model = trainer = None
-        gc.collect()
-        mesh.leave()
+    model = build_model(spec.model, spec.seed, DTYPES[spec.precision.compute])
+    trainer = Trainer(build(model, spec, ranks), spec, ranks, CpuMemory())
+    run_steps(trainer, rows.append)
+    rows[0]["gradient_bytes"] = trainer.gradient_bytes
+    rows[0] |= trainer.strategy.state_bytes()
+    model = trainer = None
+    gc.collect()
+    mesh.leave()  # not after an error: a rank that failed would wait here for the others, and they for it
     return rows

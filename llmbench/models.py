@@ -176,8 +176,8 @@ class Decoder(nn.Module):
     def _rotary_for(self, seq_len: int, device: torch.device) -> tuple[Tensor, Tensor] | None:
         if self.shape.family != "llama":
             return None
-        longest = seq_len if self.places is None else int(self.places.max()) + 1
         if self._rotary is None or self._rotary[0].device != device or len(self._rotary[0]) < seq_len:
+            longest = seq_len if self.places is None else int(self.places.max()) + 1
             table = rotary_table(longest, self.shape.head_dim, self.shape.rope_theta, self.shape.rope_scaling)
             self._rotary = tuple(t.to(device) if self.places is None else t.to(device)[self.places] for t in table)
         return self._rotary[0][:seq_len], self._rotary[1][:seq_len]

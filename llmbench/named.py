@@ -27,7 +27,6 @@ _APART, _SMALLEST, _MIDDLE = (1, 1, 8), (4, 2, 1), {"llama": (2, 1, 4), "qwen": 
 _SPLIT = {"llama": (4, 1, 2), "qwen": _SMALLEST}
 
 
-
 def platform_of(hardware: str) -> str:
     "The column of the table for a hardware profile: amd, cpu, else nvidia."
     return {"mi300x": "amd", "cpu": "cpu"}.get(hardware, "nvidia")

@@ -93,6 +93,11 @@ def _check_settings(spec: RunSpec) -> None:
     for key in ("compression", "bucket_mib"):
         if s.name != "ddp" and getattr(s, key) != plain[key].default:
             raise RequestError(f"strategy {s.name}: {key} {getattr(s, key)} is a setting of ddp; leave it out, or write name: ddp")
+    if spec.precision.compute == "float16" and spec.model.n_experts > 1:
+        raise RequestError(
+            f"float16 with the {spec.model.n_experts} experts of {spec.model.name}: the loss that keeps them busy would not be scaled "
+            "with the rest; write precision: bf16 or fp32"
+        )
     if s.compression == "bf16" and spec.precision.reduce == "bfloat16":
         raise RequestError("compression bf16 with precision.reduce bfloat16: gradients travel in bfloat16 already; leave compression out")
     if s.compression == "powersgd" and (spec.precision.compute == "float16" or spec.precision.reduce == "bfloat16"):

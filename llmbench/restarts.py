@@ -114,6 +114,7 @@ def check_own(run_folder: Path | str, run_id: str) -> None:
     if there not in (None, run_id):
         raise RequestError(f"{run_folder} holds {there}, and this is {run_id}; name a new folder, and --resume {run_folder}")
 
+
 def resume_folder(given: str | None, run_folder: Path, spec: RunSpec, run_id: str) -> Path | None:
     "What `--resume [FOLDER]` means for a run in `run_folder`: that folder, or None; the errors of `check_resume`."
     if given is None:

@@ -6,6 +6,8 @@ from llmbench.core import test_near
 from llmbench.launchers.local import run_local
 from llmbench.resolve import resolve_run
 
+pytestmark = pytest.mark.slow  # notebook 26b trains two ranks in the quick set
+
 STEPS = 20
 REQUEST = {
     "study": "products", "seq_len": 32, "steps": STEPS, "warmup_steps": 2, "data": {"kind": "text"}, "collective_steps": 0,
@@ -26,7 +28,6 @@ FOUR = {
     "fsdp2-tp2": dict(name="fsdp", tp=2), "fsdp2-cp2": dict(name="fsdp", cp=2), "hsdp2x2": dict(name="hsdp", dp_replicate=2),
     "tp4-shared-heads": dict(name="tp", tp=4), "cp4": dict(name="cp", cp=4), "pp4": dict(name="pp", pp=4),
 }  # fmt: skip
-QUICK: set[tuple[str, str, str]] = set()  # notebook 26b trains two ranks in the quick set
 TIED = ("tp2", "pp2", "cp2", "tp2-pp2", "pp2-interleaved")  # weights, positions and biases that the other family has not
 HALF = ("tp2", "pp2", "cp2", "fsdp2-tp2")
 
@@ -35,8 +36,7 @@ def _cases():
     for world_size, layout, strategy in [(2, *case) for case in TWO.items()] + [(4, *case) for case in FOUR.items()]:
         for model, precision, among in (("llama-tiny", "fp32", None), ("gpt-tiny", "fp32", TIED), ("llama-tiny", "bf16", HALF)):
             if among is None or layout in among:
-                marks = [] if (layout, model, precision) in QUICK else pytest.mark.slow
-                yield pytest.param(world_size, strategy, model, precision, id=f"{layout}-{model}-{precision}", marks=marks)
+                yield pytest.param(world_size, strategy, model, precision, id=f"{layout}-{model}-{precision}")
 
 
 @pytest.fixture(scope="module")

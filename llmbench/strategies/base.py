@@ -8,6 +8,7 @@ __all__ = ['Strategy', 'learning_rate', 'make_adamw', 'local_gradients', 'gradie
 
 # %% ../../nbs/21_strategies_base.ipynb #927136aa
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -39,7 +40,7 @@ class Strategy(Protocol):
     def parameter_norm(self) -> float:
         "L2 norm of the parameters that this rank holds: what does not change was not trained."
 
-    loss_scale: Tensor | None  # what the loss of the coming step is multiplied by; None, or missing, where it is not
+    loss_scale: Tensor | None  # what the loss of the coming step is multiplied by; None where it is not
 
 # %% ../../nbs/21_strategies_base.ipynb #75c7cb8c
 def learning_rate(step: int, optimizer: Optimizer) -> float:
@@ -68,12 +69,12 @@ def _squares(gradients: list[Tensor]) -> Tensor:
     return torch.stack(torch._foreach_norm(gradients)).double().square()
 
 
-def gradient_norm(gradients: list[Tensor], copies: Sequence[int] | None = None) -> Tensor:
-    "Global L2 norm (float64 scalar); copies: how many ranks hold each of these elements, None where all hold all of them."
+def gradient_norm(gradients: list[Tensor], copies: Tensor | None = None) -> Tensor:
+    "Global L2 norm (float64 scalar); copies (gradients,): how many ranks hold each one's elements, None where all hold all."
     squares = _squares(gradients)
     if copies is None:
         return squares.sum().sqrt()
-    return sum_over_ranks((squares / torch.tensor(copies, dtype=torch.float64, device=squares.device)).sum()).sqrt()
+    return sum_over_ranks((squares / copies).sum()).sqrt()
 
 
 def clip_gradients(gradients: list[Tensor], norm: Tensor, clip_norm: float | None) -> None:
@@ -95,6 +96,11 @@ class TorchStrategy:
         self.held = [nn.Parameter(t) for t in _local(p.detach() for p in self.parameters)]
         self.optimizer = make_adamw(self.held, spec.optimizer)
         self.scale = loss_scale_for(spec.precision, self.held[0].device)
+
+    @functools.cached_property
+    def _copies(self) -> Tensor | None:
+        "`copies` on the device, taken there once: in every step it would be a wait of its own."
+        return None if self.copies is None else torch.tensor(self.copies, dtype=torch.float64, device=self.held[0].device)
 
     @property
     def loss_scale(self) -> Tensor | None:
@@ -126,7 +132,7 @@ class TorchStrategy:
         gradients = self.gradients()
         if self.scale is not None:
             self.scale.unscale(gradients)
-        norm = gradient_norm(gradients, self.copies)
+        norm = gradient_norm(gradients, self._copies)
         clip_gradients(gradients, norm, self.clip_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr

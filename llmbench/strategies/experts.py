@@ -11,17 +11,16 @@ import contextlib
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
-from ..core import LlmbenchError
 from ..experts import Experts, MoE, reorder, sort_by_expert
-from ..mesh import Ranks
+from ..mesh import Ranks, expert_mesh
 from ..models import Decoder
-from ..spec import RunSpec
 from ..precision import DTYPES
+from ..spec import RunSpec
 from .base import TorchStrategy, prepare_model
+from .ddp import compress
 
 # %% ../../nbs/27c_strategies_experts.ipynb #d199a7d6
 class _Exchange(torch.autograd.Function):
@@ -94,9 +93,7 @@ class EP(TorchStrategy):
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> EP:
     "The model with a share of its experts on this rank, the rest in DistributedDataParallel."
     ep, device_ids = spec.strategy.ep, [ranks.device] if ranks.device.type == "cuda" else None
-    if spec.precision.reduce == "bfloat16" and device_ids is None:
-        raise LlmbenchError("strategy ep: torch reduces in bfloat16 on GPUs only; write precision.reduce: float32, or strategy: fsdp")
-    grid = init_device_mesh(ranks.device.type, (spec.strategy.dp // ep, ep), mesh_dim_names=("twins", "experts"))
+    grid = expert_mesh(ranks, spec.strategy)
     deal_experts(model, ep, grid.get_local_rank("experts"))
     for layer in model.modules():
         if isinstance(layer, MoE) and ep > 1:
@@ -105,6 +102,5 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> EP:
     dealt = [name for name, _ in model.named_parameters() if ".experts." in name]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, dealt)
     wrapped = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
-    if spec.precision.reduce == "bfloat16":
-        wrapped.register_comm_hook(None, bf16_compress_hook)
+    compress(wrapped, spec)
     return EP(wrapped, spec, grid)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
@@ -24,27 +24,24 @@ from ..models import Decoder, mean_cross_entropy
 from ..spec import RunSpec
 from .base import TorchStrategy, loss_for, prepare_model
 from .context import split_sequence
-from .fsdp import placement_over, precision_policy
+from .fsdp import precision_policy, shard_blocks
 from .pipeline import make_schedule, stage_layers, stages_of, take_stage
 from .tensor import copies_of, settle, split_tensors
 
 # %% ../../nbs/26e_strategies_mixed.ipynb #a5eedea5
 def wrap_data(model: Decoder, spec: RunSpec, mesh: DeviceMesh) -> Decoder:
     "The model (or a stage) replicated or sharded over the ranks that hold other data, in place."
-    policy: dict[str, Any] = {"mp_policy": precision_policy(spec.precision)}
     if spec.strategy.name in ("fsdp", "hsdp"):
         shard = along(mesh, "shard", "cp")
         group = mesh["replicate", shard.mesh_dim_names[0]] if spec.strategy.dp_replicate > 1 else shard
-        policy["shard_placement_fn"] = placement_over(shard.size())
-        for block in model.blocks.values():
-            fully_shard(block, mesh=group, reshard_after_forward=spec.strategy.reshard_after_forward, **policy)
-        return fully_shard(model, mesh=group, **policy)
+        return shard_blocks(model, spec, group, shard.size())
     group = along(mesh, "replicate", "shard", "cp")
     if group is None:
         return model
+    policy = precision_policy(spec.precision)
     for block in model.blocks.values():
-        replicate(block, mesh=group, **policy)
-    return replicate(model, mesh=group, **policy)
+        replicate(block, mesh=group, mp_policy=policy)
+    return replicate(model, mesh=group, mp_policy=policy)
 
 
 def arrange(model: Decoder, spec: RunSpec, ranks: Ranks, mesh: DeviceMesh) -> Decoder:
@@ -118,10 +115,10 @@ class Pipelined(Mixed):
         return self.scaled(self.loss(logits, targets))
 
     def forward_backward(self, micro_batches: Sequence[Tensor]) -> list[Tensor]:
-        pieces = [self.cut(m) for m in micro_batches]
-        given = [torch.cat([inputs for inputs, _ in pieces])] if self.first else []
         losses: list[Tensor] = []
-        wanted: dict[str, Any] = {"target": torch.cat([t for _, t in pieces]), "losses": losses} if self.last else {}
+        given = [torch.cat([self.cut(m)[0] for m in micro_batches])] if self.first else []
+        targets = [self.cut(m)[1] for m in micro_batches] if self.last else []
+        wanted: dict[str, Any] = {"target": torch.cat(targets), "losses": losses} if targets else {}
         with self.split_loss():
             self.schedule.step(*given, **wanted, return_outputs=False)
         undo = len(micro_batches) if self.scale is None else len(micro_batches) / self.scale.value

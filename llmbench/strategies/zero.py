@@ -100,7 +100,7 @@ class Zero:
         for group in self.engine.optimizer.param_groups:
             group["lr"] = lr
         self.engine.step()
-        skipped = self.loss_scale is not None and self.engine.optimizer.overflow
+        skipped = "fp16" in self.config and self.engine.optimizer.overflow
         return torch.tensor(inf, device=self.engine.device) if skipped else self.engine.get_global_grad_norm()
 
     @property
