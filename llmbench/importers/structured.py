@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['number', 'whole', 'words', 'as_bytes', 'utc', 'open_text', 'sample_text', 'lines_of', 'json_of', 'json_lines',
-           'document', 'flat', 'point']
+           'document', 'flat', 'point', 'warm_up']
 
 # %% ../../nbs/44b_importers_structured.ipynb #613170b2
 import gzip
@@ -145,3 +145,11 @@ def point(draft: Draft, step: int, values: Mapping[str, float | None]) -> None:
         if value is not None and not math.isfinite(value):
             draft.event("not_finite", f"{name} is {value}", step)
     draft.row(step, values)
+
+# %% ../../nbs/44b_importers_structured.ipynb #861625ce
+def warm_up(draft: Draft, rows: int = 3) -> None:
+    "Count rows as warm-up until `rows` of them were timed, where more than those are."
+    timed = [i for i, t in enumerate(draft.columns.get("time_s", ())) if t == t]
+    if len(timed) > rows and timed[rows - 1] + 1 != rows:
+        draft.fact("spec.warmup_steps", timed[rows - 1] + 1)
+        draft.event("warmup", f"rows up to the third timed one count as warm-up ({timed[rows - 1] + 1}); the file does not say which are")
