@@ -104,7 +104,7 @@ def spec_of(args: Mapping[str, str]) -> dict[str, Any]:
         facts["zero_stage"] = stage
     return {k: v for k, v in facts.items() if v is not None}
 
-# %% ../../nbs/41_importers_megatron.ipynb #a999ce9c
+# %% ../../nbs/41_importers_megatron.ipynb #8946b98d
 _ARGUMENT = re.compile(r"(?:^|\s)([a-z]\w+) \.{2,} ?(.*?)\s*$", re.IGNORECASE)
 _NEOX_VALUE = re.compile(r"^(.*?)\.*(?:updated|default)$")
 _MEMORY = re.compile(r"\[Rank (\d+)\].*memory \(MB\) \|.*?\| max allocated: ([\d.]+) \|.*?\| max reserved: ([\d.]+)(?=\s|$)")
@@ -137,11 +137,15 @@ class Reader:
                 self.args = {}
             self.inside = not over
             if over:
-                for place, value in spec_of(self.args).items():
+                for place, value in self.told().items():
                     self.runs.fact(place, value)
         elif self.inside and (hit := _ARGUMENT.search(line)):
             value = _NEOX_VALUE.sub(r"\1", hit[2])
             self.args.setdefault(hit[1], value)
+
+    def told(self) -> dict[str, Any]:
+        "Facts by their place, from the arguments of a dump."
+        return spec_of(self.args)
 
     def line(self, line: str) -> bool:
         "Take what a line says; False where it says nothing to Megatron."

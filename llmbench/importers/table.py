@@ -5,15 +5,17 @@
 # %% auto #0
 __all__ = ['FORMATS', 'import_path']
 
-# %% ../../nbs/47_importers_table.ipynb #f42ee54f
+# %% ../../nbs/47_importers_table.ipynb #24a1de1e
 from pathlib import Path
 
 from .base import Source
+from .deepspeed import DEEPSPEED
 from .formats import Format, Imported, detect, import_file
 from .megatron import MEGATRON
+from .neox import NEOX
 
-# %% ../../nbs/47_importers_table.ipynb #364fdf2f
-FORMATS: tuple[Format, ...] = (MEGATRON,)
+# %% ../../nbs/47_importers_table.ipynb #26e73627
+FORMATS: tuple[Format, ...] = (NEOX, DEEPSPEED, MEGATRON)
 
 
 def import_path(path: Path | str, *, study: str = "imported", format: str | None = None) -> Imported:

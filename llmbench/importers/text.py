@@ -102,8 +102,8 @@ def text_lines(source: Source, tally: Tally, wanted: Sequence[bytes]) -> Iterato
             else:
                 yield clean(line)
 
-# %% ../../nbs/40d_importers_text.ipynb #c1cb44a2
-NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+# %% ../../nbs/40d_importers_text.ipynb #28f3e426
+NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
 _VALUE = re.compile(rf"\s*({NUMBER}|[-+]?(?:nan|inf(?:inity)?))\s*(?:(?!e\b)[A-Za-z%]+\s*)?(?:/.*)?", re.IGNORECASE)
 _LARGEST = 2**53
 
