@@ -134,7 +134,7 @@ class Said:
         "How many events of a kind are not in the list."
         return {k: n - _MOST_EVENTS for k, n in self._kinds.items() if n > _MOST_EVENTS and not k.startswith("warning ")}
 
-# %% ../../nbs/40_importers_base.ipynb #69e845ef
+# %% ../../nbs/40_importers_base.ipynb #3b2acfa2
 STEP_COLUMNS = ("time_s", "tokens", "loss", "grad_norm", "lr", "loss_scale", "mean_of")
 
 _NAN = math.nan
@@ -162,6 +162,15 @@ class Draft(Said):
             if len(column) < n:
                 column.extend([_NAN] * (n - len(column)))
             column.append(value if value is not None and math.isfinite(value) else _NAN)
+
+    def amend(self, values: Mapping[str, float | None]) -> None:
+        "Add columns to the last row; what it has already stays."
+        n = len(self.steps)
+        for name, value in values.items() if n else ():
+            column = self.columns.setdefault(name, array("d"))
+            if len(column) < n and value is not None:
+                column.extend([_NAN] * (n - 1 - len(column)))
+                column.append(value)
 
     def cut_back(self, n: int) -> None:
         "Keep the first `n` rows."
