@@ -16,7 +16,7 @@ from .formats import Format
 from .runs import ENDS, Runs
 from .text import MIB, Field, count, dtype, number, pairs, real, switch, text_lines, word
 
-# %% ../../nbs/41_importers_megatron.ipynb #c29dd3be
+# %% ../../nbs/41_importers_megatron.ipynb #579efb52
 ROW_FIELDS = {
     "elapsed time per iteration (ms)": Field("time_s", per=1000),
     "elapsed time per iteration (s)": Field("time_s"),
@@ -29,7 +29,8 @@ ROW_FIELDS = {
     "throughput per GPU (TFLOP/s/GPU)": Field("tflops_per_gpu"),
     "TFLOPs": Field("tflops_per_gpu"),
     "approx flops per GPU": Field("tflops_per_gpu"),
-    "MODEL_TFLOP/s/GPU": Field("tflops_per_gpu"),
+    "energy per GPU (J/iter/GPU)": Field("energy_j_per_gpu"),
+    "power per GPU (W/GPU)": Field("power_w_per_gpu"),
     "tokens per GPU (tokens/s/GPU)": Field("tokens_per_s_per_gpu"),
     "tokens per gpu per second (tgs)": Field("tokens_per_s_per_gpu"),
     "samples per second": Field("samples_per_s"),

@@ -171,7 +171,7 @@ class Runs(Rows):
             self._close(self._waiting)
         return self.drafts
 
-# %% ../../nbs/40e_importers_runs.ipynb #9d286f38
+# %% ../../nbs/40e_importers_runs.ipynb #ba2a1498
 _STAMP = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 _DAYS = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
 
@@ -184,8 +184,8 @@ def seconds_of(line: str) -> float | None:
     year, month, day, hour, minute, second = map(int, hit.groups()[:6])
     if not 1 <= month <= 12:
         return None
-    leap = (year - (month <= 2)) // 4
-    days = year * 365 + leap + _DAYS[month - 1] + day
+    leap = (year - (month <= 2)) // 4 - 505
+    days = (year - 2020) * 365 + leap + _DAYS[month - 1] + day
     return days * 86400.0 + hour * 3600 + minute * 60 + second + float(f"0.{hit[7] or 0}")
 
 
@@ -198,6 +198,6 @@ def time_per_step(draft: Draft, moments: str, how: str) -> None:
     restarts = {e.get("step") for e in draft.events if e["kind"] == "restart"}
     for i in range(1, len(column)):
         if (passed := column[i] - column[i - 1]) >= 0 and steps[i] not in restarts:
-            times[i] = round(passed / (steps[i] - steps[i - 1]), 9)
+            times[i] = round(round(passed, 6) / (steps[i] - steps[i - 1]), 9)
     draft.columns["time_s"] = column.__class__("d", times)
     draft.event("derived", f"steps.time_s = {how}")

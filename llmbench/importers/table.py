@@ -5,17 +5,22 @@
 # %% auto #0
 __all__ = ['FORMATS', 'import_path']
 
-# %% ../../nbs/47_importers_table.ipynb #24a1de1e
+# %% ../../nbs/47_importers_table.ipynb #c880e377
 from pathlib import Path
 
 from .base import Source
+from .bridge import BRIDGE
 from .deepspeed import DEEPSPEED
 from .formats import Format, Imported, detect, import_file
 from .megatron import MEGATRON
+from .nemo1 import NEMO1
+from .nemo2 import NEMO2
 from .neox import NEOX
+from .primus import PRIMUS
+from .torchtitan import TORCHTITAN
 
-# %% ../../nbs/47_importers_table.ipynb #26e73627
-FORMATS: tuple[Format, ...] = (NEOX, DEEPSPEED, MEGATRON)
+# %% ../../nbs/47_importers_table.ipynb #4b379f8c
+FORMATS: tuple[Format, ...] = (PRIMUS, BRIDGE, NEOX, DEEPSPEED, MEGATRON, NEMO2, NEMO1, TORCHTITAN)
 
 
 def import_path(path: Path | str, *, study: str = "imported", format: str | None = None) -> Imported:
