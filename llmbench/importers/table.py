@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMATS', 'import_path']
 
-# %% ../../nbs/47_importers_table.ipynb #c880e377
+# %% ../../nbs/47_importers_table.ipynb #e6ebac3f
 from pathlib import Path
 
 from .base import Source
@@ -17,10 +17,11 @@ from .nemo1 import NEMO1
 from .nemo2 import NEMO2
 from .neox import NEOX
 from .primus import PRIMUS
+from .results import RESULTS
 from .torchtitan import TORCHTITAN
 
-# %% ../../nbs/47_importers_table.ipynb #4b379f8c
-FORMATS: tuple[Format, ...] = (PRIMUS, BRIDGE, NEOX, DEEPSPEED, MEGATRON, NEMO2, NEMO1, TORCHTITAN)
+# %% ../../nbs/47_importers_table.ipynb #d8f9b727
+FORMATS: tuple[Format, ...] = (*RESULTS, PRIMUS, BRIDGE, NEOX, DEEPSPEED, MEGATRON, NEMO2, NEMO1, TORCHTITAN)
 
 
 def import_path(path: Path | str, *, study: str = "imported", format: str | None = None) -> Imported:
