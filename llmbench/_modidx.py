@@ -1088,6 +1088,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                             'llmbench/importers/structured.py'),
                                                'llmbench.importers.structured.point': ( 'importers_structured.html#point',
                                                                                         'llmbench/importers/structured.py'),
+                                               'llmbench.importers.structured.positive': ( 'importers_structured.html#positive',
+                                                                                           'llmbench/importers/structured.py'),
                                                'llmbench.importers.structured.sample_text': ( 'importers_structured.html#sample_text',
                                                                                               'llmbench/importers/structured.py'),
                                                'llmbench.importers.structured.utc': ( 'importers_structured.html#utc',

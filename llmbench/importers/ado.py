@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['FORMAT', 'read']
 
-# %% ../../nbs/46i_importers_ado.ipynb #120c9dda
+# %% ../../nbs/46i_importers_ado.ipynb #1a7e7588
 import csv
 import re
 from collections.abc import Mapping
 
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import lines_of, number, point, whole, words
+from .structured import lines_of, point, positive, whole, words
 from ..schema import Status
 
 _TIMES = ("wallClockRuntime", "train_runtime")
@@ -20,7 +20,7 @@ _RATES = ("dataset_tokens_per_second_per_gpu", "train_tokens_per_gpu_per_second"
 _FACTS = {"spec.model.name": ("model_name", words), "spec.world_size": ("number_gpus", whole), "spec.seq_len": ("tokens_per_sample", whole), "spec.precision.compute": ("torch_dtype", words)}
 _KNOWN = {*_TIMES, *_RATES, "status", "train_steps_per_second", "gpu_model", *(c for c, _ in _FACTS.values())}
 
-# %% ../../nbs/46i_importers_ado.ipynb #7ca2cb55
+# %% ../../nbs/46i_importers_ado.ipynb #71f4b9d7
 def _status(draft: Draft, text: str | None) -> None:
     if text is None or text.lower().rstrip(".") in ("ok", "success", "succeeded", "finished", "completed"):
         return
@@ -31,15 +31,15 @@ def _status(draft: Draft, text: str | None) -> None:
 
 def _draft(told: Mapping[str, str], number_of: int) -> Draft | None:
     draft = Draft("ado", title=f"row-{number_of}")
-    times = [(name, t) for name in _TIMES if (t := number(told.get(name))) is not None and t >= 0]
+    times = [(name, t) for name in _TIMES if (t := positive(told.get(name)))]
     for name, time_s in times:
         draft.event(name, None, time_s=time_s)
     for place, (column, kind) in _FACTS.items():
         draft.fact(place, kind(told.get(column)) or None)
     if (card := words(told.get("gpu_model"))) and draft.facts.get("spec.world_size"):
         draft.fact("env.devices", [{"rank": i, "name": card} for i in range(min(draft.facts["spec.world_size"], 4096))])
-    rate, tokens = number(told.get("train_steps_per_second")), next((v for c in _RATES if (v := number(told.get(c)))), None)
-    if rate and rate > 0:
+    rate, tokens = positive(told.get("train_steps_per_second")), next((v for c in _RATES if (v := positive(told.get(c)))), None)
+    if rate:
         point(draft, 0, {"time_s": 1 / rate} | ({"tokens_per_s_per_gpu": tokens} if tokens else {}))
         draft.fact("spec.warmup_steps", 0)
         draft.warn("the only time is the mean over the whole job (1 / train_steps_per_second)")
@@ -49,14 +49,14 @@ def _draft(told: Mapping[str, str], number_of: int) -> Draft | None:
     _status(draft, words(told.get("status")))
     return draft if times or len(draft.steps) or draft.status != Status.ok else None
 
-# %% ../../nbs/46i_importers_ado.ipynb #bcadf351
+# %% ../../nbs/46i_importers_ado.ipynb #ffd6710a
 def read(source: Source, tally: Tally) -> list[Draft]:
     "A run for each row with a duration, or with a status that says why there is none."
     drafts = []
     try:
         for at, row in enumerate(csv.DictReader(lines_of(source, tally, 2**18)), 1):
             told = {k: v for k, v in row.items() if isinstance(k, str) and isinstance(v, str)}
-            draft = _draft(told, at)
+            draft = _draft(told, at) if None not in row.values() else None  # fewer cells than columns: cut
             tally.understood += draft is not None
             drafts += [draft] if draft else []
             tally.misread(",".join(told.values())) if draft is None else None

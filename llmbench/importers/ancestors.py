@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMAT', 'FLAT', 'read_benchmark', 'detect_benchmark', 'read_flat']
 
-# %% ../../nbs/44f_importers_ancestors.ipynb #b61a7d73
+# %% ../../nbs/44f_importers_ancestors.ipynb #02133115
 import csv
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from typing import Any
 from ..core import GIB, relative_difference
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import as_bytes, document, json_of, lines_of, number, point, whole, words
+from .structured import as_bytes, document, json_of, lines_of, number, point, positive, whole, words
 
 # %% ../../nbs/44f_importers_ancestors.ipynb #fd48d653
 _INVENTED = re.compile(r"\(from logs?\)|^unknown", re.IGNORECASE)
@@ -65,7 +65,7 @@ def _asked(draft: Draft, content: Mapping[str, Any]) -> None:
     draft.fact("spec.data.kind", words(content.get("dataset")))
     draft.fact("spec.model.parameters", whole((content.get("model_info") or {}).get("total_params")))
 
-# %% ../../nbs/44f_importers_ancestors.ipynb #541ae57e
+# %% ../../nbs/44f_importers_ancestors.ipynb #e77713b9
 def _listed(content: Mapping[str, Any], *names: str) -> list[float | None]:
     found = next((content[n] for n in names if isinstance(content.get(n), list)), [])
     return [number(v) for v in found]
@@ -98,7 +98,7 @@ def _memory(draft: Draft, content: Mapping[str, Any], extracted: bool) -> None:
 
 def _against_itself(draft: Draft, content: Mapping[str, Any]) -> None:
     told = content.get("performance_metrics") or {}
-    rate, mean_s = number(told.get("tokens_per_second")), number(told.get("avg_step_time_seconds"))
+    rate, mean_s = positive(told.get("tokens_per_second")), positive(told.get("avg_step_time_seconds"))
     tokens = (draft.facts.get("sequences") or 0) * (draft.facts.get("spec.seq_len") or 0)
     if rate and mean_s and tokens and relative_difference(rate * mean_s, tokens) > 0.01:
         draft.warn(f"tokens_per_second × avg_step_time_seconds is {rate * mean_s:,.0f} tokens a step, batch × sequence_length is {tokens:,}")
@@ -137,7 +137,7 @@ def detect_benchmark(sample: bytes) -> bool:
 
 FORMAT = Format("tprimat-json", "result JSON of TPrimat and of the GPU benchmarking system", read_benchmark, detect_benchmark)
 
-# %% ../../nbs/44f_importers_ancestors.ipynb #6566b053
+# %% ../../nbs/44f_importers_ancestors.ipynb #a1e0fb16
 _FLAT = {"strategy", "world_size", "seq_len", "mean_step_time_sec", "tokens_per_sec"}
 _STEP = re.compile(r"\[Step (\d{1,9})\] Loss: (\S{1,20}), Time: ([\d.]{1,20})s")
 
@@ -161,7 +161,7 @@ def _flat_facts(draft: Draft, told: Mapping[str, Any]) -> None:
 def _flat(told: Mapping[str, Any], lines: list[tuple[int, float | None, float | None]]) -> Draft:
     draft = Draft("distributed-benchmark-json")
     _flat_facts(draft, told)
-    mean_s, rate = number(told.get("mean_step_time_sec")), number(told.get("tokens_per_sec"))
+    mean_s, rate = positive(told.get("mean_step_time_sec")), positive(told.get("tokens_per_sec"))
     tokens = round(mean_s * rate) if mean_s and rate and 0 < mean_s * rate < 1e15 else None
     if lines:
         draft.warn("single step times are of rank 0, every tenth step, without synchronisation (fault 1)")
@@ -174,7 +174,7 @@ def _flat(told: Mapping[str, Any], lines: list[tuple[int, float | None, float | 
     draft.event("derived", "steps.tokens = tokens_per_sec × mean_step_time_sec") if tokens else None
     return draft
 
-# %% ../../nbs/44f_importers_ancestors.ipynb #9992f06d
+# %% ../../nbs/44f_importers_ancestors.ipynb #e12cd698
 def _objects(source: Source, tally: Tally) -> Iterator[tuple[dict[str, Any], list[tuple[int, float | None, float | None]]]]:
     "Results with the step lines that stand before them."
     held: list[str] | None = None
@@ -201,7 +201,7 @@ def read_flat(source: Source, tally: Tally) -> list[Draft]:
     "The runs of result JSON, of a log that holds it, or of metrics.csv."
     if b"strategy,world_size" in source.sample[:4096]:
         rows = [dict(r) for r in csv.DictReader(lines_of(source, tally, 2**16))]
-        found: list[tuple[dict[str, Any], list]] = [(r, []) for r in rows if number(r.get("mean_step_time_sec")) is not None]
+        found: list[tuple[dict[str, Any], list]] = [(r, []) for r in rows if number(r.get("mean_step_time_sec")) is not None and None not in r.values()]
     else:
         found = list(_objects(source, tally))
     tally.understood += len(found)

@@ -5,39 +5,43 @@
 # %% auto #0
 __all__ = ['FORMAT', 'read']
 
-# %% ../../nbs/44d_importers_automodel.ipynb #134f1b87
+# %% ../../nbs/44d_importers_automodel.ipynb #f1d717c8
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import as_bytes, json_lines, number, point, whole, words
+from .structured import as_bytes, json_lines, number, point, positive, whole, words
 
-# %% ../../nbs/44d_importers_automodel.ipynb #7985ada4
+# %% ../../nbs/44d_importers_automodel.ipynb #6c24cf96
 def _row(draft: Draft, step: int, line: Mapping[str, Any]) -> None:
-    tokens, rate = whole(line.get("num_tokens_per_step")), number(line.get("tps"))
-    time_s = tokens / rate if tokens and rate and rate > 0 else None
+    tokens, rate = whole(line.get("num_tokens_per_step")), positive(line.get("tps"))
+    time_s = tokens / rate if tokens and rate else None
     values = {"time_s": time_s, "tokens": tokens, "loss": number(line.get("loss")), "grad_norm": number(line.get("grad_norm"))}
     logged = {"tokens_per_s_per_gpu": number(line.get("tps_per_gpu")), "mfu_pct": number(line.get("mfu"))}
     point(draft, step, values | {"lr": number(line.get("lr"))} | {k: v for k, v in logged.items() if v is not None})
 
 
 def _ranks(draft: Draft, line: Mapping[str, Any]) -> None:
-    whole_rate, one = number(line.get("tps")), number(line.get("tps_per_gpu"))
-    ranks = whole_rate / one if whole_rate and one and one > 0 else 0.0
+    whole_rate, one = positive(line.get("tps")), positive(line.get("tps_per_gpu"))
+    ranks = whole_rate / one if whole_rate and one else 0.0
     if 1 <= round(ranks) < 10**6 and abs(ranks - round(ranks)) < 1e-6 * ranks:
         draft.derive("spec.world_size", round(ranks), "tps / tps_per_gpu")
 
-# %% ../../nbs/44d_importers_automodel.ipynb #c24b0d4b
+# %% ../../nbs/44d_importers_automodel.ipynb #5168eca0
 def read(source: Source, tally: Tally) -> list[Draft]:
-    "The run of a training.jsonl; steps that begin again are a restart."
-    draft, peak = Draft("automodel-jsonl", "NeMo AutoModel"), 0
+    "The run of a training.jsonl; steps that begin again are a restart, the same line twice is one line."
+    draft, peak, last = Draft("automodel-jsonl", "NeMo AutoModel"), 0, None
     for line in json_lines(source, tally):
         step = whole(line.get("step"))
         if step is None or not {"loss", "val_loss"} & line.keys():
             tally.misread(str(line))
             continue
+        if line == last:
+            tally.repeated += 1
+            continue
+        last = line
         tally.understood += 1
         draft.facts.setdefault("started_at", stamp) if (stamp := words(line.get("timestamp"))) else None
         draft.facts["ended_at"] = stamp or draft.facts.get("ended_at")
@@ -59,5 +63,5 @@ def read(source: Source, tally: Tally) -> list[Draft]:
 
 FORMAT = Format(
     "automodel-jsonl", "training.jsonl of NeMo AutoModel", read,
-    signature=re.compile(rb'\{(?=[^\n]*"step":)(?=[^\n]*"loss":)[^\n]*"(num_tokens_per_step|num_label_tokens)":'),
+    signature=re.compile(rb'"step":\s?\d+,[^\n{}]{0,800}"(num_tokens_per_step|num_label_tokens)":'),
 )  # fmt: skip

@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['Path', 'JsonWindow', 'walk']
 
-# %% ../../nbs/44_importers_jsonstream.ipynb #15c2db5a
+# %% ../../nbs/44_importers_jsonstream.ipynb #1fe29446
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# %% ../../nbs/44_importers_jsonstream.ipynb #b378eed6
+# %% ../../nbs/44_importers_jsonstream.ipynb #182dc6a0
 _INK = re.compile(r"[^ \t\r\n\ufeff]")
 
 
@@ -27,7 +28,7 @@ class JsonWindow:
         "Read on, at least as much again as is held; False at the end. What was parsed is dropped."
         try:
             piece = self.read(max(self.chunk, len(self.text) - self.at))
-        except (EOFError, OSError, ValueError) as e:
+        except (EOFError, OSError, ValueError, zlib.error) as e:
             self.fail(f"cannot be read on: {e}")
             piece = ""
         self.dropped += self.at

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMAT', 'Trace', 'read', 'detect']
 
-# %% ../../nbs/46b_importers_kineto.ipynb #e6ae177f
+# %% ../../nbs/46b_importers_kineto.ipynb #bb7d66e1
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 from ..core import GIB
 from .base import Draft, Source, Tally
 from .formats import Format
-from .jsonstream import Path
 from .kernels import Kernels, collective_kind, message_bytes, used_devices
 from .structured import document, number, point, sample_text, whole, words
 

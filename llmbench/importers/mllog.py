@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMAT', 'SYSTEM_FORMAT', 'system_beside', 'MlRun', 'read']
 
-# %% ../../nbs/46_importers_mllog.ipynb #ce9f690f
+# %% ../../nbs/46_importers_mllog.ipynb #c1e795f5
 import hashlib
 import json
 import re
@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core import GIB
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import json_lines, number, point, utc, warm_up, whole, words
+from .structured import json_lines, number, point, positive, utc, warm_up, whole, words
 from ..schema import Status
 
 # %% ../../nbs/46_importers_mllog.ipynb #daf13a34
@@ -107,7 +106,7 @@ class MlRun:
         count, batch = whole(samples), self.draft.facts.get("sequences")
         return count // batch if count and batch and count % batch == 0 else None
 
-# %% ../../nbs/46_importers_mllog.ipynb #85829c34
+# %% ../../nbs/46_importers_mllog.ipynb #7c41f4a0
 def _block_step(run: MlRun, meta: Mapping[str, Any]) -> tuple[int | None, int | None]:
     "(last step, number of steps) of the open block, for a mean that names no step."
     over = run.steps_of(meta.get("samples_count"))
@@ -119,7 +118,7 @@ def _throughput(run: MlRun, rate: float, meta: Mapping[str, Any], time_ms: float
     samples, batch = whole(meta.get("step")), run.draft.facts.get("sequences")
     begun, clock = run.block.get("samples") or 0, run.block.get("time_ms")
     last = run.steps_of(samples)
-    if not (samples and batch and last and clock and time_ms and rate > 0 and time_ms > clock):
+    if not (samples and batch and last and clock and time_ms and positive(rate) and positive(time_ms - clock) and samples > begun):
         return
     by_clock = (samples - begun) / (time_ms - clock) * 1000
     if abs(rate / by_clock - 1) > 0.05:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMAT', 'read', 'detect']
 
-# %% ../../nbs/46f_importers_optimum.ipynb #52a62baf
+# %% ../../nbs/46f_importers_optimum.ipynb #03820ad9
 import ast
 import csv
 import re
@@ -14,7 +14,7 @@ from typing import Any
 
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import flat, json_of, number, open_text, point, whole, words
+from .structured import flat, json_of, number, open_text, point, positive, whole, words
 
 # %% ../../nbs/46f_importers_optimum.ipynb #5076342a
 _ENDS = {
@@ -55,15 +55,14 @@ def _settings(draft: Draft, told: Mapping[str, Any]) -> None:
     if words(experiment := told.get("experiment_name")):
         draft.event("experiment", words(experiment))
 
-# %% ../../nbs/46f_importers_optimum.ipynb #ebf79abe
+# %% ../../nbs/46f_importers_optimum.ipynb #36719800
 def _summary_row(draft: Draft, told: Mapping[str, Any]) -> None:
-    rate, runtime = number(told.get("training.throughput(samples/s)")), number(told.get("training.runtime(s)"))
+    rate, runtime = positive(told.get("training.throughput(samples/s)")), positive(told.get("training.runtime(s)"))
     batch, seq_len = (draft.facts.get("spec.batch.micro") or 0) * (draft.facts.get("spec.batch.accum") or 1), draft.facts.get("spec.seq_len")
     for phase in ("warmup", "overall_training"):
-        time_s = number(told.get(f"{phase}.runtime(s)"))
-        if time_s is not None and time_s >= 0:
+        if time_s := positive(told.get(f"{phase}.runtime(s)")):
             draft.event(phase, f"{number(told.get(f'{phase}.throughput(samples/s)')) or 0:g} samples/s", time_s=time_s)
-    if not rate or rate <= 0 or not runtime or not batch:
+    if not rate or not runtime or not batch:
         return
     steps = round(rate * runtime / batch)
     asked = draft.facts.get("spec.steps") or steps
@@ -86,7 +85,7 @@ def _draft(told: Mapping[str, Any]) -> Draft:
     _latency_rows(draft, told) or _summary_row(draft, told)
     return draft
 
-# %% ../../nbs/46f_importers_optimum.ipynb #d7bfc175
+# %% ../../nbs/46f_importers_optimum.ipynb #3a2f0f88
 def read(source: Source, tally: Tally) -> list[Draft]:
     "A run for each row of a report that timed training; other rows are counted."
     csv.field_size_limit(2**24)
@@ -110,7 +109,11 @@ def read(source: Source, tally: Tally) -> list[Draft]:
 
 def _rows(table: csv.DictReader, tally: Tally) -> Any:
     try:
-        yield from ({k: v for k, v in row.items() if isinstance(k, str)} for row in table)
+        for row in table:
+            if None in row.values():
+                tally.misread("a row with fewer cells than columns: cut")
+            else:
+                yield {k: v for k, v in row.items() if isinstance(k, str)}
     except csv.Error as e:
         tally.misread(f"no CSV from here: {e}")
 

@@ -20,13 +20,13 @@ from .structured import document, lines_of, number, sample_text, whole, words
 
 _TOOL = "rocprofiler-sdk-tool"
 
-# %% ../../nbs/46c_importers_rocprof.ipynb #eceafa00
+# %% ../../nbs/46c_importers_rocprof.ipynb #b912ce8c
 def read_stats(source: Source, tally: Tally) -> list[Draft]:
     "The kernels of a stats CSV."
     draft, kernels = Draft("rocprof"), Kernels()
     for row in csv.DictReader(lines_of(source, tally, 2**16)):
         name, calls, total = row.get("Name"), whole(row.get("Calls")), number(row.get("TotalDurationNs"))
-        if not isinstance(name, str) or not calls or total is None or not 0 <= total < 2**62:
+        if None in row.values() or not isinstance(name, str) or not calls or total is None or not 0 <= total < 2**62:
             tally.misread(",".join(str(v) for v in row.values()))
             continue
         tally.understood += 1

@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['DIALECTS', 'FORMAT', 'Dialect', 'dialect_of', 'Series', 'read', 'detect']
 
-# %% ../../nbs/45b_importers_tensorboard.ipynb #aaff747c
-import ast
+# %% ../../nbs/45b_importers_tensorboard.ipynb #9cf04d7c
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping

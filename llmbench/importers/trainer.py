@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMAT', 'read', 'detect']
 
-# %% ../../nbs/44c_importers_trainer.ipynb #107fc11c
+# %% ../../nbs/44c_importers_trainer.ipynb #1096f36d
 import math
 import re
 from array import array
@@ -14,7 +14,7 @@ from typing import Any
 
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import document, number, point, whole, words
+from .structured import document, number, point, positive, whole, words
 
 # %% ../../nbs/44c_importers_trainer.ipynb #716a272e
 def _tokens(entry: Mapping[str, Any], before: Mapping[str, Any], steps: int) -> int | None:
@@ -39,12 +39,12 @@ def _evaluated(draft: Draft, entry: Mapping[str, Any]) -> None:
     told = [f"{k} {v:g}" for k, v in entry.items() if k.startswith("eval_") and isinstance(v, (int, float))]
     draft.event("eval", ", ".join(told[:8]), whole(entry.get("step")))
 
-# %% ../../nbs/44c_importers_trainer.ipynb #81d02bbf
+# %% ../../nbs/44c_importers_trainer.ipynb #b852bf9a
 def _summary(draft: Draft, entry: Mapping[str, Any], steps: int | None) -> None:
-    runtime = number(entry.get("train_runtime"))
+    runtime = positive(entry.get("train_runtime"))
     told = [f"{k} {v:g}" for k, v in entry.items() if isinstance(v, (int, float)) and k not in ("step", "epoch")]
-    draft.event("summary", ", ".join(told[:8]), whole(entry.get("step")), **({"time_s": runtime} if runtime and runtime > 0 else {}))
-    if runtime and runtime > 0 and steps and len(draft.steps):
+    draft.event("summary", ", ".join(told[:8]), whole(entry.get("step")), **({"time_s": runtime} if runtime else {}))
+    if runtime and steps and len(draft.steps):
         draft.columns["time_mean_s"] = array("d", [math.nan] * (len(draft.steps) - 1) + [runtime / steps])
         draft.warn(f"no step was timed; {runtime:g} s / {steps} steps hold compilation, evaluation and checkpoints too (logged time_mean_s)")
 
