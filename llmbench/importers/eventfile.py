@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['LARGEST_SCALAR', 'masked_crc', 'masked_crc32c', 'Records', 'records', 'fields', 'Point', 'points', 'event_bytes']
 
-# %% ../../nbs/45_importers_eventfile.ipynb #e7f1ff91
+# %% ../../nbs/45_importers_eventfile.ipynb #20497add
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from functools import lru_cache
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -42,7 +43,7 @@ def masked_crc32c(rows: np.ndarray) -> np.ndarray:
     crc = ~crc
     return ((crc >> 15) | (crc << 17)) + np.uint32(_MASK_DELTA)
 
-# %% ../../nbs/45_importers_eventfile.ipynb #38e88f1e
+# %% ../../nbs/45_importers_eventfile.ipynb #fc99a871
 LARGEST_SCALAR, _BATCH, _LARGEST = 4096, 8192, 2**30
 
 
@@ -55,6 +56,9 @@ class Records:
     problem: str = ""
 
 
+_length_crc = lru_cache(maxsize=4096)(masked_crc)  # a file has few lengths
+
+
 def _frames(file: BinaryIO, seen: Records) -> Iterator[tuple[bytes, int]]:
     "(payload, its checksum); long payloads as empty bytes."
     while head := file.read(12):
@@ -62,7 +66,7 @@ def _frames(file: BinaryIO, seen: Records) -> Iterator[tuple[bytes, int]]:
             seen.problem = "cut inside of a record"
             return
         length, check = struct.unpack("<QI", head)
-        if length > _LARGEST or masked_crc(head[:8]) != check:
+        if length > _LARGEST or _length_crc(head[:8]) != check:
             seen.problem = "a record's length is damaged; nothing after it can be found"
             return
         data = file.read(length)
@@ -150,9 +154,8 @@ def _tensor(data: bytes) -> float | str | None:
             return value.decode("utf-8", "replace")
     return None
 
-# %% ../../nbs/45_importers_eventfile.ipynb #34f4e6d7
-@dataclass(frozen=True)
-class Point:
+# %% ../../nbs/45_importers_eventfile.ipynb #458da73e
+class Point(NamedTuple):
     "A number or a text that was logged: tag, step, seconds since 1970."
 
     tag: str
@@ -177,9 +180,34 @@ def _summary(data: bytes) -> Iterator[tuple[str, float | str]]:
             yield tag, value
 
 
+def _plain(data: bytes) -> Point | None:
+    "A point of one tag and one float, as nearly all are: the fields in their order, each length below 128."
+    if data[:1] != b"\x09" or data[9:10] != b"\x10" or len(data) > 120:
+        return None
+    step, at = _varint(data, 10)
+    tag_at = at + 6
+    if data[at : at + 1] != b"\x2a" or data[at + 2 : at + 3] != b"\x0a" or data[at + 4 : at + 5] != b"\x0a":
+        return None
+    value_at = tag_at + data[at + 5]
+    if data[value_at : value_at + 1] != b"\x15" or value_at + 5 != len(data) or data[at + 1] != len(data) - at - 2:
+        return None
+    time, value = _DOUBLE.unpack_from(data, 1)[0], _FLOAT.unpack_from(data, value_at + 1)[0]
+    return Point(data[tag_at:value_at].decode("utf-8", "replace"), step, time, value) if step >> 63 == 0 else None
+
+
+_DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
+
+
 def points(file: BinaryIO, seen: Records) -> Iterator[Point]:
     "All numbers and texts of an event file, in the order of writing; `seen` counts what could not be read."
     for data in records(file, seen):
+        try:
+            plain = _plain(data)
+        except (ValueError, IndexError):
+            plain = None
+        if plain is not None:
+            yield plain
+            continue
         step, time, summaries = 0, 0.0, []
         try:
             for number, value in fields(data):
