@@ -18,7 +18,7 @@ from ..core import LlmbenchError
 from .base import STEP_COLUMNS, Draft, Source
 from ..schema import SCHEMA, RunFile
 
-# %% ../../nbs/40b_importers_finish.ipynb #d68d60b0
+# %% ../../nbs/40b_importers_finish.ipynb #c5cc7cd8
 WARMUP_ROWS = 3
 
 
@@ -28,6 +28,8 @@ def _batch(draft: Draft) -> None:
     column = draft.columns.pop("sequences", None)
     seen = sorted({int(v) for v in column if v == v}) if column else []
     sequences = facts.pop("sequences", None) or (seen[0] if len(seen) == 1 else None)
+    if sequences:
+        draft.facts.setdefault("spec.batch.global_sequences", sequences)
     if seq_len and sequences:
         draft.derive("spec.batch.global_tokens", sequences * seq_len, f"{sequences} sequences × {seq_len} tokens")
     if seq_len and len(seen) > 1:

@@ -5,22 +5,28 @@
 # %% auto #0
 __all__ = ['FORMATS', 'import_path']
 
-# %% ../../nbs/47_importers_table.ipynb #c880e377
+# %% ../../nbs/47_importers_table.ipynb #ad499d0e
 from pathlib import Path
 
 from .base import Source
 from .bridge import BRIDGE
 from .deepspeed import DEEPSPEED
 from .formats import Format, Imported, detect, import_file
+from .llmc import LLMC
 from .megatron import MEGATRON
+from .modded import MODDED
+from .nanochat import NANOCHAT
+from .nanogpt import NANOGPT
 from .nemo1 import NEMO1
 from .nemo2 import NEMO2
 from .neox import NEOX
 from .primus import PRIMUS
 from .torchtitan import TORCHTITAN
 
-# %% ../../nbs/47_importers_table.ipynb #4b379f8c
-FORMATS: tuple[Format, ...] = (PRIMUS, BRIDGE, NEOX, DEEPSPEED, MEGATRON, NEMO2, NEMO1, TORCHTITAN)
+# %% ../../nbs/47_importers_table.ipynb #5a7f0f8c
+FORMATS: tuple[Format, ...] = (
+    PRIMUS, BRIDGE, NEOX, DEEPSPEED, MEGATRON, NEMO2, NEMO1, TORCHTITAN, NANOCHAT, MODDED, LLMC, NANOGPT,
+)  # fmt: skip
 
 
 def import_path(path: Path | str, *, study: str = "imported", format: str | None = None) -> Imported:
