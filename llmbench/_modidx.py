@@ -709,6 +709,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                     'llmbench/importers/finish.py'),
                                            'llmbench.importers.finish._slug': ( 'importers_finish.html#_slug',
                                                                                 'llmbench/importers/finish.py'),
+                                           'llmbench.importers.finish._strategy': ( 'importers_finish.html#_strategy',
+                                                                                    'llmbench/importers/finish.py'),
                                            'llmbench.importers.finish._warmup': ( 'importers_finish.html#_warmup',
                                                                                   'llmbench/importers/finish.py'),
                                            'llmbench.importers.finish._without_negative': ( 'importers_finish.html#_without_negative',

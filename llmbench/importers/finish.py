@@ -20,7 +20,7 @@ from ..core import LlmbenchError, write_parts_atomic
 from .base import STEP_COLUMNS, Draft, Source
 from ..schema import SCHEMA, RunFile, dump_run
 
-# %% ../../nbs/40b_importers_finish.ipynb #69e702b9
+# %% ../../nbs/40b_importers_finish.ipynb #cf3f2c7d
 WARMUP_ROWS = 3
 
 
@@ -60,6 +60,17 @@ def _without_negative(draft: Draft) -> None:
             draft.warn(f"{wrong} negative values of {name} were left out")
 
 
+def _strategy(draft: Draft) -> None:
+    "The strategy's name, where the degrees say it; an old log that knows no context parallelism has none."
+    degrees = {k: draft.facts.get(f"spec.strategy.{k}") for k in ("dp", "tp", "pp", "cp")}
+    stage = draft.facts.pop("zero_stage", None)
+    if "spec.strategy.name" in draft.facts or not all(degrees[k] for k in ("dp", "tp", "pp")):
+        return
+    split = [k for k in ("tp", "pp", "cp") if (degrees[k] or 1) > 1]
+    plain = "single" if degrees["dp"] == 1 else f"zero{stage}" if stage else "ddp"
+    draft.facts["spec.strategy.name"] = plain if not split else split[0] if len(split) == 1 else "mixed"
+
+
 def complete(draft: Draft) -> Draft:
     "Add what follows from the facts, each with its formula; a second time nothing is added."
     if draft.complete:
@@ -67,11 +78,12 @@ def complete(draft: Draft) -> Draft:
     draft.complete = True
     _without_negative(draft)
     _batch(draft)
+    _strategy(draft)
     _warmup(draft)
     draft.events += [{"kind": kind, "text": f"{n:,} more like these"} for kind, n in draft.uncounted().items()]
     return draft
 
-# %% ../../nbs/40b_importers_finish.ipynb #1774dfce
+# %% ../../nbs/40b_importers_finish.ipynb #b4546cca
 def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-")[:60] or "log"
 
@@ -82,9 +94,14 @@ def _listed(column: Sequence[float], rows: Sequence[int], whole: bool = False) -
     return [None if v != v else int(v) if whole else v for v in values]
 
 
+_LARGEST = 2**53  # the largest whole number that every reader of JSON agrees on
+
+
 def _nested(facts: Mapping[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for place, value in facts.items():
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            continue
         *parents, leaf = place.split(".", 2) if place.startswith("env.versions.") else place.split(".")
         node = tree
         for key in parents:
@@ -106,7 +123,7 @@ def _content(draft: Draft, source: Source, study: str, number: int, rows: Sequen
     return content | {
         "schema": SCHEMA, "run_id": f"{study}.{_slug(name)}.{source.sha256[:8]}.{number}", "study": study,
         "status": draft.status, "reason": draft.reason, "steps": steps, "logged": logged, "events": list(draft.events),
-        "ranks": [{"rank": rank} | facts for rank, facts in sorted(draft.ranks.items())],
+        "ranks": [{"rank": rank} | facts for rank, facts in sorted(draft.ranks.items()) if rank <= _LARGEST],
         "source": {"kind": "import", "format": draft.format, "file": source.name, "sha256": source.sha256},
     }  # fmt: skip
 

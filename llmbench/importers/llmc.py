@@ -57,7 +57,7 @@ LLMC_LINES = Lines(
     suspect=re.compile(r"\bstep\s+\d+/\d+ \| (?:train )?loss"),
 )  # fmt: skip
 
-# %% ../../nbs/43b_importers_llmc.ipynb #b19020e6
+# %% ../../nbs/43b_importers_llmc.ipynb #5cb2933d
 _MAIN = re.compile(rf"^s:(\d+) (trl|tel|eval):({_N})(?: lr:({NUMBER}))?(?: norm:({_N}))?\s*$")
 
 
@@ -83,7 +83,7 @@ def read_llmc(source: Source, tally: Tally) -> list[Draft]:
         _main_log(runs, source)
     drafts = runs.finished()
     for draft in drafts:
-        card, stage, ranks = draft.facts.pop("card", None), draft.facts.pop("zero_stage", None), draft.facts.get("spec.world_size")
+        card, ranks = draft.facts.pop("card", None), draft.facts.get("spec.world_size")
         if card:
             draft.fact("env.devices", [{"rank": 0, "name": card}])
             draft.fact("env.platform", "cuda")
@@ -91,7 +91,6 @@ def read_llmc(source: Source, tally: Tally) -> list[Draft]:
             for degree in ("tp", "pp", "cp"):
                 draft.facts.setdefault(f"spec.strategy.{degree}", 1)
             draft.facts.setdefault("spec.strategy.dp", ranks)
-            draft.facts.setdefault("spec.strategy.name", "single" if ranks == 1 else f"zero{stage}" if stage else "ddp")
     return drafts
 
 
