@@ -44,7 +44,7 @@ Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
-# %% ../nbs/01_schema.ipynb #917e073e
+# %% ../nbs/01_schema.ipynb #ae63dba7
 class RopeScalingRecord(_Record):
     "Llama 3.1's stretching of rotary frequencies; null where there is none."
 
@@ -101,6 +101,7 @@ class BatchRecord(_Record):
     micro: Count | None = None
     accum: Count | None = None
     global_tokens: Count | None = None
+    global_sequences: Count | None = None  # of an imported log, which may say them and not how long they are
 
 
 class PrecisionRecord(_Record):

@@ -41,7 +41,7 @@ def _hardware(draft: Draft, content: Mapping[str, Any], extracted: bool) -> None
     if _platform(name) == "rocm" and said in ("cuda", "nvd") or _platform(name) == "cuda" and said in ("rocm", "amd"):
         draft.warn(f"platform says {said} on {name}; the device's name counts")
 
-# %% ../../nbs/44f_importers_ancestors.ipynb #793086a4
+# %% ../../nbs/44f_importers_ancestors.ipynb #930fe757
 def _versions(draft: Draft, info: Mapping[str, Any]) -> None:
     stack, version = words(info.get("software_stack")), words(info.get("software_version"))
     draft.fact("env.versions.torch", words(info.get("pytorch_version")))
@@ -55,7 +55,8 @@ def _asked(draft: Draft, content: Mapping[str, Any]) -> None:
     degrees = {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "dp": "data_parallel_size"}
     for degree, key in degrees.items():
         draft.fact(f"spec.strategy.{degree}", whole(split.get(key)) or whole(split.get(key.replace("_model", ""))))
-    draft.fact("spec.strategy.name", words(split.get("strategy_name")) or words(config.get("parallel_strategy")))
+    if called := words(split.get("strategy_name")) or words(config.get("parallel_strategy")):
+        draft.event("strategy", f"called '{called}'; named here by its degrees")
     draft.fact("spec.world_size", whole(config.get("num_gpus")))
     draft.fact("spec.seq_len", whole(config.get("sequence_length")) or None)
     draft.fact("spec.steps", whole(config.get("max_steps")) or None)

@@ -186,7 +186,7 @@ def _line(run: MlRun, line: Mapping[str, Any]) -> bool:
         return False
     return True
 
-# %% ../../nbs/46_importers_mllog.ipynb #245fda02
+# %% ../../nbs/46_importers_mllog.ipynb #1dbbd99c
 def _finished(run: MlRun, source: Source) -> Draft:
     draft = run.draft
     if run.told:
@@ -195,9 +195,8 @@ def _finished(run: MlRun, source: Source) -> Draft:
         draft.fact("spec.optimizer.betas", [run.betas["opt_adamw_beta_1"], run.betas["opt_adamw_beta_2"]])
     if draft.facts.pop("derived.time", None):
         draft.event("derived", "steps.time_s = global_batch_size / throughput (samples/s)")
-    batch = draft.facts.get("sequences") if "spec.seq_len" not in draft.facts else None
     for step in sorted(run.rows):
-        point(draft, step, run.rows[step] | ({"samples_per_step": batch} if batch else {}))
+        point(draft, step, run.rows[step])
     warm_up(draft)
     if run.begun and not run.ended:
         draft.warn("the file ends before run_stop")

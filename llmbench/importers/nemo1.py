@@ -131,7 +131,7 @@ def configuration(line: str) -> dict[str, Any]:
         facts["spec.data.kind"] = "synthetic" if told.get("data/data_impl") == "mock" else None
     return {k: v for k, v in facts.items() if v is not None}
 
-# %% ../../nbs/42_importers_nemo1.ipynb #33f39f0a
+# %% ../../nbs/42_importers_nemo1.ipynb #76de5d98
 class NemoReader:
     "Feeds NeMo's lines into `runs`; bars count only where `bars` says that nothing better is in the file."
 
@@ -192,6 +192,8 @@ def finish_nemo(reader: NemoReader, exact: bool) -> list[Draft]:
         world = draft.facts.get("spec.world_size")
         if world and all(degrees) and world % math.prod(degrees) == 0:
             draft.derive("spec.strategy.dp", world // math.prod(degrees), f"{world} ranks / (tp {degrees[0]} × pp {degrees[1]} × cp {degrees[2]})")
+        if "distributed" in str(draft.facts.get("spec.optimizer.name")):
+            draft.facts.setdefault("zero_stage", 1)
         if any("NVIDIA" in d["name"] for d in draft.facts.get("env.devices", ())):
             draft.fact("env.platform", "cuda")
     return drafts

@@ -5,14 +5,18 @@
 # %% auto #0
 __all__ = ['FORMATS', 'import_path']
 
-# %% ../../nbs/47_importers_table.ipynb #e6ebac3f
+# %% ../../nbs/47_importers_table.ipynb #a302013c
 from pathlib import Path
 
 from .base import Source
 from .bridge import BRIDGE
 from .deepspeed import DEEPSPEED
 from .formats import Format, Imported, detect, import_file
+from .llmc import LLMC
 from .megatron import MEGATRON
+from .modded import MODDED
+from .nanochat import NANOCHAT
+from .nanogpt import NANOGPT
 from .nemo1 import NEMO1
 from .nemo2 import NEMO2
 from .neox import NEOX
@@ -20,8 +24,10 @@ from .primus import PRIMUS
 from .results import RESULTS
 from .torchtitan import TORCHTITAN
 
-# %% ../../nbs/47_importers_table.ipynb #d8f9b727
-FORMATS: tuple[Format, ...] = (*RESULTS, PRIMUS, BRIDGE, NEOX, DEEPSPEED, MEGATRON, NEMO2, NEMO1, TORCHTITAN)
+# %% ../../nbs/47_importers_table.ipynb #7ab63975
+FORMATS: tuple[Format, ...] = (
+    *RESULTS, PRIMUS, BRIDGE, NEOX, DEEPSPEED, MEGATRON, NEMO2, NEMO1, TORCHTITAN, NANOCHAT, MODDED, LLMC, NANOGPT,
+)  # fmt: skip
 
 
 def import_path(path: Path | str, *, study: str = "imported", format: str | None = None) -> Imported:
