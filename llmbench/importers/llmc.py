@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SETTINGS', 'LLMC_LINES', 'LLMC_STDOUT', 'LLMC', 'read_llmc']
 
-# %% ../../nbs/43b_importers_llmc.ipynb #e1cf8b0e
+# %% ../../nbs/43b_importers_llmc.ipynb #92c29c03
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from .base import Draft, Source, Tally
 from .formats import Format
 from .lines import Lines, Told, read_lines
 from .runs import Runs
-from .text import NUMBER, Field, count, dtype, real, text_lines, word
+from .text import NUMBER, Field, count, dtype, number, real, text_lines, word
 
 # %% ../../nbs/43b_importers_llmc.ipynb #14d758ba
 def _cell(key: str, place: str, read: Callable[[Any], Any]) -> Told:
@@ -57,7 +57,7 @@ LLMC_LINES = Lines(
     suspect=re.compile(r"\bstep\s+\d+/\d+ \| (?:train )?loss"),
 )  # fmt: skip
 
-# %% ../../nbs/43b_importers_llmc.ipynb #5cb2933d
+# %% ../../nbs/43b_importers_llmc.ipynb #12ebd73c
 _MAIN = re.compile(rf"^s:(\d+) (trl|tel|eval):({_N})(?: lr:({NUMBER}))?(?: norm:({_N}))?\s*$")
 
 
@@ -68,7 +68,7 @@ def _main_log(runs: Runs, source: Source) -> None:
         if not hit:
             runs.tally.misread(line)
         elif hit[2] == "trl":
-            runs.row(int(hit[1]), {"loss": float(hit[3])} | {k: float(v) for k, v in (("lr", hit[4]), ("grad_norm", hit[5])) if v})
+            runs.row(int(hit[1]), {k: number(v) for k, v in (("loss", hit[3]), ("lr", hit[4]), ("grad_norm", hit[5])) if v})
         else:
             runs.said.event("validation", f"{'loss' if hit[2] == 'tel' else 'accuracy'} {hit[3]}", int(hit[1]))
             runs.tally.understood += 1

@@ -6,7 +6,7 @@
 __all__ = ['FIELDS', 'CONFIG', 'NEEDLES', 'NEMO1', 'instants', 'window_of', 'undo_mean', 'keyed', 'bar_row', 'configuration',
            'NemoReader', 'finish_nemo', 'read_nemo1']
 
-# %% ../../nbs/42_importers_nemo1.ipynb #5ed66be8
+# %% ../../nbs/42_importers_nemo1.ipynb #d013832b
 import math
 import re
 from array import array
@@ -16,7 +16,7 @@ from typing import Any
 from .base import Draft, Source, Tally
 from .formats import Format
 from .runs import ENDS, Runs
-from .text import NUMBER, Field, count, dtype, real, settings, switch, text_lines, word
+from .text import NUMBER, Field, count, dtype, number, real, settings, switch, text_lines, word
 
 # %% ../../nbs/42_importers_nemo1.ipynb #af278565
 def instants(means: list[float], size: int) -> list[float]:
@@ -61,7 +61,7 @@ def undo_mean(draft: Draft, size: int | None, exact: bool) -> None:
     if back:
         draft.event("derived", f"steps.time_s = what each step adds to the mean over {size} steps")
 
-# %% ../../nbs/42_importers_nemo1.ipynb #ba0a5b53
+# %% ../../nbs/42_importers_nemo1.ipynb #33785de9
 _BAR = re.compile(r"Epoch \d+:.*?\| (\d+)/(\d+) \[[^\]]*?reduced_train_loss=[^\]]*\]")
 _DLL = re.compile(r"DLL \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ - (\d+) (.*?)(?=DLL |$)")
 _PARAMETER = re.compile(r"DLL .* - PARAMETER (.*)$")
@@ -81,8 +81,8 @@ def keyed(text: str, sign: str) -> dict[str, float]:
     "Columns from `key=value, ` or `key : value  `."
     found = {}
     for key, value in _KEY_VALUE[sign].findall(text):
-        if field := FIELDS.get(key.strip()):
-            found.setdefault(field.name, field.of(float(value)))
+        if (field := FIELDS.get(key.strip())) and (read := number(value)) is not None:
+            found.setdefault(field.name, field.of(read))
     return found
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIELDS', 'NEEDLES', 'TORCHTITAN', 'row_of', 'mesh_facts', 'TitanReader', 'finish_titan', 'read_torchtitan']
 
-# %% ../../nbs/42c_importers_torchtitan.ipynb #ab890d55
+# %% ../../nbs/42c_importers_torchtitan.ipynb #d415da0d
 import math
 import re
 from array import array
@@ -14,7 +14,7 @@ from typing import Any
 from .base import Draft, Source, Tally
 from .formats import Format
 from .runs import ENDS, Runs, seconds_of, time_per_step
-from .text import GIB, NUMBER, Field, count, dtype, number, text_lines
+from .text import GIB, NUMBER, Field, count, dtype, number, real, text_lines
 
 # %% ../../nbs/42c_importers_torchtitan.ipynb #2537b8ca
 _N = rf"({NUMBER}|nan|inf|N/A)"
@@ -70,7 +70,7 @@ def mesh_facts(text: str) -> dict[str, Any]:
     facts = {f"spec.strategy.{k}": v for k, v in degrees.items()}
     return facts | {"spec.strategy.dp_replicate": replicate, "spec.strategy.name": plain if not split else split[0] if len(split) == 1 and shard == 1 else "mixed"}
 
-# %% ../../nbs/42c_importers_torchtitan.ipynb #f88be4b7
+# %% ../../nbs/42c_importers_torchtitan.ipynb #efc2e156
 class TitanReader:
     "Feeds torchtitan's lines into `runs`."
 
@@ -129,7 +129,7 @@ class TitanReader:
         devices = self.runs.said.facts.setdefault("env.devices", [])
         at = int(rank[1]) if rank else 0
         if all(d["rank"] != at for d in devices):
-            devices.append({"rank": at, "name": hit[1], "memory_gib": float(hit[2])})
+            devices.append({"rank": at, "name": hit[1], "memory_gib": real(hit[2])})
         if "NVIDIA" in hit[1] or "AMD" in hit[1]:
             self.runs.fact("env.platform", "cuda" if "NVIDIA" in hit[1] else "rocm")
 
