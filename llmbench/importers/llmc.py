@@ -16,7 +16,7 @@ from .lines import Lines, Told, read_lines
 from .runs import Runs
 from .text import NUMBER, Field, count, dtype, number, real, text_lines, word
 
-# %% ../../nbs/43b_importers_llmc.ipynb #14d758ba
+# %% ../../nbs/43b_importers_llmc.ipynb #a8f1afed
 def _cell(key: str, place: str, read: Callable[[Any], Any]) -> Told:
     return re.compile(rf"^\| {re.escape(key)}\s*\| (.+?)\s*\|\s*$"), ((place, read),)
 
@@ -40,7 +40,7 @@ LLMC_LINES = Lines(
     rows=(
         re.compile(
             rf"\bstep\s+(?P<step>\d+)/(?P<planned>\d+) \| (?:train )?loss (?P<loss>{_N}){_Z}\s*\| norm (?P<norm>{_N}){_Z}\s*\| lr (?P<lr>{_N})"
-            rf" \| (?P<ms>{_N}) ms \| (?:(?P<mfu>{_N})% \w+ MFU|n/a[^|]*) \| (?P<rate>{_N}) tok/s"
+            rf" \| (?P<ms>{_N}) ms \| (?:(?P<mfu>{_N})% [\w ]+MFU|n/a[^|]*) \| (?P<rate>{_N}) tok/s"
         ),
         re.compile(
             rf"\bstep\s+(?P<step>\d+)/(?P<planned>\d+)(?::| \|) train loss (?P<loss>{_N})(?: \| norm (?P<norm>{_N}) \| lr (?P<lr>{_N}))?"
@@ -57,7 +57,7 @@ LLMC_LINES = Lines(
     suspect=re.compile(r"\bstep\s+\d+/\d+ \| (?:train )?loss"),
 )  # fmt: skip
 
-# %% ../../nbs/43b_importers_llmc.ipynb #12ebd73c
+# %% ../../nbs/43b_importers_llmc.ipynb #78b13a30
 _MAIN = re.compile(rf"^s:(\d+) (trl|tel|eval):({_N})(?: lr:({NUMBER}))?(?: norm:({_N}))?\s*$")
 
 
@@ -83,6 +83,8 @@ def read_llmc(source: Source, tally: Tally) -> list[Draft]:
         _main_log(runs, source)
     drafts = runs.finished()
     for draft in drafts:
+        if (mfu := draft.columns.get("mfu_pct")) is not None:
+            draft.columns["mfu_pct"] = mfu.__class__("d", [v if v >= 0 else float("nan") for v in mfu])
         card, ranks = draft.facts.pop("card", None), draft.facts.get("spec.world_size")
         if card:
             draft.fact("env.devices", [{"rank": 0, "name": card}])

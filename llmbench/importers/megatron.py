@@ -16,7 +16,7 @@ from .formats import Format
 from .runs import ENDS, Runs
 from .text import MIB, Field, count, dtype, number, pairs, real, switch, text_lines, word
 
-# %% ../../nbs/41_importers_megatron.ipynb #f34c78d3
+# %% ../../nbs/41_importers_megatron.ipynb #124f975c
 ROW_FIELDS = {
     "elapsed time per iteration (ms)": Field("time_s", per=1000),
     "elapsed time per iteration (s)": Field("time_s"),
@@ -36,6 +36,7 @@ ROW_FIELDS = {
     "samples per second": Field("samples_per_s"),
     "samples/sec": Field("samples_per_s"),
     "hip mem usage/free/total/usage_ratio": Field("device_memory_gib"),
+    "rocm mem usage/free/total/usage_ratio": Field("device_memory_gib"),
     "number of skipped iterations": Field("skipped"),
     "number of nan iterations": Field("nan"),
 }

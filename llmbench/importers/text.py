@@ -143,7 +143,7 @@ def switch(text: Any) -> bool | None:
     "True or False as Python, YAML or C write it."
     return {"true": True, "1": True, "enabled": True, "false": False, "0": False, "disabled": False}.get(str(text).strip().lower())
 
-# %% ../../nbs/40d_importers_text.ipynb #0c64ff9f
+# %% ../../nbs/40d_importers_text.ipynb #d637c50e
 @dataclass(frozen=True)
 class Field:
     "Where a printed number goes: a column, with `per` printed units in one of ours, or ours in `times` of a printed one."
@@ -161,10 +161,15 @@ MIB, GIB = 2**20, 2**30
 
 
 def pairs(line: str, table: Mapping[str, Field], end: str = "|", colon: str = ":") -> dict[str, float]:
-    "Columns from `key: value | key: value |`; a part that nothing ends may have been cut, and is left out."
+    """Columns from `key: value | key: value |`; a part that nothing ends may have been cut, and is left out.
+
+    Old versions leave the colon out of some pairs: then the last word is the value.
+    """
     found: dict[str, float] = {}
     for part in line.split(end)[:-1]:
-        key, _, value = part.partition(colon)
+        key, sign, value = part.partition(colon)
+        if not sign:
+            key, _, value = part.strip().rpartition(" ")
         field = table.get(key.strip())
         if field and (read := number(value)) is not None and field.name not in found:
             found[field.name] = field.of(read)
