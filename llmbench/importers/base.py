@@ -19,7 +19,7 @@ from typing import Any
 from ..core import LlmbenchError
 from ..schema import Status
 
-# %% ../../nbs/40_importers_base.ipynb #6fcb942b
+# %% ../../nbs/40_importers_base.ipynb #3a482050
 _BLOCK = 2**20
 
 
@@ -54,7 +54,10 @@ class Source:
                 if at > _BLOCK:
                     file.seek(at)
                     parts.append(file.read(_BLOCK // 4))
-        return b"\n".join(parts)
+        sample = b"\n".join(parts)
+        if sample[:2] in (b"\xff\xfe", b"\xfe\xff"):  # UTF-16, which text formats read too
+            return sample.decode("utf-16", "replace").encode("utf-8", "replace")
+        return sample
 
     def content(self, largest: int = 512 * _BLOCK) -> bytes:
         "All of it; raises LlmbenchError where it is larger than `largest` bytes."

@@ -16,7 +16,7 @@ from .formats import Format
 from .runs import ENDS, Runs
 from .text import MIB, Field, count, dtype, number, pairs, real, switch, text_lines, word
 
-# %% ../../nbs/41_importers_megatron.ipynb #579efb52
+# %% ../../nbs/41_importers_megatron.ipynb #124f975c
 ROW_FIELDS = {
     "elapsed time per iteration (ms)": Field("time_s", per=1000),
     "elapsed time per iteration (s)": Field("time_s"),
@@ -36,6 +36,7 @@ ROW_FIELDS = {
     "samples per second": Field("samples_per_s"),
     "samples/sec": Field("samples_per_s"),
     "hip mem usage/free/total/usage_ratio": Field("device_memory_gib"),
+    "rocm mem usage/free/total/usage_ratio": Field("device_memory_gib"),
     "number of skipped iterations": Field("skipped"),
     "number of nan iterations": Field("nan"),
 }
@@ -50,8 +51,8 @@ def rows_of(line: str) -> list[tuple[int, int, dict[str, float]]]:
     for i, hit in enumerate(hits):
         part = line[hit.start() if i else 0 : hits[i + 1].start() if i + 1 < len(hits) else len(line)]
         values = pairs(part, ROW_FIELDS)
-        if mean := _MEAN.search(part):
-            values["time_mean_s"] = round(float(mean[1]) / 1000, 12)
+        if (mean := _MEAN.search(part)) and (read := number(mean[1])) is not None:
+            values["time_mean_s"] = round(read / 1000, 12)
         found.append((int(hit[1]), int(hit[2]), values))
     return found
 
@@ -158,7 +159,7 @@ class Reader:
             return True
         return self._other(line)
 
-# %% ../../nbs/41_importers_megatron.ipynb #1e79f512
+# %% ../../nbs/41_importers_megatron.ipynb #e1fdfc7b
 class MegatronReader(Reader):
     "The rows, and what stands between them."
 
@@ -168,13 +169,14 @@ class MegatronReader(Reader):
             if "time_s" not in values:
                 self.runs.tally.misread(line)
                 continue
-            skipped, nan, memory = values.pop("skipped", 0), values.pop("nan", 0), values.get("device_memory_gib")
+            skipped, nan = (count(f"{values.pop(k, 0):.0f}") or 0 for k in ("skipped", "nan"))
+            memory = real(values.get("device_memory_gib"))
             if values.get("loss_scale", 0) < 0:
                 del values["loss_scale"]
             if not self.runs.row(step, values, int(rank[1]) if rank else None):
                 continue
             self.runs.now.facts.setdefault("spec.steps", planned)
-            self._notes(step, int(skipped), int(nan))
+            self._notes(step, skipped, nan)
             if rank:
                 self.runs.now.facts.setdefault("spec.world_size", int(rank[2]))
             if memory is not None:
@@ -198,7 +200,7 @@ class MegatronReader(Reader):
         if hit := _LOADED.search(line):
             runs.loaded(f"a checkpoint of iteration {hit[1] or hit[2]} was loaded")
         elif hit := _MEMORY.search(line):
-            peaks = {k: round(float(v) * MIB) for k, v in (("peak_allocated_bytes", hit[2]), ("peak_reserved_bytes", hit[3])) if number(v)}
+            peaks = {k: round(v * MIB) for k, v in (("peak_allocated_bytes", number(hit[2])), ("peak_reserved_bytes", number(hit[3]))) if v}
             runs.said.ranks[int(hit[1])] = {"memory_source": "device_allocator"} | peaks
         elif hit := _PARAMETERS.search(line):
             runs.said.facts.setdefault("rank_parameters", int(hit[1]))
