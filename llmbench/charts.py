@@ -123,7 +123,8 @@ def run_label(strategy: str, world_size: int | None) -> str:
 
 def labelled(rows: Any) -> list[dict[str, Any]]:
     "Plain rows with the label of each."
-    return [{"label": run_label(split_name(r), r.get("world_size"))} | r for r in chart_rows(rows)]
+    rows = [r | {"strategy": r["strategy"] or "unknown"} if "strategy" in r else r for r in chart_rows(rows)]
+    return [{"label": run_label(split_name(r), r.get("world_size"))} | r for r in rows]
 
 
 def colour_of(rows: list[dict[str, Any]], *, legend: alt.Legend | None = None) -> alt.Color:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .contests import Contest, Fairness, contests_of, fairness_badge, fairness_of
+from .contests import Contest, Fairness, contests_of, fairness_badge, fairness_of, reason_lines
 from .core import significant
 from llmbench.findings import (
     Decision,
@@ -221,7 +221,7 @@ def fairness_note(answer: Answer) -> str:
     if answer.fairness.comparable:
         return ""
     title = "These runs are not comparable" if answer.fairness.comparable is False else "Nobody can say whether these runs are comparable"
-    listed = "\n".join(f"- {md_text(r)}" for r in answer.fairness.reasons) or "- no reason was recorded"
+    listed = "\n".join(f"- {md_text(r)}" for r in reason_lines(answer.fairness)) or "- no reason was recorded"
     return f"::: {{.callout-warning}}\n## {title}\n\n{listed}\n\nSo no winner is named.\n:::\n"
 
 # %% ../nbs/63_overview.ipynb #db42551d

@@ -20,6 +20,7 @@ import yaml
 
 from .benchpages import read_bench, write_bench
 from .charts import chart_html
+from .contests import reason_lines
 from llmbench.core import (
     RequestError,
     Settings,
@@ -49,6 +50,7 @@ from .settings import settings_section
 from .site import render_site
 from .spending import kernel_tables, spending_section
 from .store import open_store
+from .vendors import vendor_sentences, vendors_section
 from .website import drop_page
 from .workbench import Study, Workbench
 
@@ -150,13 +152,14 @@ def write_run_pages(bench: Workbench, runs: Mapping[str, Mapping[str, Any]]) -> 
         write_json_atomic(facts / f"{row['run_id']}.json", run)
 
 # %% ../nbs/64_report.ipynb #5c80862e
-def summary_md(title: str, answers: Sequence[Answer]) -> str:
-    "The report as plain Markdown: sentences, winners, verdict and setting of every study."
+def summary_md(title: str, answers: Sequence[Answer], vendors: Mapping[str, Sequence[str]] = {}) -> str:
+    "The report as plain Markdown: sentences, winners, verdict and setting of every study; `vendors`: sentences by study."
     parts = [f"# {title}\n"]
     for answer in answers:
+        parts += [f"- {s}\n" for s in vendors.get(answer.study.name, ())]
         verdict = {True: "yes", False: "no"}.get(answer.fairness.comparable, "unknown")
         parts += [f"## {md_text(answer.study.title)}\n", *(md_text(s) + "\n" for s in answer_sentences(answer))]
-        parts.append(f"Comparable: **{verdict}**" + "".join(f"\n- {md_text(r)}" for r in answer.fairness.reasons) + "\n")
+        parts.append(f"Comparable: **{verdict}**" + "".join(f"\n- {md_text(r)}" for r in reason_lines(answer.fairness)) + "\n")
         parts += [winners_table(answer), contenders_table(answer), facts_table(setting_facts(answer))]
     parts.append("Intervals are 95 %, over steps and repeats. All rows: `metrics.csv` beside this file; the site: `index.html`.\n")
     return "\n".join(parts)
@@ -182,12 +185,12 @@ def _write_metrics(connection: Any, folder: Path) -> None:
     write_text_atomic(folder / "metrics.csv", csv_text(rows, found.columns))
 
 
-_SECTIONS = SECTIONS | {"spending": spending_section, "settings": settings_section}
+_SECTIONS = SECTIONS | {"spending": spending_section, "settings": settings_section, "vendors": vendors_section}
 
 
 def fill(bench: Workbench, settings: Settings, runs: Mapping[str, Mapping[str, Any]], measured: Mapping[str, Any]) -> list[Answer]:
     "Everything generated that the pages include or link to; `measured` are bench files by name. Returns the answer of each study."
-    studies = studies_of(bench.connection, settings)
+    bench.runs, studies = runs, studies_of(bench.connection, settings)
     answers = [answer_of(bench, study) for study in studies]
     for page in [*write_sections(bench, studies, _SECTIONS), *write_bench(measured, bench.folder)]:
         drop_page(bench.folder, page)
@@ -199,7 +202,7 @@ def fill(bench: Workbench, settings: Settings, runs: Mapping[str, Mapping[str, A
     _write_metrics(bench.connection, bench.folder)
     variables = _variables(bench.connection, settings)
     write_text_atomic(bench.folder / "_variables.yml", yaml.safe_dump(variables, allow_unicode=True, sort_keys=True))
-    write_text_atomic(bench.folder / "report.md", summary_md(variables["site"]["title"], answers))
+    write_text_atomic(bench.folder / "report.md", summary_md(variables["site"]["title"], answers, {s.name: vendor_sentences(bench, s) for s in studies}))
     return answers
 
 # %% ../nbs/64_report.ipynb #ee6dc2ea

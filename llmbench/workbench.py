@@ -45,11 +45,12 @@ def sql_literal(value: str) -> str:
 
 @dataclass
 class Workbench:
-    "A copy of the report's sources that is being filled, and what it is filled from; `kernels`: tables of profiled runs by run id."
+    "A copy of the report's sources that is being filled, and what it is filled from; `kernels`: tables of profiled runs, `runs`: run files, both by run id."
 
     connection: duckdb.DuckDBPyConnection
     folder: Path
     kernels: dict[str, Path] = field(default_factory=dict)
+    runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     _sets: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def rows(self, name: str, study: str, *, file: str | None = None, **values: str) -> list[dict[str, Any]]:

@@ -19,8 +19,12 @@ WITH members AS (
     FROM losses l JOIN reference f USING (comparison_group, step)
     WHERE l.strategy <> 'single'
     GROUP BY ALL
+), numbered AS (
+    SELECT *, row_number() OVER (PARTITION BY strategy, world_size, name, spec_hash ORDER BY step) AS n,
+           count(*) OVER (PARTITION BY strategy, world_size, name, spec_hash) AS total, count(*) OVER () AS rows
+    FROM compared
 )
-SELECT *
-FROM compared
-WHERE step % greatest(1, (SELECT max(step) FROM compared) // 200) = 0
+SELECT * EXCLUDE (n, total, rows)
+FROM numbered
+WHERE n = total OR (n - 1) % CAST(greatest(1, ceil(total / 200.0), ceil(rows / 4000.0)) AS BIGINT) = 0
 ORDER BY world_size, strategy, name, spec_hash, step;
