@@ -20,7 +20,7 @@ _RATES = ("dataset_tokens_per_second_per_gpu", "train_tokens_per_gpu_per_second"
 _FACTS = {"spec.model.name": ("model_name", words), "spec.world_size": ("number_gpus", whole), "spec.seq_len": ("tokens_per_sample", whole), "spec.precision.compute": ("torch_dtype", words)}
 _KNOWN = {*_TIMES, *_RATES, "status", "train_steps_per_second", "gpu_model", *(c for c, _ in _FACTS.values())}
 
-# %% ../../nbs/46i_importers_ado.ipynb #71f4b9d7
+# %% ../../nbs/46i_importers_ado.ipynb #c1030865
 def _status(draft: Draft, text: str | None) -> None:
     if text is None or text.lower().rstrip(".") in ("ok", "success", "succeeded", "finished", "completed"):
         return
@@ -42,6 +42,7 @@ def _draft(told: Mapping[str, str], number_of: int) -> Draft | None:
     if rate:
         point(draft, 0, {"time_s": 1 / rate} | ({"tokens_per_s_per_gpu": tokens} if tokens else {}))
         draft.fact("spec.warmup_steps", 0)
+        draft.event("derived", "steps.time_s = 1 / train_steps_per_second")
         draft.warn("the only time is the mean over the whole job (1 / train_steps_per_second)")
     others = [f"{words(k)}={v}" for k, raw in told.items() if k not in _KNOWN and (v := words(raw, 60))]
     draft.event("configuration", ", ".join(others)[:500]) if others else None

@@ -66,7 +66,7 @@ def _asked(draft: Draft, content: Mapping[str, Any]) -> None:
     draft.fact("spec.data.kind", words(content.get("dataset")))
     draft.fact("spec.model.parameters", whole((content.get("model_info") or {}).get("total_params")))
 
-# %% ../../nbs/44f_importers_ancestors.ipynb #e77713b9
+# %% ../../nbs/44f_importers_ancestors.ipynb #06eedaca
 def _listed(content: Mapping[str, Any], *names: str) -> list[float | None]:
     found = next((content[n] for n in names if isinstance(content.get(n), list)), [])
     return [number(v) for v in found]
@@ -81,6 +81,7 @@ def _rows(draft: Draft, content: Mapping[str, Any]) -> None:
             del columns[name]
     for at, _ in enumerate(times):
         point(draft, at + 1, {name: values[at] for name, values in columns.items() if values})
+    draft.event("derived", "steps.step = place in the list, from 1") if times else None
     asked = draft.facts.get("spec.steps")
     if times and asked and len(times) < asked:
         draft.warn(f"{len(times)} step times for {asked} steps; rows are numbered from 1 though the first steps may be missing")

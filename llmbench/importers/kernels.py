@@ -78,7 +78,7 @@ def uncovered(spans: Iterable[Span], cover: list[Span]) -> float:
         total += end - begin - inside
     return total
 
-# %% ../../nbs/46a_importers_kernels.ipynb #a4b973d0
+# %% ../../nbs/46a_importers_kernels.ipynb #1fe4fba6
 _MOST_NAMES = 20_000
 
 
@@ -131,6 +131,7 @@ class Kernels:
         "Put collectives and the slowest kernels into a draft."
         if self.count:
             draft.fact("collectives", self.collectives())
+            draft.event("derived", "collectives = sums over the kernels of a kind; times without overlap where it is known when each ran")
         for name, time_s in self.time.most_common(top):
             draft.event("kernel", f"{self.calls[name]:,} × {name}", time_s=max(0.0, time_s))
         if rest := len(self.time) - top:

@@ -52,7 +52,7 @@ class Trace:
             return False
         return True
 
-# %% ../../nbs/46b_importers_kineto.ipynb #effd89ad
+# %% ../../nbs/46b_importers_kineto.ipynb #e6876918
 def _devices(trace: Trace) -> list[dict[str, Any]]:
     listed = trace.top.get("deviceProperties")
     known = {
@@ -79,6 +79,7 @@ def _draft(trace: Trace) -> Draft:
     if trace.steps:
         draft.fact("window.steps", len(trace.steps))
         draft.fact("window.time_s", sum(trace.steps.values()))
+        draft.event("derived", "window = number and sum of the ProfilerSteps")
         draft.fact("spec.warmup_steps", 0)
         draft.warn("the steps were taken under a profiler, and timed on the host's clock from mark to mark")
     trace.kernels.tell(draft)

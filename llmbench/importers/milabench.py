@@ -71,7 +71,7 @@ class Bench:
         if "inference" in tags:
             self.draft.warn("the benchmark is tagged inference: its rates are no rates of training")
 
-# %% ../../nbs/46g_importers_milabench.ipynb #797d89ba
+# %% ../../nbs/46g_importers_milabench.ipynb #6a410528
 _FOLDER = re.compile(r"(?<![\w.])/(?:[\w.@-]+/)+")
 
 
@@ -98,6 +98,7 @@ def _finished(bench: Bench) -> Draft:
         point(draft, at + 1, {"loss": loss} if bench.losses else {})
         if bench.rates and (together or not bench.losses):
             draft.columns.setdefault(column, array("d")).append(rate if rate is not None and abs(rate) < 1e300 else float("nan"))
+    draft.event("derived", "steps.step = place among the events, from 1") if len(draft.steps) else None
     if bench.rates:
         draft.warn(f"rows are numbered as the events come: the file counts no steps, and its rates ({unit}) are of intervals")
     cards = sorted(bench.memory)

@@ -76,7 +76,7 @@ def _hardware(draft: Draft, file: Path, system: Mapping[str, Any]) -> None:
     for place, key in {"env.cuda": "cuda_version", "env.driver": "cuda_driver_version", "env.nccl": "nccl_version"}.items():
         draft.fact(place, words(stack.get(key)) if isinstance(stack, dict) else None)
 
-# %% ../../nbs/46_importers_mllog.ipynb #069e0211
+# %% ../../nbs/46_importers_mllog.ipynb #aa0bd2e7
 _FACTS = {
     "submission_benchmark": ("spec.model.name", words), "seed": ("spec.seed", whole), "global_batch_size": ("sequences", whole),
     "max_sequence_length": ("spec.seq_len", whole), "gradient_accumulation_steps": ("spec.batch.accum", whole),
@@ -86,6 +86,7 @@ _FACTS = {
 }  # fmt: skip
 _TOLD = {"submission_platform", "submission_org", "submission_division", "submission_status", "target_accuracy", "lora_rank", "lora_alpha"}
 _BLOCK_STARTS = ("block_start", "epoch_start")
+_BY_SAMPLES = "steps.step = samples / global_batch_size, where a line names no step"
 
 
 class MlRun:
@@ -95,6 +96,7 @@ class MlRun:
         self.draft, self.rows, self.told, self.betas = Draft("mlperf-mllog"), {}, [], {}
         self.block: dict[str, float | None] = {}
         self.begun = self.ended = False
+        self.derived: set[str] = set()
 
     def put(self, step: int, **values: float | None) -> None:
         "Fill cells of a row."
@@ -106,7 +108,7 @@ class MlRun:
         count, batch = whole(samples), self.draft.facts.get("sequences")
         return count // batch if count and batch and count % batch == 0 else None
 
-# %% ../../nbs/46_importers_mllog.ipynb #7c41f4a0
+# %% ../../nbs/46_importers_mllog.ipynb #7fbe00ea
 def _block_step(run: MlRun, meta: Mapping[str, Any]) -> tuple[int | None, int | None]:
     "(last step, number of steps) of the open block, for a mean that names no step."
     over = run.steps_of(meta.get("samples_count"))
@@ -125,7 +127,7 @@ def _throughput(run: MlRun, rate: float, meta: Mapping[str, Any], time_ms: float
         run.draft.warn(f"throughput {rate:g} is not the samples/s of its block ({by_clock:.4g}); it was left out", once="throughput")
         return
     run.put(last, time_s=batch / rate, mean_of=run.steps_of(samples - int(begun)))
-    run.draft.facts["derived.time"] = True
+    run.derived |= {"steps.time_s = global_batch_size / throughput (samples/s)", _BY_SAMPLES}
 
 
 def _stats(run: MlRun, value: Any, meta: Mapping[str, Any], time_ms: float | None) -> None:
@@ -138,11 +140,13 @@ def _stats(run: MlRun, value: Any, meta: Mapping[str, Any], time_ms: float | Non
         _throughput(run, told["throughput"], meta, time_ms)
     elif loss is not None:
         at = step if step is not None else run.steps_of(meta.get("samples_count"))
+        run.derived |= {_BY_SAMPLES} if step is None and at is not None else set()
         run.put(at, loss=loss, time_s=time_s, lr=number(meta.get("lr"))) if at is not None else None
     elif time_s is not None and step is not None:
         run.put(step, time_s=time_s)
     elif time_s is not None:
         last, over = _block_step(run, meta)
+        run.derived |= {_BY_SAMPLES} if last is not None else set()
         run.put(last, time_s=time_s, mean_of=over) if last is not None else None
     for key in told.keys() & {"warmup_time", "validation_time"}:
         run.draft.event(key, step=step, **({"time_s": told[key]} if told[key] >= 0 else {}))
@@ -186,15 +190,15 @@ def _line(run: MlRun, line: Mapping[str, Any]) -> bool:
         return False
     return True
 
-# %% ../../nbs/46_importers_mllog.ipynb #1dbbd99c
+# %% ../../nbs/46_importers_mllog.ipynb #7d7823ce
 def _finished(run: MlRun, source: Source) -> Draft:
     draft = run.draft
     if run.told:
         draft.event("submission", "; ".join(dict.fromkeys(run.told)))
     if all(run.betas.get(f"opt_adamw_beta_{i}") is not None for i in (1, 2)):
         draft.fact("spec.optimizer.betas", [run.betas["opt_adamw_beta_1"], run.betas["opt_adamw_beta_2"]])
-    if draft.facts.pop("derived.time", None):
-        draft.event("derived", "steps.time_s = global_batch_size / throughput (samples/s)")
+    for formula in sorted(run.derived):
+        draft.event("derived", formula)
     for step in sorted(run.rows):
         point(draft, step, run.rows[step])
     warm_up(draft)

@@ -55,7 +55,7 @@ def _settings(draft: Draft, told: Mapping[str, Any]) -> None:
     if words(experiment := told.get("experiment_name")):
         draft.event("experiment", words(experiment))
 
-# %% ../../nbs/46f_importers_optimum.ipynb #36719800
+# %% ../../nbs/46f_importers_optimum.ipynb #1a2ee5e0
 def _summary_row(draft: Draft, told: Mapping[str, Any]) -> None:
     rate, runtime = positive(told.get("training.throughput(samples/s)")), positive(told.get("training.runtime(s)"))
     batch, seq_len = (draft.facts.get("spec.batch.micro") or 0) * (draft.facts.get("spec.batch.accum") or 1), draft.facts.get("spec.seq_len")
@@ -67,6 +67,8 @@ def _summary_row(draft: Draft, told: Mapping[str, Any]) -> None:
     steps = round(rate * runtime / batch)
     asked = draft.facts.get("spec.steps") or steps
     draft.event("derived", "steps.time_s = batch of the device / training.throughput(samples/s)")
+    draft.event("derived", "steps.tokens = batch of the device × sequence_length")
+    draft.event("derived", "steps.step = throughput × runtime / batch") if "spec.steps" not in draft.facts else None
     draft.warn("the only time is the mean of the steps after warm-up; for more than one device the batch is not that of the step")
     draft.fact("spec.warmup_steps", 0)
     point(draft, asked, {"time_s": batch / rate, "tokens": batch * seq_len if seq_len else None, "mean_of": steps or None})

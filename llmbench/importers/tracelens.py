@@ -120,7 +120,7 @@ def workbook_bytes(sheets: dict[str, list[list[Any]]]) -> bytes:
             file.writestr(f"xl/worksheets/sheet{i}.xml", f"<worksheet {space}><sheetData>{text}</sheetData></worksheet>")
     return out.getvalue()
 
-# %% ../../nbs/46e_importers_tracelens.ipynb #2e686abe
+# %% ../../nbs/46e_importers_tracelens.ipynb #955dbc59
 def _collectives(draft: Draft, book: Workbook) -> int:
     kernels, ranks, used = Kernels(), set(), 0
     for row in book.table("coll_analysis"):
@@ -134,6 +134,7 @@ def _collectives(draft: Draft, book: Workbook) -> int:
         used += 1
     if kernels.count:
         draft.fact("collectives", kernels.collectives())
+        draft.event("derived", "collectives = sums over the rows of a kind, elements × size of the type × operations")
     if len(ranks) == 1 and (rank := ranks.pop()) is not None and rank < 10**6:
         draft.ranks[rank] = {}
     return used

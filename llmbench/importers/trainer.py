@@ -39,16 +39,17 @@ def _evaluated(draft: Draft, entry: Mapping[str, Any]) -> None:
     told = [f"{k} {v:g}" for k, v in entry.items() if k.startswith("eval_") and isinstance(v, (int, float))]
     draft.event("eval", ", ".join(told[:8]), whole(entry.get("step")))
 
-# %% ../../nbs/44c_importers_trainer.ipynb #b852bf9a
+# %% ../../nbs/44c_importers_trainer.ipynb #f37a9b67
 def _summary(draft: Draft, entry: Mapping[str, Any], steps: int | None) -> None:
     runtime = positive(entry.get("train_runtime"))
     told = [f"{k} {v:g}" for k, v in entry.items() if isinstance(v, (int, float)) and k not in ("step", "epoch")]
     draft.event("summary", ", ".join(told[:8]), whole(entry.get("step")), **({"time_s": runtime} if runtime else {}))
     if runtime and steps and len(draft.steps):
         draft.columns["time_mean_s"] = array("d", [math.nan] * (len(draft.steps) - 1) + [runtime / steps])
+        draft.event("derived", "logged.0 = train_runtime / global_step (time_mean_s)")
         draft.warn(f"no step was timed; {runtime:g} s / {steps} steps hold compilation, evaluation and checkpoints too (logged time_mean_s)")
 
-# %% ../../nbs/44c_importers_trainer.ipynb #c17d4253
+# %% ../../nbs/44c_importers_trainer.ipynb #b4ae0d78
 def _entry(draft: Draft, entry: Any, before: Mapping[str, Any], tally: Tally) -> Mapping[str, Any] | None:
     "Take one line of the history; the line itself where it was a row of training, the summary under `summary`."
     if not isinstance(entry, dict) or whole(entry.get("step")) is None:
@@ -72,6 +73,8 @@ def read(source: Source, tally: Tally) -> list[Draft]:
             top[place[0]] = value
         elif found := _entry(draft, value, before, tally):
             summary, before = found.get("summary", summary), before if "summary" in found else found
+    if "tokens" in draft.columns:
+        draft.event("derived", "steps.tokens = difference of the tokens seen / steps since the line before")
     draft.fact("spec.steps", whole(top.get("max_steps")) or None)
     draft.fact("spec.batch.micro", whole(top.get("train_batch_size")) or None)
     done = whole(top.get("global_step"))
