@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['IMPORT_VERBS', 'files_of', 'table', 'import_', 'add_import_verb']
 
-# %% ../nbs/68f_import_verb.ipynb #cec6da4e
+# %% ../nbs/68f_import_verb.ipynb #8f87de95
 import argparse
 import re
 import sys
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from .core import LlmbenchError, RequestError
-from .importers.formats import Imported
 from .verbs import add_results, add_verb, out, results_folder
 
 # %% ../nbs/68f_import_verb.ipynb #a3e70c0f
@@ -32,17 +31,17 @@ def files_of(paths: Sequence[str]) -> list[tuple[Path, bool]]:
         raise RequestError(f"{', '.join(paths)}: no file in it; give logs or result files of other tools")
     return found
 
-# %% ../nbs/68f_import_verb.ipynb #67f10e8f
+# %% ../nbs/68f_import_verb.ipynb #e21be0ca
 _HEAD = ("file", "format", "runs", "steps", "lines", "understood", "broken", "missing")
 
 
-def _cells(done: Imported) -> tuple[str, ...]:
+def _cells(done: Any) -> tuple[str, ...]:
     t = done.tally
     counts = (len(done.drafts), done.steps, t.lines, t.understood, t.broken)
     return done.file, done.format, *(f"{n:,}" for n in counts), ", ".join(done.missing()) or "nothing"
 
 
-def table(done: Sequence[Imported], unknown: Sequence[str] = ()) -> str:
+def table(done: Sequence[Any], unknown: Sequence[str] = ()) -> str:
     "A row for each file, then the warnings and the first broken line of each."
     rows = [_HEAD, *map(_cells, done), *((name, "not known", *"-----", "") for name in unknown)]
     widths = [max(len(r[i]) for r in rows) for i in range(7)]
@@ -52,11 +51,11 @@ def table(done: Sequence[Imported], unknown: Sequence[str] = ()) -> str:
         lines += [f"{one.file}: not understood, for example: {one.tally.example}"] if one.tally.example else []
     return "\n".join(lines)
 
-# %% ../nbs/68f_import_verb.ipynb #6f891e84
+# %% ../nbs/68f_import_verb.ipynb #3c47bb17
 _STUDY = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
 
-def _imported(files: Sequence[tuple[Path, bool]], study: str, name: str | None) -> tuple[list[Imported], list[str]]:
+def _imported(files: Sequence[tuple[Path, bool]], study: str, name: str | None) -> tuple[list[Any], list[str]]:
     from llmbench.importers.base import Source
     from llmbench.importers.formats import chosen, import_file
     from llmbench.importers.table import FORMATS

@@ -61,6 +61,10 @@ _NANOCHAT = (
     "step 0000{i}/16704 (0.00%) | loss: {loss:.6f} | lrm: 1.00 | dt: {t:.2f}ms | tok/sec: 833,525 | mfu: 52.10 | epoch: 1 | total time: 0.00m"
 )
 
+_MODDED = "step:{i}/1750 train_time:{n}ms step_avg:32.00ms"
+_LLMC = "step    {i}/19560 | loss {loss:.6f} (+nanz)| norm 15.1374 (+nanz)| lr 8.57e-07 | {t:.2f} ms | 29.2% bf16 MFU | 113446 tok/s"
+_NANOGPT = "iter {i}: loss {loss:.4f}, time {t:.2f}ms, mfu 22.83%"
+
 _TEXTS = {
     "primus": _rows(_PRIMUS),
     "megatron-bridge": _rows(_BRIDGE),
@@ -71,11 +75,28 @@ _TEXTS = {
     "nemo-1": "GPU 0: NVIDIA B200 (UUID: GPU-0)\n" + _rows(_NEMO1, first=0),
     "torchtitan": "Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=1, ep=1\n" + _rows(_TITAN),
     "nanochat": "Autodetected device type: cuda\nnum_layers: 24\n" + _rows(_NANOCHAT) + "Peak memory usage: 62389.67MiB\n",
-    "modded-nanogpt": "Total parameters: 275,742,784\n" + _rows("step:{i}/1750 train_time:{n}ms step_avg:32.00ms"),
+    "modded-nanogpt": "Total parameters: 275,742,784\n" + _rows(_MODDED),
     "llm.c": "| sequence length T     | 1024  |\n"
-    + _rows("step    {i}/19560 | loss {loss:.6f} (+nanz)| norm 15.1374 (+nanz)| lr 8.57e-07 | {t:.2f} ms | 29.2% bf16 MFU | 113446 tok/s"),
-    "nanogpt": "step 0: train loss 10.9886, val loss 10.9897\n" + _rows("iter {i}: loss {loss:.4f}, time {t:.2f}ms, mfu 22.83%"),
+    + _rows(_LLMC),
+    "nanogpt": "step 0: train loss 10.9886, val loss 10.9897\n" + _rows(_NANOGPT),
 }
 
 EXCERPTS: dict[str, bytes] = {name: text.encode() for name, text in _TEXTS.items()}
 TEXT_FORMATS = tuple(_TEXTS)  # a log in lines: these are cut, shuffled and interleaved
+
+LINES = {
+    "primus": _PRIMUS, "megatron-bridge": _BRIDGE, "gpt-neox": _NEOX, "deepspeed": _DEEPSPEED, "megatron-lm": _MEGATRON, "nemo-2": _NEMO2,
+    "nemo-1": _NEMO1, "torchtitan": _TITAN, "nanochat": _NANOCHAT, "modded-nanogpt": _MODDED, "llm.c": _LLMC, "nanogpt": _NANOGPT,
+}  # fmt: skip
+
+
+def write_long(name: str, path, size: int) -> int:
+    "A log of `size` bytes whose steps and figures never repeat; how many rows it has."
+    step = 6
+    with path.open("wb") as file:
+        written = file.write(EXCERPTS[name])
+        while written < size:
+            step += 1
+            line = LINES[name].format(i=step, n=32 * step, t=8000 + step % 9973 / 7, s=8 + step % 9973 / 997, loss=2 + step % 10007 / 1009)
+            written += file.write(line.encode() + b"\n")
+    return step
