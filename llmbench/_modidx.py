@@ -1143,6 +1143,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'llmbench/importers/structured.py'),
                                                'llmbench.importers.structured.json_of': ( 'importers_structured.html#json_of',
                                                                                           'llmbench/importers/structured.py'),
+                                               'llmbench.importers.structured.judge': ( 'importers_structured.html#judge',
+                                                                                        'llmbench/importers/structured.py'),
                                                'llmbench.importers.structured.lines_of': ( 'importers_structured.html#lines_of',
                                                                                            'llmbench/importers/structured.py'),
                                                'llmbench.importers.structured.number': ( 'importers_structured.html#number',

@@ -135,7 +135,7 @@ def test_an_excerpt_is_known_and_invents_nothing(name, tmp_path):
 
 @pytest.mark.parametrize("name", RESULT_EXCERPTS)
 def test_mutations(name, tmp_path):
-    _fuzz(name, tmp_path / "a", 30)
+    _fuzz(name, tmp_path / "a", 12)
 
 
 @pytest.mark.slow

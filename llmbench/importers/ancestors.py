@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMAT', 'FLAT', 'read_benchmark', 'detect_benchmark', 'read_flat']
 
-# %% ../../nbs/44f_importers_ancestors.ipynb #02133115
+# %% ../../nbs/44f_importers_ancestors.ipynb #a075e9ea
 import csv
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from typing import Any
 from ..core import GIB, relative_difference
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import as_bytes, document, json_of, lines_of, number, point, positive, whole, words
+from .structured import as_bytes, document, json_of, judge, lines_of, number, point, positive, whole, words
 
 # %% ../../nbs/44f_importers_ancestors.ipynb #fd48d653
 _INVENTED = re.compile(r"\(from logs?\)|^unknown", re.IGNORECASE)
@@ -66,7 +66,7 @@ def _asked(draft: Draft, content: Mapping[str, Any]) -> None:
     draft.fact("spec.data.kind", words(content.get("dataset")))
     draft.fact("spec.model.parameters", whole((content.get("model_info") or {}).get("total_params")))
 
-# %% ../../nbs/44f_importers_ancestors.ipynb #06eedaca
+# %% ../../nbs/44f_importers_ancestors.ipynb #5717d844
 def _listed(content: Mapping[str, Any], *names: str) -> list[float | None]:
     found = next((content[n] for n in names if isinstance(content.get(n), list)), [])
     return [number(v) for v in found]
@@ -82,6 +82,7 @@ def _rows(draft: Draft, content: Mapping[str, Any]) -> None:
     for at, _ in enumerate(times):
         point(draft, at + 1, {name: values[at] for name, values in columns.items() if values})
     draft.event("derived", "steps.step = place in the list, from 1") if times else None
+    judge(draft)
     asked = draft.facts.get("spec.steps")
     if times and asked and len(times) < asked:
         draft.warn(f"{len(times)} step times for {asked} steps; rows are numbered from 1 though the first steps may be missing")

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['FORMAT', 'read']
 
-# %% ../../nbs/44d_importers_automodel.ipynb #f1d717c8
+# %% ../../nbs/44d_importers_automodel.ipynb #f8e23797
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import as_bytes, json_lines, number, point, positive, whole, words
+from .structured import as_bytes, json_lines, judge, number, point, positive, whole, words
 
 # %% ../../nbs/44d_importers_automodel.ipynb #6c24cf96
 def _row(draft: Draft, step: int, line: Mapping[str, Any]) -> None:
@@ -29,7 +29,7 @@ def _ranks(draft: Draft, line: Mapping[str, Any]) -> None:
     if 1 <= round(ranks) < 10**6 and abs(ranks - round(ranks)) < 1e-6 * ranks:
         draft.derive("spec.world_size", round(ranks), "tps / tps_per_gpu")
 
-# %% ../../nbs/44d_importers_automodel.ipynb #5168eca0
+# %% ../../nbs/44d_importers_automodel.ipynb #7f4da019
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The run of a training.jsonl; steps that begin again are a restart, the same line twice is one line."
     draft, peak, last = Draft("automodel-jsonl", "NeMo AutoModel"), 0, None
@@ -54,6 +54,7 @@ def read(source: Source, tally: Tally) -> list[Draft]:
         _row(draft, step, line)
         _ranks(draft, line)
         peak = max(peak, as_bytes(line.get("mem"), 2**30) or 0)
+    judge(draft)
     if peak:
         draft.ranks[0] = {"peak_allocated_bytes": peak, "memory_source": "device_allocator"}
     if len(draft.steps):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMAT', 'Bench', 'read']
 
-# %% ../../nbs/46g_importers_milabench.ipynb #11e01d2b
+# %% ../../nbs/46g_importers_milabench.ipynb #04a2b7d5
 import re
 import shlex
 from array import array
@@ -15,7 +15,7 @@ from typing import Any
 
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import as_bytes, json_lines, number, point, utc, whole, words
+from .structured import as_bytes, json_lines, judge, number, point, utc, whole, words
 from ..schema import Status
 
 # %% ../../nbs/46g_importers_milabench.ipynb #5127b0f4
@@ -71,7 +71,7 @@ class Bench:
         if "inference" in tags:
             self.draft.warn("the benchmark is tagged inference: its rates are no rates of training")
 
-# %% ../../nbs/46g_importers_milabench.ipynb #6a410528
+# %% ../../nbs/46g_importers_milabench.ipynb #6e993859
 _FOLDER = re.compile(r"(?<![\w.])/(?:[\w.@-]+/)+")
 
 
@@ -98,6 +98,7 @@ def _finished(bench: Bench) -> Draft:
         point(draft, at + 1, {"loss": loss} if bench.losses else {})
         if bench.rates and (together or not bench.losses):
             draft.columns.setdefault(column, array("d")).append(rate if rate is not None and abs(rate) < 1e300 else float("nan"))
+    judge(draft)
     draft.event("derived", "steps.step = place among the events, from 1") if len(draft.steps) else None
     if bench.rates:
         draft.warn(f"rows are numbered as the events come: the file counts no steps, and its rates ({unit}) are of intervals")

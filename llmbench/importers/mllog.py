@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMAT', 'SYSTEM_FORMAT', 'system_beside', 'MlRun', 'read']
 
-# %% ../../nbs/46_importers_mllog.ipynb #c1e795f5
+# %% ../../nbs/46_importers_mllog.ipynb #7e5dfe91
 import hashlib
 import json
 import re
@@ -15,7 +15,7 @@ from typing import Any
 
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import json_lines, number, point, positive, utc, warm_up, whole, words
+from .structured import json_lines, judge, number, point, positive, utc, warm_up, whole, words
 from ..schema import Status
 
 # %% ../../nbs/46_importers_mllog.ipynb #daf13a34
@@ -190,7 +190,7 @@ def _line(run: MlRun, line: Mapping[str, Any]) -> bool:
         return False
     return True
 
-# %% ../../nbs/46_importers_mllog.ipynb #7d7823ce
+# %% ../../nbs/46_importers_mllog.ipynb #1743daa7
 def _finished(run: MlRun, source: Source) -> Draft:
     draft = run.draft
     if run.told:
@@ -202,6 +202,7 @@ def _finished(run: MlRun, source: Source) -> Draft:
     for step in sorted(run.rows):
         point(draft, step, run.rows[step])
     warm_up(draft)
+    judge(draft)
     if run.begun and not run.ended:
         draft.warn("the file ends before run_stop")
     if beside := system_beside(source.path):

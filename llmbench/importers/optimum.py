@@ -16,7 +16,7 @@ from .base import Draft, Source, Tally
 from .formats import Format
 from .structured import flat, json_of, number, open_text, point, positive, whole, words
 
-# %% ../../nbs/46f_importers_optimum.ipynb #5076342a
+# %% ../../nbs/46f_importers_optimum.ipynb #8b06a522
 _ENDS = {
     "spec.seq_len": ("dataset_shapes.sequence_length", whole), "spec.batch.micro": ("training_arguments.per_device_train_batch_size", whole),
     "spec.batch.accum": ("training_arguments.gradient_accumulation_steps", whole), "spec.steps": ("training_arguments.max_steps", whole),
@@ -50,6 +50,7 @@ def _settings(draft: Draft, told: Mapping[str, Any]) -> None:
     names = _cards(_by_end(told, "environment.gpus") or _by_end(told, "environment.gpu"))
     if len(names) == 1:
         draft.fact("env.devices", [{"rank": 0, "name": names[0]}])
+        draft.derive("spec.world_size", 1, "environment.gpus lists one card")
     elif names:
         draft.warn(f"the machine has {len(names)} cards ({', '.join(sorted(set(names)))}); how many were used is not said")
     if words(experiment := told.get("experiment_name")):

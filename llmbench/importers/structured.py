@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['number', 'positive', 'whole', 'words', 'as_bytes', 'utc', 'open_text', 'sample_text', 'lines_of', 'json_of',
-           'json_lines', 'document', 'flat', 'point', 'warm_up']
+           'json_lines', 'document', 'flat', 'point', 'judge', 'warm_up']
 
-# %% ../../nbs/44b_importers_structured.ipynb #f91e1d12
+# %% ../../nbs/44b_importers_structured.ipynb #159e3b52
 import gzip
 import io
 import json
@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 from .base import Draft, Source, Tally
 from .jsonstream import JsonWindow, Path, walk
+from ..schema import Status
 
 # %% ../../nbs/44b_importers_structured.ipynb #0becb815
 def number(value: Any) -> float | None:
@@ -148,13 +149,20 @@ def flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
         found |= flat(inner, f"{name}.") if isinstance(inner, Mapping) and name.count(".") < 8 else {name: inner}
     return found
 
-# %% ../../nbs/44b_importers_structured.ipynb #481f7e32
+# %% ../../nbs/44b_importers_structured.ipynb #fdfdf317
 def point(draft: Draft, step: int, values: Mapping[str, float | None]) -> None:
     "One row of a draft; what is NaN or infinite leaves an event beside its null."
     for name, value in values.items():
         if value is not None and not math.isfinite(value):
-            draft.event("not_finite", f"{name} is {value}", step)
+            draft.event("nan_loss" if name == "loss" else "not_finite", f"{name} is {value}", step)
     draft.row(step, values)
+
+
+def judge(draft: Draft) -> None:
+    "A run whose last loss is no number has diverged."
+    loss, last = draft.columns.get("loss"), draft.steps[-1] if len(draft.steps) else None
+    if loss and len(loss) == len(draft.steps) and loss[-1] != loss[-1] and any(e["kind"] == "nan_loss" and e.get("step") == last for e in draft.events):
+        draft.end(Status.diverged, f"the loss is not a number at step {last}")
 
 # %% ../../nbs/44b_importers_structured.ipynb #861625ce
 def warm_up(draft: Draft, rows: int = 3) -> None:

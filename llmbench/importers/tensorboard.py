@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DIALECTS', 'Column', 'FORMAT', 'Dialect', 'dialect_of', 'Series', 'read', 'detect']
 
-# %% ../../nbs/45b_importers_tensorboard.ipynb #0c8c4994
+# %% ../../nbs/45b_importers_tensorboard.ipynb #0e53f094
 import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ import numpy as np
 from .base import Draft, Source, Tally
 from .eventfile import Point, Records, points
 from .formats import Format
-from .structured import as_bytes, number, utc, warm_up, whole, words
+from .structured import as_bytes, judge, number, utc, warm_up, whole, words
 
 # %% ../../nbs/45b_importers_tensorboard.ipynb #13c35454
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _by_samples(series: Series) -> Column | None:
     alone = np.diff(steps[0], prepend=0) == 1
     return steps[0][alone], np.diff(samples[0], prepend=0)[alone].astype(float)
 
-# %% ../../nbs/45b_importers_tensorboard.ipynb #0417b7c2
+# %% ../../nbs/45b_importers_tensorboard.ipynb #29203931
 def _covered(steps: np.ndarray) -> np.ndarray:
     "For each point, the steps since the one before; of the first, where it ends a whole interval, else 0 (unknown)."
     gaps = np.diff(steps)
@@ -193,7 +193,7 @@ def _fill(draft: Draft, columns: Mapping[str, Column]) -> None:
     draft.steps = array("q", rows.astype(np.int64).tobytes())
     for name, (steps, values) in columns.items():
         for at in np.flatnonzero(~np.isfinite(values))[:100]:
-            draft.event("not_finite", f"{name} is {values[at]}", int(steps[at]))
+            draft.event("nan_loss" if name == "loss" else "not_finite", f"{name} is {values[at]}", int(steps[at]))
         column = np.full(len(rows), np.nan)
         column[np.searchsorted(rows, steps)] = np.where(np.isfinite(values), values, np.nan)
         draft.columns[name] = array("d", column.tobytes())
@@ -207,7 +207,7 @@ def _memory(draft: Draft, dialect: Dialect, series: Series) -> None:
     if draft.ranks and "rank" not in series.texts:
         draft.warn("memory is that of the rank that writes; the file does not say which, it is listed as 0")
 
-# %% ../../nbs/45b_importers_tensorboard.ipynb #0cf2e6cf
+# %% ../../nbs/45b_importers_tensorboard.ipynb #0bbe1288
 def _draft(series: Series) -> Draft:
     dialect = dialect_of(series.raw)
     draft = Draft("tensorboard", dialect.framework if dialect else None)
@@ -221,6 +221,7 @@ def _draft(series: Series) -> Draft:
     _fill(draft, _columns(draft, dialect, series))
     _memory(draft, dialect, series)
     warm_up(draft)
+    judge(draft)
     for step in series.restarts[:100]:
         draft.event("restart", "the steps begin again here; what was logged from this step on before does not count", step)
     taken = {*dialect.columns, *dialect.memory}

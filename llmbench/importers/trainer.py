@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMAT', 'read', 'detect']
 
-# %% ../../nbs/44c_importers_trainer.ipynb #1096f36d
+# %% ../../nbs/44c_importers_trainer.ipynb #f903abf8
 import math
 import re
 from array import array
@@ -14,7 +14,7 @@ from typing import Any
 
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import document, number, point, positive, whole, words
+from .structured import document, judge, number, point, positive, whole, words
 
 # %% ../../nbs/44c_importers_trainer.ipynb #716a272e
 def _tokens(entry: Mapping[str, Any], before: Mapping[str, Any], steps: int) -> int | None:
@@ -49,7 +49,7 @@ def _summary(draft: Draft, entry: Mapping[str, Any], steps: int | None) -> None:
         draft.event("derived", "logged.0 = train_runtime / global_step (time_mean_s)")
         draft.warn(f"no step was timed; {runtime:g} s / {steps} steps hold compilation, evaluation and checkpoints too (logged time_mean_s)")
 
-# %% ../../nbs/44c_importers_trainer.ipynb #b4ae0d78
+# %% ../../nbs/44c_importers_trainer.ipynb #b54d0941
 def _entry(draft: Draft, entry: Any, before: Mapping[str, Any], tally: Tally) -> Mapping[str, Any] | None:
     "Take one line of the history; the line itself where it was a row of training, the summary under `summary`."
     if not isinstance(entry, dict) or whole(entry.get("step")) is None:
@@ -79,7 +79,8 @@ def read(source: Source, tally: Tally) -> list[Draft]:
     draft.fact("spec.batch.micro", whole(top.get("train_batch_size")) or None)
     done = whole(top.get("global_step"))
     if done is not None and (asked := whole(top.get("max_steps"))) and done < asked:
-        draft.event("unfinished", f"{done} of {asked} steps: a checkpoint, or a run that ended early", done)
+        draft.event("cut", f"the file ends at step {done} of {asked}: a checkpoint, or a run that ended early", done)
+    judge(draft)
     if summary or "train_runtime" in top:
         _summary(draft, summary or top, done)
     tally.understood += sum(words(str(v)) is not None for v in top.values())
