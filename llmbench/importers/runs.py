@@ -49,7 +49,7 @@ ENDS = (  # what a line must hold to be worth a look
     b"Segmentation fault", b"Error: ",
 )  # fmt: skip
 
-# %% ../../nbs/40e_importers_runs.ipynb #04e8b8dd
+# %% ../../nbs/40e_importers_runs.ipynb #6e071f1b
 class Rows:
     "Collects rows, settings and events in the order of the lines, and splits them into runs."
 
@@ -60,6 +60,7 @@ class Rows:
         self._loaded: str | None = None
         self._end: tuple[Status, str] | None = None
         self._rank: int | None = None
+        self._copied = False  # whether what started last only repeats rows that are there
 
     @property
     def said(self) -> Said:
@@ -69,7 +70,7 @@ class Rows:
     def begin(self) -> None:
         "A program started: what follows are its settings, until its first row tells which run it belongs to."
         if len(self.now.steps):
-            self._waiting = self._waiting or self._new()
+            self._waiting, self._copied = self._waiting or self._new(), False
 
     def loaded(self, text: str) -> None:
         "A checkpoint was loaded."
@@ -110,7 +111,7 @@ class Rows:
         self.now.row(step, values)
         return True
 
-# %% ../../nbs/40e_importers_runs.ipynb #9f08c937
+# %% ../../nbs/40e_importers_runs.ipynb #c40aadc6
 class Runs(Rows):
     "Runs, with the rules for a row that does not simply follow the last one."
 
@@ -118,7 +119,8 @@ class Runs(Rows):
         draft, started = self.now, self._waiting is not None
         at = bisect_left(draft.steps, step)
         there = at < len(draft.steps) and draft.steps[at] == step
-        if there and _same(values, _row_of(draft, at, draft.columns)):
+        if there and _same(values, _row_of(draft, at, values)):
+            self._copied = started
             return False
         if not started and rank is not None and self._rank is not None and rank != self._rank:
             return False
@@ -171,7 +173,7 @@ class Runs(Rows):
     def finished(self) -> list[Draft]:
         "All runs, when there are no more lines."
         self._close(self.now)
-        if self._waiting and self._waiting.facts:
+        if self._waiting and self._waiting.facts and not self._copied:
             self._close(self._waiting)
         return self.drafts
 
