@@ -72,7 +72,7 @@ def _resolve_strategy(value: Any, world_size: Any) -> Any:
         raise RequestError(unknown_name("strategy", given["name"], STRATEGIES))
     return fill_degrees(given, world_size)
 
-# %% ../nbs/03a_resolve.ipynb #12d629f3
+# %% ../nbs/03a_resolve.ipynb #f34dbc4b
 def _check_split(full: dict[str, Any], batch: Any) -> None:
     "Degrees against model, world size and the batch as it was written; a wrong type is left to the typed check."
     given = full["model"]
@@ -103,6 +103,19 @@ def _check_settings(spec: RunSpec) -> None:
     if s.compression == "powersgd" and (spec.precision.compute == "float16" or spec.precision.reduce == "bfloat16"):
         given = "precision.compute float16" if spec.precision.compute == "float16" else "precision.reduce bfloat16"
         raise RequestError(f"compression powersgd with {given}: what it keeps for the next step would be wrong there; write precision: bf16 or fp32")
+
+
+def _check_attention(spec: RunSpec) -> None:
+    "A kernel that the device or another setting cannot have; what only the machine itself knows, training says."
+    if spec.attention == "flex" and spec.hardware == "cpu":
+        raise RequestError("attention flex on hardware cpu: torch's FlexAttention has no backward pass there; write attention: flash, or sdpa")
+    if spec.attention == "flex" and spec.recompute == "selective":
+        raise RequestError("attention flex with recompute selective: its product would not be among those that are kept; write recompute: full")
+    if spec.attention == "flash" and spec.precision.compute == "float32" and spec.hardware != "cpu":
+        raise RequestError(
+            f"attention flash with precision.compute float32 on {spec.hardware}: a GPU's flash kernel takes bfloat16 and float16; "
+            "write precision: bf16, or attention: sdpa"
+        )
 
 
 def _check_lengths(spec: RunSpec) -> None:
@@ -174,7 +187,7 @@ def one_line(error: ValidationError) -> str:
     given = f"{name} = {first['input']!r}: " if name and not isinstance(first["input"], dict) else ""
     return f"{given}{message}{_number_hint(first['input'])}"
 
-# %% ../nbs/03a_resolve.ipynb #17843219
+# %% ../nbs/03a_resolve.ipynb #ee637100
 def resolve_run(given: dict[str, Any]) -> RunSpec:
     "A checked RunSpec from what a parameter file says; every mistake is one RequestError in one line."
     unknown = [k for k in given if k not in RunSpec.model_fields]
@@ -205,7 +218,7 @@ def _checked(full: dict[str, Any]) -> RunSpec:
         spec = RunSpec(**full)
     except ValidationError as e:
         raise RequestError(one_line(e)) from None
-    for check in (_check_settings, _check_lengths, _check_paths):
+    for check in (_check_settings, _check_attention, _check_lengths, _check_paths):
         check(spec)
     return spec
 

@@ -143,7 +143,7 @@ def precision_name(precision: Precision) -> str:
     named = {(p.param, p.compute, p.reduce): n for n, p in PRECISIONS.items()}
     return named.get(dtypes, "/".join(dtypes))
 
-# %% ../nbs/03_spec.ipynb #d17c2179
+# %% ../nbs/03_spec.ipynb #e1dc3782
 STRATEGIES = {
     "single": "one process, no collectives: the reference",
     "ddp": "replicas, gradients all-reduced in buckets",
@@ -178,7 +178,7 @@ class RunSpec(_Part):
     warmup_steps: int = Field(5, ge=0)
     seed: int = Field(42, ge=0)
     data: Data = Data()
-    attention: Literal["sdpa"] = "sdpa"
+    attention: Literal["sdpa", "flash", "flex"] = "sdpa"  # torch's choice of a kernel, or this one and no other
     compile: bool = False
     recompute: Literal["none", "selective", "full"] = "none"  # of a block in backward; selective: all but its products
     hardware: str = "cpu"

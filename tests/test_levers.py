@@ -1,0 +1,63 @@
+"""What trades memory for time, or names a kernel, trains like the run without it; and no setting renames a published run."""
+
+import json
+
+import pytest
+import yaml
+from notebooks import ROOT
+
+from llmbench.core import test_near
+from llmbench.launchers.local import run_local
+from llmbench.resolve import resolve_run
+from llmbench.runpage import request_yaml
+from llmbench.spec import spec_hash
+
+STEPS = 20
+REQUEST = {
+    "study": "levers", "seq_len": 32, "batch": {"micro": 1, "global_tokens": 256}, "steps": STEPS, "warmup_steps": 2,
+    "optimizer": {"lr": 1.0e-3, "weight_decay": 0.01, "lr_warmup_steps": 5}, "data": {"kind": "text"}, "collective_steps": 0,
+}  # fmt: skip
+
+
+def test_published_runs_keep_their_names():
+    files = sorted((ROOT / "reports/published").rglob("run.json"))
+    assert len(files) > 20
+    for file in files:
+        run = json.loads(file.read_text())
+        if run["source"]["kind"] == "harness":
+            assert spec_hash(resolve_run(yaml.safe_load(request_yaml(run)))) == run["spec"]["hash"], run["run_id"]
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """The losses of the single process by model, each trained once."""
+    done = {}
+
+    def losses(model):
+        if model not in done:
+            given = REQUEST | dict(strategy="single", world_size=1, model=model)
+            done[model] = run_local(resolve_run(given), tmp_path_factory.mktemp(f"single-{model}"))
+            assert done[model].status == "ok", done[model].reason
+        return done[model].steps.loss
+
+    return losses
+
+
+def train_two(folder, strategy, model="llama-tiny", **more):
+    run = run_local(resolve_run(REQUEST | dict(strategy=strategy, world_size=2, model=model) | more), folder)
+    assert run.status == "ok", run.reason
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero3", {"name": "tp", "tp": 2}, {"name": "cp", "cp": 2}, {"name": "pp", "pp": 2}], ids=str)
+def test_the_flash_kernel_trains_like_the_default(single, tmp_path, strategy):
+    run = train_two(tmp_path, strategy, attention="flash")
+    assert run.spec.attention == "flash"
+    test_near(run.steps.loss, single("llama-tiny"), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_the_flash_kernel_inside_compiled_and_recomputed_blocks(single, tmp_path):
+    run = train_two(tmp_path, "ddp", attention="flash", compile=True, recompute="full")
+    test_near(run.steps.loss, single("llama-tiny"), rel=1e-5)
