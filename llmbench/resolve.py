@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['one_line', 'resolve_run', 'load_run']
 
-# %% ../nbs/03a_resolve.ipynb #048f8c6c
+# %% ../nbs/03a_resolve.ipynb #bd22c5d0
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from .batch import accum_by_dp, resolve_batch
 from .core import RequestError, load_settings, unknown_name
-from .layout_rules import Layout, fill_degrees
+from .layout_rules import Layout, fill_degrees, split_degrees
 from .layouts import check_layout
 from .params import read_yaml, with_overrides
 from .presets import PRESETS, ModelShape, preset
@@ -72,7 +72,7 @@ def _resolve_strategy(value: Any, world_size: Any) -> Any:
         raise RequestError(unknown_name("strategy", given["name"], STRATEGIES))
     return fill_degrees(given, world_size)
 
-# %% ../nbs/03a_resolve.ipynb #f34dbc4b
+# %% ../nbs/03a_resolve.ipynb #bf45a601
 def _check_split(full: dict[str, Any], batch: Any) -> None:
     "Degrees against model, world size and the batch as it was written; a wrong type is left to the typed check."
     given = full["model"]
@@ -83,6 +83,14 @@ def _check_split(full: dict[str, Any], batch: Any) -> None:
         return
     layout = Layout(**{f.name: getattr(strategy, f.name) for f in fields(Layout)})
     check_layout(shape, layout, full["world_size"], seq_len=full["seq_len"], accum=accum_by_dp(batch, full["seq_len"]))
+
+
+def _check_offload(s: Strategy) -> None:
+    if s.offload != "none" and s.name not in ("fsdp", "hsdp", "zero2", "zero3"):
+        raise RequestError(f"strategy {s.name}: offload {s.offload} is a setting of fsdp, hsdp, zero2 and zero3; leave it out, or write name: fsdp")
+    if s.offload != "none" and split_degrees(s):
+        split = " × ".join(f"{d} {getattr(s, d)}" for d in split_degrees(s))
+        raise RequestError(f"offload {s.offload} with {split}: gradients of split matrices are summed on the device; leave offload or {split} out")
 
 
 def _check_settings(spec: RunSpec) -> None:
@@ -98,6 +106,7 @@ def _check_settings(spec: RunSpec) -> None:
             f"float16 with the {spec.model.n_experts} experts of {spec.model.name}: the loss that keeps them busy would not be scaled "
             "with the rest; write precision: bf16 or fp32"
         )
+    _check_offload(s)
     if s.compression == "bf16" and spec.precision.reduce == "bfloat16":
         raise RequestError("compression bf16 with precision.reduce bfloat16: gradients travel in bfloat16 already; leave compression out")
     if s.compression == "powersgd" and (spec.precision.compute == "float16" or spec.precision.reduce == "bfloat16"):

@@ -44,7 +44,7 @@ Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
-# %% ../nbs/01_schema.ipynb #917e073e
+# %% ../nbs/01_schema.ipynb #2c670e0a
 class RopeScalingRecord(_Record):
     "Llama 3.1's stretching of rotary frequencies; null where there is none."
 
@@ -93,6 +93,7 @@ class StrategyRecord(_Record):
     layers_per_stage: list[Count] | None = None
     compression: str | None = None
     bucket_mib: float | None = None
+    offload: str | None = None
 
 
 class BatchRecord(_Record):

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from .presets import PRESETS, ModelShape
 from .schema import SpecRecord
 
-# %% ../nbs/03_spec.ipynb #0bcd8638
+# %% ../nbs/03_spec.ipynb #b87f6afa
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -35,6 +35,8 @@ class Strategy(_Part):
     dp / dp_replicate ranks and keeps that many copies. schedule: the order of micro batches in a pipeline, interleaved
     with `stages_per_rank` > 1; layers_per_stage: how a pipeline splits the layers, evenly where it is not said.
     compression: of the gradients that ddp exchanges; bucket_mib: its buckets.
+    offload: optimizer keeps its state in the host's memory and updates there (fsdp, hsdp, zero2, zero3); FSDP2, which has
+    no other way, keeps its shards of parameters and gradients there with it.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Strategy(_Part):
     layers_per_stage: tuple[Positive, ...] | None = None
     compression: Literal["none", "bf16", "powersgd"] = "none"
     bucket_mib: float = Field(25.0, gt=0)
+    offload: Literal["none", "optimizer"] = "none"
 
 
 class Batch(_Part):
@@ -188,11 +191,11 @@ class RunSpec(_Part):
     profile: Profile | None = None
     checkpoint: Checkpoint | None = None
 
-# %% ../nbs/03_spec.ipynb #008e235c
+# %% ../nbs/03_spec.ipynb #f1676f14
 _OBSERVES = {"timeouts", "collective_steps", "profile", "checkpoint"}
 _NOT_HASHED = {"study", "name", "launcher", "hardware"} | _OBSERVES
 _ADDED_LATER = {
-    "strategy": ("dp_replicate", "schedule", "stages_per_rank", "layers_per_stage", "compression", "bucket_mib"),
+    "strategy": ("dp_replicate", "schedule", "stages_per_rank", "layers_per_stage", "compression", "bucket_mib", "offload"),
     "model": ("n_experts", "experts_per_token", "balance_coef", "rope_scaling"),
     "precision": ("loss_scale",),
 }  # fmt: skip

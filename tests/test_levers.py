@@ -61,3 +61,26 @@ def test_the_flash_kernel_trains_like_the_default(single, tmp_path, strategy):
 def test_the_flash_kernel_inside_compiled_and_recomputed_blocks(single, tmp_path):
     run = train_two(tmp_path, "ddp", attention="flash", compile=True, recompute="full")
     test_near(run.steps.loss, single("llama-tiny"), rel=1e-5)
+
+
+OFFLOADED = ("fsdp", "zero2", "zero3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", OFFLOADED)
+@pytest.mark.parametrize(("model", "precision"), [("llama-tiny", "fp32"), ("gpt-tiny", "fp32"), ("llama-tiny", "bf16")])
+def test_an_offloaded_optimizer_trains_the_same(single, tmp_path, strategy, model, precision):
+    run = train_two(tmp_path, {"name": strategy, "offload": "optimizer"}, model, precision=precision)
+    assert run.spec.strategy.offload == "optimizer" and run.ranks[0].optimizer_bytes
+    if strategy != "fsdp":
+        config = json.loads((tmp_path / "deepspeed.json").read_text())
+        assert config["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
+    test_near(run.steps.loss, single(model), rel=1e-5 if precision == "fp32" else 2e-2)
+
+
+@pytest.mark.slow
+def test_an_offloaded_optimizer_under_hsdp(single, tmp_path):
+    given = dict(strategy={"name": "hsdp", "dp_replicate": 2, "offload": "optimizer"}, world_size=4, model="llama-tiny")
+    run = run_local(resolve_run(REQUEST | given), tmp_path)
+    assert run.status == "ok", run.reason
+    test_near(run.steps.loss, single("llama-tiny"), rel=1e-5)

@@ -22,7 +22,7 @@ from ..models import Decoder, next_token_loss
 from ..spec import RunSpec
 from .base import held_norm, loss_for, make_adamw, optimizer_bytes, prepare_model, tensor_bytes
 
-# %% ../../nbs/27_strategies_zero.ipynb #466abe46
+# %% ../../nbs/27_strategies_zero.ipynb #5d3ae3a3
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 
 
@@ -46,6 +46,9 @@ def deepspeed_config(spec: RunSpec) -> dict[str, Any]:
         "steps_per_print": 1_000_000_000,
         "wall_clock_breakdown": False,
     }
+    if spec.strategy.offload == "optimizer":  # ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840), with torch's AdamW
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": spec.hardware != "cpu"}
+        config["zero_force_ds_cpu_optimizer"] = False
     if spec.precision.compute in ("bfloat16", "float8"):
         config |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
     elif spec.precision.compute == "float16":
