@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LEVEL', 'Location', 'Runs', 'RANKS_FROM', 'MOST_REPEATS', 'Interval', 'median', 'step_interval', 'typical',
            'undisturbed', 'run_value', 't_quantile', 'group_interval', 'ratio_interval', 'compared_ratio',
-           'speedup_interval', 'spread_of', 'repeats_needed']
+           'speedup_interval', 'spread_of', 'repeats_needed', 'difference_shown']
 
 # %% ../nbs/50_stats.ipynb #15865866
 import math
@@ -226,7 +226,7 @@ def speedup_interval(times_a: Runs, times_b: Runs, at: Location = typical) -> In
     "How many times faster `a` is than `b`, from their step times in seconds: 1.12 is 12 % faster."
     return ratio_interval(times_b, times_a, at)
 
-# %% ../nbs/50_stats.ipynb #7862673c
+# %% ../nbs/50_stats.ipynb #01c0eaab
 MOST_REPEATS = 1000
 
 
@@ -250,3 +250,15 @@ def repeats_needed(spread: float, difference: float, power: float = 0.8) -> int:
         if 2 * (spread / delta * (t_quantile(freedom) + t_quantile(freedom, 2 * power - 1))) ** 2 <= n:
             return n
     return MOST_REPEATS + 1
+
+
+
+def difference_shown(spread: float, repeats: int, power: float = 0.95) -> float | None:
+    """The smallest relative difference that so many repeats of each group show with probability `power` at 95 %.
+
+    The other way round of `repeats_needed`; None where one repeat says nothing about the next.
+    """
+    if repeats < 2:
+        return None
+    freedom = min(2 * repeats - 2, 200)
+    return math.expm1(spread * math.sqrt(2 / repeats) * (t_quantile(freedom) + t_quantile(freedom, 2 * power - 1)))

@@ -37,11 +37,10 @@ def trained(tmp_path_factory):
 
 
 def _cases():
-    """Every strategy in float32, one in bfloat16; the rest takes minutes more."""
+    """Every strategy in float32; the rest takes minutes more."""
     for strategy in SHARDED:
         yield strategy, "gpt-tiny", "fp32"
-        quick = strategy == "fsdp"
-        yield pytest.param(strategy, "llama-tiny", "bf16", marks=[] if quick else pytest.mark.slow)
+        yield pytest.param(strategy, "llama-tiny", "bf16", marks=pytest.mark.slow)
         yield pytest.param(strategy, "llama-tiny", "fp32", marks=pytest.mark.slow)
         yield pytest.param(strategy, "qwen-tiny", "fp32", marks=pytest.mark.slow)
         yield pytest.param(strategy, "mixtral-tiny", "fp32", marks=pytest.mark.slow)

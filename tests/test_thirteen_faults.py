@@ -180,6 +180,8 @@ class Device:
 class Queued:
     """A strategy that only queues its work on a device and returns at once."""
 
+    loss_scale = None
+
     def __init__(self, device, seconds):
         self.device, self.seconds = device, seconds
 
