@@ -22,7 +22,7 @@ from ..models import Decoder, next_token_loss
 from ..spec import RunSpec
 from .base import held_norm, loss_for, make_adamw, optimizer_bytes, prepare_model, tensor_bytes
 
-# %% ../../nbs/27_strategies_zero.ipynb #5d3ae3a3
+# %% ../../nbs/27_strategies_zero.ipynb #e4b35b8c
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 
 
@@ -36,6 +36,8 @@ def deepspeed_config(spec: RunSpec) -> dict[str, Any]:
             "stage3_max_live_parameters": 1_000_000_000,
             "stage3_param_persistence_threshold": 10 * spec.model.d_model,
         }
+    if stage == 3 and spec.recompute == "selective":
+        zero["memory_efficient_linear"] = False
     config = {
         "train_batch_size": spec.batch.micro * spec.batch.accum * spec.strategy.dp,
         "train_micro_batch_size_per_gpu": spec.batch.micro,
