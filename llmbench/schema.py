@@ -133,7 +133,7 @@ class DataRecord(_Record):
     fingerprint: str | None = None
     fingerprint_first: str | None = None
 
-# %% ../nbs/01_schema.ipynb #67610d4b
+# %% ../nbs/01_schema.ipynb #42e8223e
 class SpecRecord(_Record):
     "The resolved request; `hash` covers what changes the training, not its name or launcher."
 
@@ -153,6 +153,7 @@ class SpecRecord(_Record):
     attention: str | None = None
     compile: bool | None = None
     recompute: str | None = None
+    memory_limit_gib: float | None = None  # that a rank was held to
     launcher: str | None = None
     hardware: str | None = None
 

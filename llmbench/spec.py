@@ -146,7 +146,7 @@ def precision_name(precision: Precision) -> str:
     named = {(p.param, p.compute, p.reduce): n for n, p in PRECISIONS.items()}
     return named.get(dtypes, "/".join(dtypes))
 
-# %% ../nbs/03_spec.ipynb #e1dc3782
+# %% ../nbs/03_spec.ipynb #219bdf3f
 STRATEGIES = {
     "single": "one process, no collectives: the reference",
     "ddp": "replicas, gradients all-reduced in buckets",
@@ -184,6 +184,7 @@ class RunSpec(_Part):
     attention: Literal["sdpa", "flash", "flex"] = "sdpa"  # torch's choice of a kernel, or this one and no other
     compile: bool = False
     recompute: Literal["none", "selective", "full"] = "none"  # of a block in backward; selective: all but its products
+    memory_limit_gib: float | None = Field(None, gt=0)  # of a rank: what training may take beside what was there before it
     hardware: str = "cpu"
     launcher: str = "local"
     timeouts: Timeouts = Timeouts()
@@ -191,7 +192,7 @@ class RunSpec(_Part):
     profile: Profile | None = None
     checkpoint: Checkpoint | None = None
 
-# %% ../nbs/03_spec.ipynb #f1676f14
+# %% ../nbs/03_spec.ipynb #25641579
 _OBSERVES = {"timeouts", "collective_steps", "profile", "checkpoint"}
 _NOT_HASHED = {"study", "name", "launcher", "hardware"} | _OBSERVES
 _ADDED_LATER = {
@@ -199,11 +200,15 @@ _ADDED_LATER = {
     "model": ("n_experts", "experts_per_token", "balance_coef", "rope_scaling"),
     "precision": ("loss_scale",),
 }  # fmt: skip
+_WHOLE_ADDED_LATER = ("memory_limit_gib",)
 
 
 def _hashed(spec: RunSpec) -> dict[str, Any]:
     "What the hash covers; a field that is younger than published results counts only where it is not at its default."
     content = {k: v for k, v in spec.model_dump(mode="json").items() if k not in _NOT_HASHED}
+    for name in _WHOLE_ADDED_LATER:
+        if content[name] == RunSpec.model_fields[name].default:
+            del content[name]
     for part, names in _ADDED_LATER.items():
         fields = type(getattr(spec, part)).model_fields
         content[part] = {k: v for k, v in content[part].items() if k not in names or v != fields[k].default}

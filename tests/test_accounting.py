@@ -8,7 +8,7 @@ import pytest
 
 from llmbench.accounting import model_state_bytes
 from llmbench.core import relative_difference
-from llmbench.memory_check import predicted_memory
+from llmbench.memory import memory_of
 from llmbench.resolve import resolve_run
 from llmbench.traffic import predicted_collectives
 
@@ -61,7 +61,7 @@ def two_ranks(requests, out):
 
 
 def check_memory(spec, memory):
-    expected = predicted_memory(spec)
+    expected = memory_of(spec)
     for kind in ("param_bytes", "grad_bytes", "optimizer_bytes", "peak_bytes"):
         off = relative_difference(expected[kind], memory[kind])
         assert off <= 0.05, f"{spec.name} {kind}: {expected[kind]:,} predicted, {memory[kind]:,} allocated ({expected['peak_at']})"

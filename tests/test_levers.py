@@ -7,10 +7,14 @@ import yaml
 from notebooks import ROOT
 
 from llmbench.core import test_near
+from llmbench.fitting import find_largest
 from llmbench.launchers.local import run_local
+from llmbench.records import read_run
 from llmbench.resolve import resolve_run
 from llmbench.runpage import request_yaml
 from llmbench.spec import spec_hash
+from llmbench.study import resolve_study
+from llmbench.sweep import directly, sweep
 
 STEPS = 20
 REQUEST = {
@@ -92,3 +96,36 @@ def test_selective_recomputation_with_biases_trains_the_same(single, tmp_path, s
     """DeepSpeed's linear layer adds biases in place, into the products that are kept; seen as soon as they are not zero."""
     run = train_two(tmp_path, strategy, "gpt-tiny", recompute="selective")
     test_near(run.steps.loss, single("gpt-tiny"), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_an_interrupted_sweep_goes_on_from_its_checkpoint(tmp_path):
+    base = REQUEST | {"model": "gpt-tiny", "steps": 12, "checkpoint": {"every": 3}}
+    study = resolve_study({"study": "again", "base": base, "matrix": [{"strategy": "single", "world_size": 1}]})
+
+    def cut(request, on_steps):
+        def interrupt(steps):
+            if steps == 8:
+                raise KeyboardInterrupt
+
+        return directly(request, on_steps=interrupt)
+
+    first = sweep(study, results=tmp_path / "cut", progress=False, run_one=cut)
+    second = sweep(study, results=tmp_path / "cut", progress=False, resume=True, run_one=directly)
+    whole = sweep(study, results=tmp_path / "whole", progress=False, run_one=directly)
+    assert first.interrupted and second.exit_code == whole.exit_code == 0
+    (cut_run, whole_run) = (read_run(next((tmp_path / name / "again").glob("again.*/run.json"))) for name in ("cut", "whole"))
+    assert cut_run.goodput.starts == 2 and whole_run.goodput.starts == 1 and len(cut_run.steps.loss) == 12
+    assert cut_run.goodput.lost_steps is None or cut_run.goodput.lost_steps < 6, "it began anew"
+    test_near(cut_run.steps.loss, whole_run.steps.loss, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_the_largest_micro_batch_is_found_and_the_wall_is_a_row(tmp_path):
+    given = {"study": "wall", "model": "gpt-tiny", "strategy": "ddp", "world_size": 2, "seq_len": 128, "batch": {"micro": 1, "accum": 24}}
+    found = find_largest(resolve_run(given), tmp_path, limit_gib=0.3)
+    ends = {t.spec.batch.micro: t.status for t in found.trials}
+    assert "oom" in ends.values() and ends[found.largest.batch.micro] == "ok"
+    assert 6 <= found.largest.batch.micro < 24 and min(m for m, s in ends.items() if s == "oom") > found.largest.batch.micro
+    run = read_run(next(tmp_path.glob(f"wall-fit/*-micro{max(ends)}.*/run.json")))
+    assert run.status == "oom" and run.spec.memory_limit_gib == 0.3 and "allocate memory" in run.reason
