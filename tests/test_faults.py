@@ -94,10 +94,17 @@ def test_a_loss_that_is_no_number_is_diverged_with_its_steps(tmp_path):
 
 
 def test_a_run_past_its_deadline_is_a_timeout_with_its_steps(tmp_path):
-    late = REQUEST | {"steps": 100_000, "batch": {"micro": 2, "accum": 1}, "timeouts": {"run_s": 15, "collective_s": 20}}
-    run = run_local(resolve_run(late), tmp_path)
-    assert run.status == "timeout" and "15 s" in run.reason
-    assert len(run.steps.time_s) > 0
+    """Both ranks are stopped in mid-run, so that a busy machine and an idle one have measured the same before it passes."""
+
+    def stop_both():
+        for rank in (0, 1):
+            os.kill(rank_process(tmp_path, rank), signal.SIGSTOP)
+
+    late = REQUEST | {"timeouts": {"run_s": 30, "collective_s": 60}}
+    on_step = at_step(2, stop_both)
+    run = run_local(resolve_run(late), tmp_path, on_step=on_step)
+    assert run.status == "timeout" and "30 s" in run.reason
+    assert on_step.reached and len(run.steps.time_s) >= 2
 
 
 @pytest.mark.slow

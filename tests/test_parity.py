@@ -69,7 +69,8 @@ def test_recompute_and_a_fused_optimizer_train_the_same(trained, strategy):
     test_near(run.steps.loss, reference.steps.loss, rel=TOLERANCE["fp32"])
 
 
-@pytest.mark.parametrize("strategy", [pytest.param(s, marks=[] if s == "fsdp" else pytest.mark.slow) for s in SHARDED])
+@pytest.mark.slow  # in the quick set the notebooks of the strategies do it
+@pytest.mark.parametrize("strategy", SHARDED)
 def test_world_size_1_works_for_every_strategy(trained, tmp_path, strategy):
     reference = trained("single", "gpt-tiny", "fp32")
     run = run_local(resolve_run(REQUEST | dict(strategy=strategy, world_size=1, model="gpt-tiny")), tmp_path)
