@@ -128,7 +128,7 @@ class Zero:
         "A stage-3 parameter is empty between uses; what stays on the rank is its shard."
         return [getattr(p, "ds_tensor", p) for p in self.engine.module.parameters()]
 
-# %% ../../nbs/27_strategies_zero.ipynb #1d3edf3f
+# %% ../../nbs/27_strategies_zero.ipynb #fc20cbbb
 def _flat(value: Any) -> list[Tensor]:
     if isinstance(value, dict):
         value = list(value.values())
@@ -141,7 +141,7 @@ def _held_gradients(engine: Any) -> int | None:
     whole = tensor_bytes(p.grad for p in engine.module.parameters())
     flat = getattr(engine.optimizer, "fp32_groups_gradients_flat", None)  # where stage 1 keeps them under bfloat16
     shards = getattr(engine.optimizer, "averaged_gradients", flat)
-    return None if shards is None and not whole else whole + tensor_bytes(_flat(shards))
+    return whole + tensor_bytes(_flat(shards)) or None  # none in sight are not none at all: an offloaded optimizer has them
 
 
 def _held_state(optimizer: Any, stage: int) -> int | None:
