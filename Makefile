@@ -16,6 +16,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 TORCH := $(shell sed -n 's/^train = \["\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SAY := @printf '\033[1m%s\033[0m\n'
 GPU_STUDIES ?= $(patsubst %,params/studies/h200-%.yaml,gpt-124m llama-1b llama-8b-layers llama-8b-precision llama-8b-lengths)
+GPU_PEERS ?= params/h200/llama-8b-layers.yaml
 FORCE_FLAG := $(if $(FORCE),--force)
 
 .PHONY: help study sweep site test test-slow test-notebooks lab bench gpu-study notebooks readme clean
@@ -94,6 +95,8 @@ gpu-study: .venv/.deepspeed
 	$(SAY) "Training on this machine's GPU: $(GPU_STUDIES)"
 	@status=0; for study in $(GPU_STUDIES); do \
 	    $(BIN)/llmbench sweep $$study --direct $(FORCE_FLAG) || status=$$?; [ $$status -ne 2 ] || exit 2; done; \
+	  printf '\033[1m%s\033[0m\n' "llmbench and torchtitan in turns on the same card (pip install '.[bench]' brings torchtitan)"; \
+	  $(BIN)/python -m llmbench.peers --request $(GPU_PEERS) --reference torchtitan --peers harness --repeats 2 --rounds 20 --out results/bench/card.json || status=$$?; \
 	  $(BIN)/llmbench report && exit $$status
 
 # --- tests ----------------------------------------------------------------------------------------------------------

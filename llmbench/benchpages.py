@@ -20,7 +20,7 @@ from .ratios import growth_chart, ratio_chart
 
 # %% ../nbs/62d_benchpages.ipynb #fa464deb
 Facts = Mapping[str, Any]
-FORMATS = {"overhead": "llmbench.peers/1", "peers": "llmbench.peers/1", "growth": "llmbench.growth/1"}
+FORMATS = {"overhead": "llmbench.peers/1", "peers": "llmbench.peers/1", "card": "llmbench.peers/1", "growth": "llmbench.growth/1"}
 
 
 def read_bench(folder: Path) -> dict[str, Facts]:
@@ -101,11 +101,17 @@ def _against(row: Mapping[str, Any], key: str) -> str:
     return with_interval(row[key], row[f"{key}_low"], row[f"{key}_high"], 4)
 
 
-def _peer_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
+def _reference(facts: Facts) -> str:
+    "What the others are compared with, in a sentence."
+    first = facts["peers"][0]
+    return "the bare loop" if first["name"] == "bare" else first["title"]
+
+
+def _peer_sentence(rows: Sequence[Mapping[str, Any]], reference: str) -> str:
     "What the harness costs, and what two equal loops differ by."
     own = next((r for r in rows if r["peer"].startswith("llmbench") and r["time_ratio"]), None)
     again = next((r for r in rows if r["peer"].endswith("again") and r["time_ratio"]), None)
-    said = [f"**The harness trains {_against(own, 'time_ratio')} times as fast as the bare loop**"] if own else []
+    said = [f"**The harness trains {_against(own, 'time_ratio')} times as fast as {reference}**"] if own else []
     said += [f"by {_WITNESS[own['witness']]} the ratio is {_against(own, 'witness_ratio')}"] if own and own["witness_ratio"] else []
     said += [f"between two equal bare loops it is {_against(again, 'time_ratio')} by time, which is what this method cannot see"] if again else []
     return "; ".join(said) + ".\n" if said else ""
@@ -123,7 +129,7 @@ def _peer_columns(second: str) -> list[Column]:
 
 def _differences(rows: Sequence[Mapping[str, Any]]) -> str:
     listed = "\n".join(f"- **{md_text(r['peer'])}**: {md_text(r['differs'])}" for r in rows if r["differs"])
-    return f"What is not the same as in the bare loop:\n\n{listed}\n" if listed else ""
+    return f"What is not the same as in the first:\n\n{listed}\n" if listed else ""
 
 
 def peers_part(name: str, facts: Facts, folder: Path) -> str:
@@ -131,15 +137,15 @@ def peers_part(name: str, facts: Facts, folder: Path) -> str:
     rows = peer_rows(facts)
     write_json_atomic(folder / "data" / "bench" / f"{name}.json", facts)
     write_text_atomic(folder / "data" / "bench" / f"{name}.csv", csv_text(rows, list(rows[0])))
-    second = _WITNESS[rows[0]["witness"]]
+    second, reference = _WITNESS[rows[0]["witness"]], _reference(facts)
     drawn = [{"label": r["peer"], "measure": m, "ratio": r[k], "low": r[f"{k}_low"], "high": r[f"{k}_high"]}
              for r in rows[1:] for m, k in (("time", "time_ratio"), (second, "witness_ratio"))]  # fmt: skip
     columns = _peer_columns(second)
-    chart, links = ratio_chart(drawn, title="Speed over the bare loop's"), _links(name, name)
+    chart, links = ratio_chart(drawn, title=f"Speed over that of {reference}"), _links(name, name)
     return "\n".join([
-        _peer_sentence(rows),
-        figure_md(f"bench-{name}", chart_html(f"bench-{name}", chart), caption="Speed over that of the bare loop, median of pairs with its 95 % interval; "
-                  "dashed: as fast as the bare loop.", links=links),
+        _peer_sentence(rows, reference),
+        figure_md(f"bench-{name}", chart_html(f"bench-{name}", chart), caption=f"Speed over that of {reference}, median of pairs with its 95 % interval; "
+                  f"dashed: as fast as {reference}.", links=links),
         table_md(rows, columns, label=f"bench-{name}", caption=f"Medians over all counted steps; ratios with their 95 % intervals, above 1 is faster. [{links}]{{.sources}}"),
         _differences(rows), '::: {.callout-note collapse="true"}\n## What was run where\n', facts_table(_settings_of(facts)), ":::\n",
     ])  # fmt: skip
@@ -188,7 +194,7 @@ def growth_part(facts: Facts, folder: Path) -> str:
 
 # %% ../nbs/62d_benchpages.ipynb #4d63a023
 def _peers_page(bench: Mapping[str, Facts], folder: Path) -> str:
-    parts = (("overhead", "The harness beside a bare loop"), ("peers", "Beside other frameworks"))
+    parts = (("overhead", "The harness beside a bare loop"), ("peers", "Beside other frameworks"), ("card", "On a GPU, beside torchtitan"))
     return "\n\n".join(f"## {title} {{#bench-of-{name}}}\n\n{peers_part(name, bench[name], folder)}" for name, title in parts if name in bench)
 
 

@@ -7,6 +7,7 @@ __all__ = ['RUNS', 'Sequences', 'parts', 'run_bare', 'run_harness', 'run_acceler
            'run_hf', 'run_lightning', 'serve']
 
 # %% ../nbs/29c_peer_frameworks.ipynb #b8ecd342
+import functools
 import os
 import tempfile
 import traceback
@@ -20,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from . import mesh
 from .bench import bare_stepper, harness_stepper
 from .data import source_for
+from .measure import synchronize
 from .models import build_model, next_token_loss
 from .resolve import resolve_run
 from .spec import RunSpec
@@ -56,13 +58,13 @@ def parts(spec: RunSpec, turns: Turns) -> tuple[nn.Module, torch.optim.Optimizer
 # %% ../nbs/29c_peer_frameworks.ipynb #305b7125
 def run_bare(spec: RunSpec, turns: Turns) -> None:
     "The loop that one would write without any framework."
-    _drive(bare_stepper(spec, torch.device("cpu")), turns)
+    _drive(bare_stepper(spec, mesh.pick_device(0, spec.hardware)), turns)
 
 
 def run_harness(spec: RunSpec, turns: Turns) -> None:
     "This harness with its clock, memory probe, digests and log."
     with tempfile.TemporaryDirectory() as folder:
-        _drive(harness_stepper(spec, torch.device("cpu"), folder), turns)
+        _drive(harness_stepper(spec, mesh.pick_device(0, spec.hardware), folder), turns)
 
 
 def _drive(step: Callable[[int], float], turns: Turns) -> None:
@@ -191,7 +193,9 @@ def serve(runs: dict[str, Callable[[RunSpec, Turns], None]]) -> None:
     turns = take_turns()
     try:
         torch.set_num_threads(turns.request["threads"])
-        runs[turns.request["runs"]](resolve_run(turns.request["spec"]), turns)
+        spec = resolve_run(turns.request["spec"])
+        turns.settle = functools.partial(synchronize, mesh.pick_device(0, spec.hardware))
+        runs[turns.request["runs"]](spec, turns)
         turns.say("failed", status="crash", reason="its loop ended by itself")
     except Exception as e:  # noqa: BLE001 (every way to fail becomes a row; the cause is in it)
         traceback.print_exc()

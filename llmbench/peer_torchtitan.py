@@ -64,7 +64,7 @@ def its_weights(weights: dict[str, Tensor], head_dim: int) -> dict[str, Tensor]:
 
 # %% ../nbs/29d_peer_torchtitan.ipynb #82a9f3a3
 def job_config(spec: RunSpec, folder: str) -> Any:
-    "torchtitan's configuration of a request: batch, AdamW, clipping, float32, constant rate; no recompute, no log."
+    "torchtitan's configuration of a request: batch, AdamW, clipping, precision, constant rate, compile; no recompute, no log."
     from torchtitan.config import JobConfig
 
     config, settings = JobConfig(), spec.optimizer
@@ -72,15 +72,16 @@ def job_config(spec: RunSpec, folder: str) -> Any:
     config.model.name, config.model.flavor = "llmbench", "same"
     training = {
         "local_batch_size": spec.batch.micro, "seq_len": spec.seq_len, "max_norm": settings.clip_norm,
-        "steps": 1_000_000, "mixed_precision_param": "float32",
+        "steps": 1_000_000, "mixed_precision_param": spec.precision.compute,
     }  # fmt: skip
     optimizer = {
         "lr": settings.lr, "beta1": settings.betas[0], "beta2": settings.betas[1], "eps": settings.eps,
-        "weight_decay": settings.weight_decay, "implementation": "for-loop",
+        "weight_decay": settings.weight_decay, "implementation": "fused" if settings.fused else "for-loop",
     }  # fmt: skip
     sections = {
         "training": training, "optimizer": optimizer, "lr_scheduler": {"warmup_steps": 0, "decay_ratio": 0.0},
         "metrics": {"log_freq": 1_000_000}, "activation_checkpoint": {"mode": "none"}, "checkpoint": {"enable": False},
+        "compile": {"enable": spec.compile},
     }  # fmt: skip
     for section, values in sections.items():
         for name, value in values.items():
@@ -90,13 +91,17 @@ def job_config(spec: RunSpec, folder: str) -> Any:
 
 
 def model_args(shape: ModelShape) -> Any:
-    "torchtitan's arguments of a Llama of this shape; its stretching of low frequencies is set to none."
+    "torchtitan's arguments of a Llama of this shape."
     from torchtitan.models.llama3.model.args import RoPEScalingArgs, TransformerModelArgs
 
+    stretch = {"scaling_factor": 1.0}
+    if (given := shape.rope_scaling) is not None:
+        stretch = {"scaling_factor": given.factor, "low_freq_factor": given.low_freq_factor, "high_freq_factor": given.high_freq_factor,
+                   "original_max_position_embeddings": given.original_max_seq_len}  # fmt: skip
     return TransformerModelArgs(
         dim=shape.d_model, n_layers=shape.n_layers, n_heads=shape.n_heads, n_kv_heads=shape.n_kv_heads,
         vocab_size=shape.vocab_size, multiple_of=shape.d_ff, norm_eps=shape.norm_eps, rope_theta=shape.rope_theta,
-        rope_scaling_args=RoPEScalingArgs(scaling_factor=1.0), max_seq_len=shape.max_seq_len,
+        rope_scaling_args=RoPEScalingArgs(**stretch), max_seq_len=shape.max_seq_len,
     )  # fmt: skip
 
 # %% ../nbs/29d_peer_torchtitan.ipynb #ed5072e6
@@ -117,9 +122,10 @@ class Loader:
 # %% ../nbs/29d_peer_torchtitan.ipynb #38dfd336
 def run_torchtitan(spec: RunSpec, turns: Turns) -> None:
     "torchtitan's Trainer, which owns the loop, on a group of one."
-    allow_cpu()
+    if spec.hardware == "cpu":
+        allow_cpu()
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    mesh.join(collective_timeout_s=60)
+    mesh.join(collective_timeout_s=60, hardware=spec.hardware)
     from torchtitan.distributed import utils as distributed
     from torchtitan.models import llama3
     from torchtitan.protocols.train_spec import register_train_spec

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from .core import LlmbenchError
@@ -52,6 +53,7 @@ class Turns:
         self._losses: list[float] = []
         self._began: dict[str, Any] | None = None
         self._counter = open_counter()
+        self.settle: Callable[[], None] = lambda: None  # what has to be waited for before a turn is over: a device's queue
         self.request: dict[str, Any] = json.loads(orders.readline())
 
     def loss(self, value: float) -> None:
@@ -60,6 +62,7 @@ class Turns:
 
     def wait(self) -> None:
         "End this turn and sleep until the next is granted; the first call says that everything is built."
+        self.settle()
         now = self._usage()
         spent = {k: None if v is None else now[k] - v for k, v in (self._began or {}).items()}
         self.say("turn" if self._began else "ready", **spent, losses=self._losses, peak_rss_bytes=_peak_rss_bytes())
