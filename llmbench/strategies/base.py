@@ -6,7 +6,7 @@
 __all__ = ['Strategy', 'learning_rate', 'make_adamw', 'local_gradients', 'gradient_norm', 'clip_gradients', 'TorchStrategy',
            'held_norm', 'tensor_bytes', 'optimizer_bytes', 'loss_for', 'prepare_model']
 
-# %% ../../nbs/21_strategies_base.ipynb #927136aa
+# %% ../../nbs/21_strategies_base.ipynb #af409e82
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -15,10 +15,11 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from ..attention import attention_kernel
 from ..experts import prepare_experts
 from ..mesh import Ranks, sum_over_ranks
 from ..models import Decoder, mean_cross_entropy, next_token_loss
-from ..precision import loss_scale_for, with_precision
+from ..precision import DTYPES, loss_scale_for, with_precision
 from ..spec import Optimizer, RunSpec
 
 # %% ../../nbs/21_strategies_base.ipynb #4724b8a3
@@ -152,7 +153,7 @@ class TorchStrategy:
     def parameter_norm(self) -> float:
         return held_norm(self.parameters)
 
-# %% ../../nbs/21_strategies_base.ipynb #a560c27a
+# %% ../../nbs/21_strategies_base.ipynb #aec45d50
 def _local(tensors: Iterable[Tensor | None]) -> list[Tensor]:
     "What of these this rank holds: of a sharded one its shard, of None nothing."
     return [t.to_local() if hasattr(t, "to_local") else t for t in tensors if t is not None]
@@ -180,9 +181,12 @@ def loss_for(spec: RunSpec) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def prepare_model(model: Decoder, spec: RunSpec, ranks: Ranks) -> Decoder:
-    "The model on this rank's device, its products in float8, its blocks recomputed in backward and compiled where the request says so."
+    "The model on this rank's device, its attention and its precision, its blocks recomputed and compiled as the request says."
     model = with_precision(model.to(ranks.device), spec.precision, ranks.device)
+    how = (spec.attention, ranks.device, DTYPES[spec.precision.compute], spec.model.head_dim)
+    mix = attention_kernel(*how, queries=spec.seq_len)
     for block in model.blocks.values():
+        block.attention.mix = mix
         block.recompute, block.keep_products = spec.recompute != "none", spec.recompute == "selective"
     prepare_experts(model, scale=1 / spec.batch.accum, compiled=spec.compile)
     if spec.compile:

@@ -5,16 +5,15 @@
 # %% auto #0
 __all__ = ['chunks_of', 'places_of', 'gathered_attention', 'split_sequence']
 
-# %% ../../nbs/26c_strategies_context.ipynb #12f1cb9b
-from collections.abc import Callable
+# %% ../../nbs/26c_strategies_context.ipynb #1b84954e
+from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed._functional_collectives import all_gather_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
-from torch.nn.attention.bias import causal_lower_right
 
+from ..attention import Kernel, attention_kernel
 from ..models import Decoder
 
 # %% ../../nbs/26c_strategies_context.ipynb #4d847dd6
@@ -28,9 +27,9 @@ def places_of(rank: int, cp: int, seq_len: int) -> Tensor:
     size = seq_len // (2 * cp)
     return torch.cat([torch.arange(c * size, (c + 1) * size) for c in chunks_of(rank, cp)])
 
-# %% ../../nbs/26c_strategies_context.ipynb #a53ebc23
-def gathered_attention(mesh: DeviceMesh) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    "`models.causal_attention` for a rank that has two chunks of the sequence, over the ranks of `mesh`."
+# %% ../../nbs/26c_strategies_context.ipynb #a3b83dc1
+def gathered_attention(mesh: DeviceMesh, kernels: Sequence[Kernel]) -> Kernel:
+    "Causal attention of a rank's two chunks, each by its kernel, to the keys of all ranks of `mesh` up to the chunk's end."
     rank, cp = mesh.get_local_rank(), mesh.size()
     owners = [c for r in range(cp) for c in chunks_of(r, cp)]  # the chunks as they arrive
     order = sorted(range(2 * cp), key=owners.__getitem__)
@@ -40,19 +39,21 @@ def gathered_attention(mesh: DeviceMesh) -> Callable[[Tensor, Tensor, Tensor], T
         arrived = all_gather_single_autograd(torch.cat((k, v), dim=1), 2, mesh).split(size, dim=2)
         keys, values = torch.cat([arrived[i] for i in order], dim=2).chunk(2, dim=1)
         mixed = []
-        for chunk, queries in zip(chunks_of(rank, cp), q.split(size, dim=2), strict=True):
+        for chunk, kernel, queries in zip(chunks_of(rank, cp), kernels, q.split(size, dim=2), strict=True):
             end = (chunk + 1) * size
-            seen = {"attn_mask": causal_lower_right(size, end), "enable_gqa": q.shape[1] != k.shape[1]}
-            mixed.append(F.scaled_dot_product_attention(queries, keys[:, :, :end], values[:, :, :end], **seen))
+            mixed.append(kernel(queries, keys[:, :, :end], values[:, :, :end]))
         return torch.cat(mixed, dim=2)
 
     return mix
 
 
-def split_sequence(model: Decoder, cp: DeviceMesh, seq_len: int) -> Decoder:
+def split_sequence(model: Decoder, cp: DeviceMesh, seq_len: int, attention: str = "sdpa") -> Decoder:
     "Make the model (or a pipeline's stage) expect this rank's pieces of sequences of `seq_len` tokens, in place."
-    model.places = places_of(cp.get_local_rank(), cp.size(), seq_len)
-    mix = gathered_attention(cp)
+    rank, size, device = cp.get_local_rank(), seq_len // (2 * cp.size()), torch.device(cp.device_type)
+    model.places = places_of(rank, cp.size(), seq_len)
+    how = (attention, device, model.compute_dtype, model.shape.head_dim)
+    kernels = [attention_kernel(*how, queries=size, keys=(c + 1) * size) for c in chunks_of(rank, cp.size())]
+    mix = gathered_attention(cp, kernels)
     for block in model.blocks.values():
         block.attention.mix = mix
     return model

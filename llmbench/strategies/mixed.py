@@ -28,7 +28,7 @@ from .fsdp import precision_policy, shard_blocks
 from .pipeline import make_schedule, stage_layers, stages_of, take_stage
 from .tensor import copies_of, settle, split_tensors
 
-# %% ../../nbs/26e_strategies_mixed.ipynb #a5eedea5
+# %% ../../nbs/26e_strategies_mixed.ipynb #11c7b2af
 def wrap_data(model: Decoder, spec: RunSpec, mesh: DeviceMesh) -> Decoder:
     "The model (or a stage) replicated or sharded over the ranks that hold other data, in place."
     if spec.strategy.name in ("fsdp", "hsdp"):
@@ -51,7 +51,7 @@ def arrange(model: Decoder, spec: RunSpec, ranks: Ranks, mesh: DeviceMesh) -> De
         split_tensors(model, mesh["tp"])
         model.seq_len = spec.seq_len // spec.strategy.cp
     if "cp" in mesh.mesh_dim_names:
-        split_sequence(model, mesh["cp"], spec.seq_len)
+        split_sequence(model, mesh["cp"], spec.seq_len, spec.attention)
         model.places = model.places.to(ranks.device)
     return wrap_data(model, spec, mesh)
 

@@ -22,7 +22,7 @@ from ..models import Decoder, next_token_loss
 from ..spec import RunSpec
 from .base import held_norm, loss_for, make_adamw, optimizer_bytes, prepare_model, tensor_bytes
 
-# %% ../../nbs/27_strategies_zero.ipynb #466abe46
+# %% ../../nbs/27_strategies_zero.ipynb #e4b35b8c
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 
 
@@ -36,6 +36,8 @@ def deepspeed_config(spec: RunSpec) -> dict[str, Any]:
             "stage3_max_live_parameters": 1_000_000_000,
             "stage3_param_persistence_threshold": 10 * spec.model.d_model,
         }
+    if stage == 3 and spec.recompute == "selective":
+        zero["memory_efficient_linear"] = False
     config = {
         "train_batch_size": spec.batch.micro * spec.batch.accum * spec.strategy.dp,
         "train_micro_batch_size_per_gpu": spec.batch.micro,
@@ -46,6 +48,9 @@ def deepspeed_config(spec: RunSpec) -> dict[str, Any]:
         "steps_per_print": 1_000_000_000,
         "wall_clock_breakdown": False,
     }
+    if spec.strategy.offload == "optimizer":  # ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840), with torch's AdamW
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": spec.hardware != "cpu"}
+        config["zero_force_ds_cpu_optimizer"] = False
     if spec.precision.compute in ("bfloat16", "float8"):
         config |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
     elif spec.precision.compute == "float16":
@@ -123,7 +128,7 @@ class Zero:
         "A stage-3 parameter is empty between uses; what stays on the rank is its shard."
         return [getattr(p, "ds_tensor", p) for p in self.engine.module.parameters()]
 
-# %% ../../nbs/27_strategies_zero.ipynb #1d3edf3f
+# %% ../../nbs/27_strategies_zero.ipynb #fc20cbbb
 def _flat(value: Any) -> list[Tensor]:
     if isinstance(value, dict):
         value = list(value.values())
@@ -136,7 +141,7 @@ def _held_gradients(engine: Any) -> int | None:
     whole = tensor_bytes(p.grad for p in engine.module.parameters())
     flat = getattr(engine.optimizer, "fp32_groups_gradients_flat", None)  # where stage 1 keeps them under bfloat16
     shards = getattr(engine.optimizer, "averaged_gradients", flat)
-    return None if shards is None and not whole else whole + tensor_bytes(_flat(shards))
+    return whole + tensor_bytes(_flat(shards)) or None  # none in sight are not none at all: an offloaded optimizer has them
 
 
 def _held_state(optimizer: Any, stage: int) -> int | None:

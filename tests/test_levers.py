@@ -1,0 +1,131 @@
+"""What trades memory for time, or names a kernel, trains like the run without it; and no setting renames a published run."""
+
+import json
+
+import pytest
+import yaml
+from notebooks import ROOT
+
+from llmbench.core import test_near
+from llmbench.fitting import find_largest
+from llmbench.launchers.local import run_local
+from llmbench.records import read_run
+from llmbench.resolve import resolve_run
+from llmbench.runpage import request_yaml
+from llmbench.spec import spec_hash
+from llmbench.study import resolve_study
+from llmbench.sweep import directly, sweep
+
+STEPS = 20
+REQUEST = {
+    "study": "levers", "seq_len": 32, "batch": {"micro": 1, "global_tokens": 256}, "steps": STEPS, "warmup_steps": 2,
+    "optimizer": {"lr": 1.0e-3, "weight_decay": 0.01, "lr_warmup_steps": 5}, "data": {"kind": "text"}, "collective_steps": 0,
+}  # fmt: skip
+
+
+def test_published_runs_keep_their_names():
+    files = sorted((ROOT / "reports/published").rglob("run.json"))
+    assert len(files) > 20
+    for file in files:
+        run = json.loads(file.read_text())
+        if run["source"]["kind"] == "harness":
+            assert spec_hash(resolve_run(yaml.safe_load(request_yaml(run)))) == run["spec"]["hash"], run["run_id"]
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """The losses of the single process by model, each trained once."""
+    done = {}
+
+    def losses(model):
+        if model not in done:
+            given = REQUEST | dict(strategy="single", world_size=1, model=model)
+            done[model] = run_local(resolve_run(given), tmp_path_factory.mktemp(f"single-{model}"))
+            assert done[model].status == "ok", done[model].reason
+        return done[model].steps.loss
+
+    return losses
+
+
+def train_two(folder, strategy, model="llama-tiny", **more):
+    run = run_local(resolve_run(REQUEST | dict(strategy=strategy, world_size=2, model=model) | more), folder)
+    assert run.status == "ok", run.reason
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero3", {"name": "tp", "tp": 2}, {"name": "cp", "cp": 2}, {"name": "pp", "pp": 2}], ids=str)
+def test_the_flash_kernel_trains_like_the_default(single, tmp_path, strategy):
+    run = train_two(tmp_path, strategy, attention="flash")
+    assert run.spec.attention == "flash"
+    test_near(run.steps.loss, single("llama-tiny"), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_the_flash_kernel_inside_compiled_and_recomputed_blocks(single, tmp_path):
+    run = train_two(tmp_path, "ddp", attention="flash", compile=True, recompute="full")
+    test_near(run.steps.loss, single("llama-tiny"), rel=1e-5)
+
+
+OFFLOADED = ("fsdp", "zero2", "zero3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", OFFLOADED)
+@pytest.mark.parametrize(("model", "precision"), [("llama-tiny", "fp32"), ("gpt-tiny", "bf16")])
+def test_an_offloaded_optimizer_trains_the_same(single, tmp_path, strategy, model, precision):
+    run = train_two(tmp_path, {"name": strategy, "offload": "optimizer"}, model, precision=precision)
+    assert run.spec.strategy.offload == "optimizer" and run.ranks[0].optimizer_bytes
+    if strategy != "fsdp":
+        config = json.loads((tmp_path / "deepspeed.json").read_text())
+        assert config["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
+    test_near(run.steps.loss, single(model), rel=1e-5 if precision == "fp32" else 2e-2)
+
+
+@pytest.mark.slow
+def test_an_offloaded_optimizer_under_hsdp(single, tmp_path):
+    given = dict(strategy={"name": "hsdp", "dp_replicate": 2, "offload": "optimizer"}, world_size=4, model="llama-tiny")
+    run = run_local(resolve_run(REQUEST | given), tmp_path)
+    assert run.status == "ok", run.reason
+    test_near(run.steps.loss, single("llama-tiny"), rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero2", "zero3"])
+def test_selective_recomputation_with_biases_trains_the_same(single, tmp_path, strategy):
+    """DeepSpeed's linear layer adds biases in place, into the products that are kept; seen as soon as they are not zero."""
+    run = train_two(tmp_path, strategy, "gpt-tiny", recompute="selective")
+    test_near(run.steps.loss, single("gpt-tiny"), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_an_interrupted_sweep_goes_on_from_its_checkpoint(tmp_path):
+    base = REQUEST | {"model": "gpt-tiny", "steps": 12, "checkpoint": {"every": 3}}
+    study = resolve_study({"study": "again", "base": base, "matrix": [{"strategy": "single", "world_size": 1}]})
+
+    def cut(request, on_steps):
+        def interrupt(steps):
+            if steps == 8:
+                raise KeyboardInterrupt
+
+        return directly(request, on_steps=interrupt)
+
+    first = sweep(study, results=tmp_path / "cut", progress=False, run_one=cut)
+    second = sweep(study, results=tmp_path / "cut", progress=False, resume=True, run_one=directly)
+    whole = sweep(study, results=tmp_path / "whole", progress=False, run_one=directly)
+    assert first.interrupted and second.exit_code == whole.exit_code == 0
+    (cut_run, whole_run) = (read_run(next((tmp_path / name / "again").glob("again.*/run.json"))) for name in ("cut", "whole"))
+    assert cut_run.goodput.starts == 2 and whole_run.goodput.starts == 1 and len(cut_run.steps.loss) == 12
+    assert cut_run.goodput.lost_steps is None or cut_run.goodput.lost_steps < 6, "it began anew"
+    test_near(cut_run.steps.loss, whole_run.steps.loss, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_the_largest_micro_batch_is_found_and_the_wall_is_a_row(tmp_path):
+    given = {"study": "wall", "model": "gpt-tiny", "strategy": "ddp", "world_size": 2, "seq_len": 128, "batch": {"micro": 1, "accum": 24}}
+    found = find_largest(resolve_run(given), tmp_path, limit_gib=0.3)
+    ends = {t.spec.batch.micro: t.status for t in found.trials}
+    assert "oom" in ends.values() and ends[found.largest.batch.micro] == "ok"
+    assert 6 <= found.largest.batch.micro < 24 and min(m for m, s in ends.items() if s == "oom") > found.largest.batch.micro
+    run = read_run(next(tmp_path.glob(f"wall-fit/*-micro{max(ends)}.*/run.json")))
+    assert run.status == "oom" and run.spec.memory_limit_gib == 0.3 and "allocate memory" in run.reason
