@@ -102,7 +102,9 @@ class Line:
 
     def cells(self) -> tuple[str, ...]:
         "For the table."
-        ours = sorted(self.ours) if isinstance(self.ours, set) else self.ours[0] if isinstance(self.ours, tuple) else self.ours
+        ours = sorted(self.ours) if isinstance(self.ours, set) else self.ours
+        if isinstance(ours, tuple):  # of the readings of an expectation the one that comes nearest
+            ours = min(ours, key=lambda v: abs(v - self.expected))
         shown = str(self.expected) if self.met and isinstance(self.ours, set) else str(ours) if isinstance(ours, int | list | None) else significant(ours, 6)
         off = f"{100 * (ours / self.expected - 1):+.3f} %" if isinstance(ours, float) and self.expected and not self.met else ""
         return self.file, self.figure, f"{self.expected:g}", shown, off, self.verdict, "" if self.met else self.why or ""
