@@ -13,6 +13,7 @@ from typing import Any
 
 from .core import LlmbenchError, RequestError, load_settings, unknown_name
 from .data_verbs import DATA_VERBS, add_data_verbs
+from .launch_verb import LAUNCH_VERBS, add_launch_verbs
 from .named_verbs import NAMED_VERBS, add_named_verbs
 from .reading import READING_VERBS, add_reading_verbs
 from .verbs import Parser, add_results, add_verb, out, results_folder
@@ -125,7 +126,7 @@ def schema(arguments: argparse.Namespace) -> int:
     return 0
 
 # %% ../nbs/69_cli.ipynb #1e80bac1
-VERBS = ("show", "run", "sweep", *NAMED_VERBS, *READING_VERBS, *DATA_VERBS, "doctor", "schema")
+VERBS = ("show", "run", "sweep", *NAMED_VERBS, *LAUNCH_VERBS, *READING_VERBS, *DATA_VERBS, "doctor", "schema")
 
 # %% ../nbs/69_cli.ipynb #4af1f238
 def _add_override(parser: argparse.ArgumentParser) -> None:
@@ -162,6 +163,7 @@ def build_parser() -> argparse.ArgumentParser:
     p.add_argument("--direct", action="store_true", help="without notebooks, for a machine that has only what training needs")
     _add_run_options(p)
     add_named_verbs(verbs)
+    add_launch_verbs(verbs)
     add_reading_verbs(verbs)
     add_data_verbs(verbs)
     add_verb(verbs, "doctor", doctor, "what this machine can run, and what to type for what is missing", "llmbench doctor")
