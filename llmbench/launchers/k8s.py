@@ -215,7 +215,18 @@ def read_k8s(text: str, count: int = 1) -> list[State]:
         return [State(True, Status.refused, f"{refusal}; ask for less, or type kubectl describe quota")]
     return [State(False, None, refusal, running)]
 
-# %% ../../nbs/32d_launchers_k8s.ipynb #ca825ddb
+# %% ../../nbs/32d_launchers_k8s.ipynb #f6f5cae1
+class _Dumper(yaml.SafeDumper):
+    "Texts of several lines as blocks, so that a person can read the request in the ConfigMap."
+
+
+def _text_block(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text_block)
+
+
 def manifest_text(job: Job, options: K8sOptions = K8sOptions()) -> str:
     "The manifests of a run as one YAML file."
     needs = []
@@ -223,7 +234,7 @@ def manifest_text(job: Job, options: K8sOptions = K8sOptions()) -> str:
         asked = " and ".join(n for n, on in (("hostNetwork", options.host_network), ("IPC_LOCK", options.ipc_lock)) if on)
         needs = [f"# needs a namespace with Pod Security level privileged: {asked}"]
     head = [f"# {job.run_id}: {job.nodes} x {job.ranks_per_node} ranks", f"# kubectl apply -f {job.name}.yaml", *needs]
-    return "\n".join(head) + "\n" + yaml.safe_dump_all(manifests(job, options), sort_keys=False, width=110)
+    return "\n".join(head) + "\n" + yaml.dump_all(manifests(job, options), Dumper=_Dumper, sort_keys=False, width=110)
 
 
 def render(job: Job, options: K8sOptions = K8sOptions()) -> Plan:
