@@ -5,13 +5,12 @@
 # %% auto #0
 __all__ = ['node_command', 'node_label', 'node_launch', 'node_refusal', 'Echo', 'judge_node', 'keep', 'run_node', 'main']
 
-# %% ../nbs/31b_entrypoint.ipynb #042995d8
+# %% ../nbs/31b_entrypoint.ipynb #fe2b196e
 import argparse
 import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from .launchers.base import Launch, command_again, host_variables, oversubscript
 from .launchers.local import Ending, judge, refused_run, supervise
 from .launchers.network import chosen_variables
 from .launchers.rendezvous import Place, Ready, get_ready, place_here
-from .records import RESULT_END, RESULT_START, marked_result, write_run
+from .records import RESULT_END, RESULT_START, marked_result, rank_file, write_run
 from .resolve import load_run
 from .schema import EventRecord, RunFile, Status, dump_run
 from .spec import RunSpec, run_id
@@ -153,14 +152,22 @@ def keep(run: RunFile, out: Path, place: Place, notes: tuple[EventRecord, ...]) 
         write_json_atomic(out / f"run{node_label(place)}.json", dump_run(run))
     return run
 
-# %% ../nbs/31b_entrypoint.ipynb #d27d5c26
+# %% ../nbs/31b_entrypoint.ipynb #fddbf9f1
+def _clear(out: Path, place: Place) -> None:
+    "Remove what an earlier start of this node has left in the same folder; node 0 does it before anybody can meet it."
+    label = node_label(place)
+    for path in (out / f"run{label}.json", out / f"stdout{label}.log", *(rank_file(out, rank) for rank in place.ranks)):
+        path.unlink(missing_ok=True)
+
+
 def run_node(spec: RunSpec, out: Path | str, place: Place, *, attempt: int = 1, wait_s: int = 300) -> RunFile:
     """Run this node's ranks of `spec` and return the run as this node knows it, whatever its status.
 
-    wait_s: how long names and node 0 may take to appear. Raises RequestError where the environment is wrong.
+    wait_s: how long names and node 0 may take to appear, before the run's own deadline begins to count. Raises RequestError where the environment is wrong.
     """
-    out, began = Path(out), time.monotonic()
+    out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
+    _clear(out, place)
     if reason := node_refusal(spec, place):
         return keep(refused_run(spec, reason, attempt=attempt), out, place, ())
     try:
@@ -172,7 +179,7 @@ def run_node(spec: RunSpec, out: Path | str, place: Place, *, attempt: int = 1, 
         return keep(late, out, place, ())
     launch = node_launch(spec, place, ready, out, attempt=attempt, wait_s=wait_s)
     with _Echoing(out / launch.log):
-        ending = supervise(launch, out, deadline_s=max(1.0, spec.timeouts.run_s - (time.monotonic() - began)))
+        ending = supervise(launch, out, deadline_s=spec.timeouts.run_s)
     run = judge_node(spec, out, place, ending, attempt=attempt, log=launch.log)
     return keep(run, out, place, launch.notes)
 

@@ -96,6 +96,21 @@ def kill_worker(hosts: Hosts) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def test_a_node_that_never_comes_is_a_timeout_that_says_so(tmp_path):
+    """Node 0 alone does not wait for ever; node 1 alone asks whether node 0 is running."""
+    (tmp_path / "ask.yaml").write_text(yaml.safe_dump(REQUEST | {"strategy": "ddp", "world_size": 2}))
+    with Hosts(2, tmp_path) as hosts:
+        alone = []
+        for i, master in enumerate(("host0", "host0")):
+            told = {"NNODES": "2", "NODE_RANK": str(i), "MASTER_ADDR": master, "MASTER_PORT": str(29500 + i)}
+            command = [sys.executable, "-m", "llmbench.entrypoint", str(tmp_path / "ask.yaml"), "--out", str(tmp_path / f"node{i}"), "--wait", "8"]
+            alone.append(hosts.start(i, command, env=told, log=tmp_path / f"node{i}.log"))
+        assert [p.wait(timeout=90) for p in alone] == [1, 1]
+    waiting, asking = read_run(tmp_path / "node0"), read_run(tmp_path / "node1/run-node-001.json")
+    assert waiting.status == "timeout" and "did not meet" in waiting.reason, waiting.reason
+    assert asking.status == "timeout" and "host0:29501" in asking.reason.replace("10.77.0.10", "host0") and "firewall" in asking.reason
+
+
 def test_an_interface_that_is_not_there_ends_every_host_at_once(tmp_path):
     """One rank would leave and the others hang, if nobody looked first."""
     with Hosts(2, tmp_path) as hosts:

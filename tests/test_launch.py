@@ -10,6 +10,8 @@ import pytest
 import yaml
 from notebooks import ROOT
 
+from llmbench.cli import main
+from llmbench.hardware import run_variables
 from llmbench.launchers.k8s import K8sOptions, manifest_text, manifests
 from llmbench.launchers.plan import make_job
 from llmbench.resolve import resolve_run
@@ -180,6 +182,21 @@ def test_dockerfiles_are_clean():
     files = sorted(map(str, DOCKER.glob("Dockerfile.*")))
     done = subprocess.run([hadolint, *files], capture_output=True, text=True)
     assert len(files) == 3 and done.returncode == 0, done.stdout + done.stderr
+
+
+# --- secrets ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_of_the_environment_is_in_no_rendered_file(tmp_path, monkeypatch, capsys):
+    token = "hf_" + "x1" * 17
+    for name in ("HF_TOKEN", "REGISTRY_PASSWORD", "NCCL_SECRET_KEY"):
+        monkeypatch.setenv(name, token)
+    for engine, *options in (["k8s"], ["slurm"], ["docker"], ["ssh", "-s", "hosts=a,b"], ["local"]):
+        nodes = [] if engine == "local" else ["--nodes", "2"]
+        assert main(["launch", engine, str(ROOT / "params/cpu/ddp.yaml"), *nodes, *options, "--render", str(tmp_path / engine)]) == 0
+    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert len(files) > 10 and not any(token in p.read_text() for p in files) and token not in capsys.readouterr().out
+    assert token not in str(run_variables())
 
 
 # --- images -------------------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def run_words(job: Job, node: int, options: ContainerOptions) -> tuple[str, ...]
         options.image, *_ENTRY, "--attempt", str(job.attempt),
     )  # fmt: skip
 
-# %% ../../nbs/32e_launchers_containers.ipynb #8565d02c
+# %% ../../nbs/32e_launchers_containers.ipynb #ba9ff3cc
 def read_containers(text: str, count: int = 1) -> list[State]:
     "The State of a job from one line `status exit-code killed-for-memory` a container."
     seen = [line.split() for line in text.splitlines() if len(line.split()) >= 2]
@@ -87,7 +87,7 @@ def render(job: Job, options: ContainerOptions = ContainerOptions()) -> Plan:
         submit=((tool, "network", "create", "--internal", job.name), *(run_words(job, i, options) for i in range(job.nodes))),
         state=(tool, "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}", *names),
         logs=tuple((tool, "logs", "--follow", name) for name in names), cancel=((tool, "stop", "--time", "20", *names),),
-        read_states=read_containers, cleanup=remove,
+        read_states=read_containers, cleanup=remove, fetch=tuple((tool, "logs", name) for name in names),
     )  # fmt: skip
 
 # %% ../../nbs/32e_launchers_containers.ipynb #bcf55be0

@@ -16,13 +16,13 @@ import yaml
 from .plan import Job, Plan, State
 from ..schema import Status
 
-# %% ../../nbs/32d_launchers_k8s.ipynb #75585442
+# %% ../../nbs/32d_launchers_k8s.ipynb #ffb16dd9
 @dataclass(frozen=True)
 class K8sOptions:
     """What the manifests need beside the run.
 
     gpu: resource name ('' by hardware: nvidia.com/gpu or amd.com/gpu). shm: size of /dev/shm, which counts as memory.
-    rdma: resources as name:count. queue: Kueue's LocalQueue; the job then begins suspended. jobset: a JobSet around the Job.
+    rdma: resources as name:count. queue: Kueue's LocalQueue; the job then begins suspended. jobset: a JobSet around the Job. wait_s: for node 0's name.
     """
 
     image: str = "llmbench:latest"
@@ -40,6 +40,7 @@ class K8sOptions:
     host_network: bool = False
     ipc_lock: bool = False
     port: int = 29500
+    wait_s: int = 300
     keep_s: int = 86400
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -65,9 +66,9 @@ def _environment(job: Job, options: K8sOptions) -> list[dict[str, str]]:
     again = {"LLMBENCH_COMMAND": f"kubectl apply -f {job.name}.yaml"}
     return [{"name": k, "value": v} for k, v in (place | again | offline | dict(options.env)).items()]
 
-# %% ../../nbs/32d_launchers_k8s.ipynb #5d5af96c
+# %% ../../nbs/32d_launchers_k8s.ipynb #71b04424
 def _container(job: Job, options: K8sOptions) -> dict[str, Any]:
-    command = ["python3", "-m", "llmbench.entrypoint", "/config/spec.yaml", "--out", "/results", "--attempt", str(job.attempt)]
+    command = ["python3", "-m", "llmbench.entrypoint", "/config/spec.yaml", "--out", "/results", "--attempt", str(job.attempt), "--wait", str(options.wait_s)]
     rights = {"drop": ["ALL"]} | ({"add": ["IPC_LOCK"]} if options.ipc_lock else {})
     return {
         "name": "train", "image": options.image, "command": command, "env": _environment(job, options),

@@ -95,7 +95,7 @@ def read_options(cls: type, given: Iterable[str]) -> Any:
         values[name] = _typed(name, value, None if default is MISSING else default)
     return cls(**values, env=env)
 
-# %% ../../nbs/32b_launchers_plan.ipynb #4464ac60
+# %% ../../nbs/32b_launchers_plan.ipynb #3286d782
 @dataclass(frozen=True)
 class State:
     "What an engine says of a job: over or not, and then how (None: its result tells), and why."
@@ -113,6 +113,7 @@ class Plan:
     files: name and text, in a folder that the commands run in. submit: in order; `{handle}` in the others is the last
     word that the last of them printed. logs: follows until the end. read_states: one State a job from what `state` prints.
     results: folder below the plan's in which each job has one of its own by run id; None where only the log comes back.
+    fetch: prints the whole log once more at the end, in case that following it was interrupted. cleanup: after all.
     """
 
     engine: str
@@ -125,6 +126,7 @@ class Plan:
     read_states: Callable[[str, int], list[State]]
     results: str | None = None
     cleanup: tuple[tuple[str, ...], ...] = ()
+    fetch: tuple[tuple[str, ...], ...] = ()
 
 # %% ../../nbs/32b_launchers_plan.ipynb #4bc0599c
 def write_plan(plan: Plan, folder: Path | str) -> list[Path]:
@@ -176,7 +178,7 @@ def cancel(plan: Plan, folder: Path | str, handle: str) -> None:
     for command in plan.cancel:
         _run(command, Path(folder), handle, timeout=120)
 
-# %% ../../nbs/32b_launchers_plan.ipynb #7e36b8e4
+# %% ../../nbs/32b_launchers_plan.ipynb #7e95dd0d
 def _from_folder(folder: Path) -> RunFile | None:
     files = [f for f in (folder / "run.json", *sorted(folder.glob("run-*.json"))) if f.exists()]
     found = []
@@ -191,13 +193,25 @@ def _from_folder(folder: Path) -> RunFile | None:
     return assemble(ranks, status=found[0].status, reason=found[0].reason) if found else assemble(ranks)
 
 
+def _with_ranks_of(best: RunFile, runs: list[RunFile]) -> RunFile:
+    "A failed run with the ranks of all nodes, and the step times that follow from them; losses are in no node's file alone."
+    ranks = {r.rank: r for run in runs if run.started_at and best.status != Status.ok for r in run.ranks}
+    if len(ranks) <= len(best.ranks) or len(ranks) != best.spec.world_size:
+        return best
+    whole = min(len(r.time_s) for r in ranks.values())
+    times = [max(r.time_s[i] for r in ranks.values()) if i < whole else None for i in range(len(best.steps.step))]
+    tokens = [best.spec.batch.global_tokens if t is not None else None for t in times]
+    steps = best.steps.model_copy(update={"time_s": times, "tokens": tokens})
+    return best.model_copy(update={"steps": steps, "ranks": [ranks[i] for i in sorted(ranks)]})
+
+
 def _from_log(text: str, identity: str) -> tuple[RunFile | None, str | None]:
     "The best run file of this run in a log, and what was wrong with the last one that could not be read."
     results = find_results(text)
     runs = [f.run for f in results if f.run and f.run.run_id == identity]
     problems = [f.problem for f in results if f.run is None]
-    best = max(runs, key=lambda r: (r.status == Status.ok, len(r.steps.step), len(r.ranks)), default=None)
-    return best, problems[-1] if problems else None
+    best = max(runs, key=lambda r: (r.status == Status.ok, len(r.ranks), len(r.steps.step)), default=None)
+    return best and _with_ranks_of(best, runs), problems[-1] if problems else None
 
 # %% ../../nbs/32b_launchers_plan.ipynb #f129bee0
 def collect(plan: Plan, folder: Path | str, said: list[State], log: str = "") -> list[RunFile]:
@@ -244,7 +258,7 @@ def _wait(plan: Plan, folder: Path, handle: str, deadline_s: float, poll_s: floa
             return [s if s.over else State(True, Status.timeout, f"{late}{f' ({s.reason})' if s.reason else ''}") for s in said], followed
         time.sleep(poll_s)
 
-# %% ../../nbs/32b_launchers_plan.ipynb #d96a471f
+# %% ../../nbs/32b_launchers_plan.ipynb #4ba22fdd
 def run_plan(plan: Plan, folder: Path | str, *, queue_s: float = 3600, poll_s: float = 2.0, linger_s: float = 30) -> list[RunFile]:
     """Submit a plan, follow it to its end, collect its runs and remove it; the run files, whatever their status.
 
@@ -261,7 +275,8 @@ def run_plan(plan: Plan, folder: Path | str, *, queue_s: float = 3600, poll_s: f
                 process.wait(timeout=linger_s)
             except subprocess.TimeoutExpired:
                 process.kill()
-        log = "\n".join(path.read_text(errors="replace") for _, path in followed)
+        again = [_run(command, folder, handle, timeout=120).stdout for command in plan.fetch]
+        log = "\n".join([*(path.read_text(errors="replace") for _, path in followed), *again])
         return collect(plan, folder, said, log)
     except KeyboardInterrupt:
         cancel(plan, folder, handle)

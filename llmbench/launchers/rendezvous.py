@@ -241,7 +241,7 @@ def wait_for_master(address: str, port: int, *, wait_s: float) -> None:
                 raise LlmbenchError(f"node 0 at {address}:{port} did not answer within {wait_s:g} s ({e.strerror or e}); {why}") from None
         time.sleep(0.2)
 
-# %% ../../nbs/30b_launchers_rendezvous.ipynb #1c7abd36
+# %% ../../nbs/30b_launchers_rendezvous.ipynb #2db5bdc1
 @dataclass(frozen=True)
 class Ready:
     "What was found out about the network before the start: node 0's address, and the interface that leads there."
@@ -259,6 +259,8 @@ def get_ready(place: Place, environ: Mapping[str, str] | None = None, *, wait_s:
     address = resolve(place.master_addr, place.source, wait_s=wait_s, **lookups)
     found = interfaces()
     check_interfaces(environ, found)
+    if place.source == "torchrun":  # its agents have met, and node 0's port is theirs
+        return Ready(address, interface_towards(address, found))
     if place.is_main:
         if place.rank is None and address not in found.values():
             raise RequestError(f"this is node 0, and MASTER_ADDR={place.master_addr} ({address}) is another host; give each node its own NODE_RANK")

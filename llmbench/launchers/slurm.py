@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from .plan import Job, Plan, State
 from ..schema import Status
 
-# %% ../../nbs/32c_launchers_slurm.ipynb #a5f95d6c
+# %% ../../nbs/32c_launchers_slurm.ipynb #03131a73
 @dataclass(frozen=True)
 class SlurmOptions:
     """What sbatch is asked for beside nodes and tasks.
 
     gres: the name of the GPU resource ('' asks for --gpus-per-node). per_rank: srun starts a task a rank instead of an
     agent a node. setup: a line of shell before the run (module load, source venv). together: tasks of an array at once.
+    margin_s: beyond the run's deadline, for the nodes to meet and to end.
     """
 
     partition: str = ""
@@ -32,7 +33,7 @@ class SlurmOptions:
     setup: str = ""
     python: str = "python3"
     together: int = 1
-    margin_s: int = 300
+    margin_s: int = 600
     results: str = "runs"
     env: Mapping[str, str] = field(default_factory=dict)
 

@@ -84,7 +84,10 @@ def read_ssh(text: str, count: int = 1) -> list[State]:
     failed = [f"node {i} exit code {word}" for i, word in enumerate(words) if word != "0"]
     return [State(True, Status.crash if failed else None, ", ".join(failed) or None)]
 
-# %% ../../nbs/32f_launchers_ssh.ipynb #9043be12
+# %% ../../nbs/32f_launchers_ssh.ipynb #66ba7b14
+_FOLLOW = "cd {f} && until [ -s node-{i}.pid ]; do sleep 0.2; done; tail -n +1 -F --pid=$(cat node-{i}.pid) node-{i}.log 2>/dev/null"
+
+
 def render(job: Job, options: SshOptions) -> Plan:
     "The plan of one run over the hosts of `options`, one a node; RequestError where their number differs."
     if len(options.hosts) != job.nodes:
@@ -98,6 +101,7 @@ def render(job: Job, options: SshOptions) -> Plan:
         engine="ssh", jobs=(job,), files={"spec.yaml": job.text, **{f"node-{i}.sh": node_script(job, i, o) for i, _ in numbered}},
         submit=(*(_send(h, i, folder, o) for i, h in numbered), *(_at(h, f"bash {folder}/node-{i}.sh detached", o) for i, h in numbered)),
         state=("bash", "-c", "; ".join(asks)),
-        logs=tuple(_at(h, f"tail -n +1 -F --pid=$(cat {folder}/node-{i}.pid) {folder}/node-{i}.log", o) for i, h in numbered),
+        logs=tuple(_at(h, _FOLLOW.format(f=folder, i=i), o) for i, h in numbered),
+        fetch=tuple(_at(h, f"cat {folder}/node-{i}.log", o) for i, h in numbered),
         cancel=tuple(_at(h, end.format(f=folder, i=i), o) for i, h in numbered), read_states=read_ssh,
     )  # fmt: skip
