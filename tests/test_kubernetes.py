@@ -56,6 +56,7 @@ def test_eight_runs_from_launch_to_query(cluster, tmp_path):
     assert cluster.listed("pods", None, {}) == cluster.listed("jobs", None, {}) == [], "each run is removed when its result is here"
     rows = json.loads(llmbench("query", "select strategy, world_size, nodes, status from runs order by 1, 2", "--results", results, "--format", "json")[1])
     assert [(r["strategy"], r["nodes"]) for r in rows] == [(s, n) for s in ("ddp", "fsdp", "zero2", "zero3") for n in (2, 3)]
+    assert len(json.loads((tmp_path / "results/suite/study.json").read_text())["runs"]) == 8
     assert llmbench(*command) == (0, ""), "typed again, it has nothing to do"
 
 

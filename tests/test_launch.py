@@ -14,6 +14,7 @@ from llmbench.cli import main
 from llmbench.hardware import run_variables
 from llmbench.launchers.k8s import K8sOptions, manifest_text, manifests
 from llmbench.launchers.plan import make_job
+from llmbench.records import read_run
 from llmbench.resolve import resolve_run
 
 K8S, DOCKER = ROOT / "k8s", ROOT / "docker"
@@ -230,6 +231,28 @@ def test_the_entrypoint_needs_only_what_the_image_holds():
 @pytest.mark.slow
 def test_training_needs_only_what_the_image_holds():
     imports("llmbench.train", *NOT_IN_IMAGE)
+
+
+def image_tool() -> str | None:
+    """podman or docker, where it has an image called llmbench:cpu."""
+    for tool in ("podman", "docker"):
+        if shutil.which(tool) and subprocess.run([tool, "image", "inspect", "localhost/llmbench:cpu"], capture_output=True).returncode == 0:
+            return tool
+    return None
+
+
+@pytest.mark.slow
+def test_two_containers_train_together_under_the_rules_of_the_cluster(tmp_path):
+    """Unprivileged, read-only, without a network but to each other; from a parameter file to a collected result."""
+    if not (tool := image_tool()):
+        pytest.skip("needs podman or docker with an image localhost/llmbench:cpu; see docker/README.md")
+    ask = tmp_path / "ask.yaml"
+    ask.write_text(yaml.safe_dump(REQUEST | {"strategy": "fsdp", "world_size": 2, "steps": 4, "warmup_steps": 1}))
+    options = ["--nodes", "2", "-s", f"tool={tool}", "-s", "image=localhost/llmbench:cpu"]
+    assert main(["launch", "docker", str(ask), *options, "--submit", "--results", str(tmp_path / "results")]) == 0
+    (file,) = (tmp_path / "results/smoke").glob("*/run.json")
+    run = read_run(file)
+    assert run.status == "ok" and len(run.env.hostnames) == 2 and run.spec.launcher == "docker" and re.fullmatch(r"[0-9a-f]{40}", run.env.git.commit)
 
 
 if __name__ == "__main__":

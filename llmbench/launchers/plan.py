@@ -232,7 +232,7 @@ def collect(plan: Plan, folder: Path | str, said: list[State], log: str = "") ->
         runs.append(run)
     return runs
 
-# %% ../../nbs/32b_launchers_plan.ipynb #dcb9bdfe
+# %% ../../nbs/32b_launchers_plan.ipynb #b8dfd8b3
 def follow(plan: Plan, folder: Path, handle: str) -> list[tuple[subprocess.Popen, Path]]:
     "Start following each log of a plan into log-0.txt, log-1.txt, … in its folder."
     started = []
@@ -245,9 +245,9 @@ def follow(plan: Plan, folder: Path, handle: str) -> list[tuple[subprocess.Popen
 
 
 def _wait(plan: Plan, folder: Path, handle: str, deadline_s: float, poll_s: float) -> tuple[list[State], list]:
-    until, followed = time.monotonic() + deadline_s, []
+    until, followed, said = time.monotonic() + deadline_s, [], [State(False)] * len(plan.jobs)
     while True:
-        said = states(plan, folder, handle)
+        said = [old if old.over else new for old, new in zip(said, states(plan, folder, handle), strict=True)]
         if not followed and any(s.running or s.over for s in said):
             followed = follow(plan, folder, handle)
         if all(s.over for s in said):
