@@ -685,6 +685,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'llmbench/launchers/base.py')},
             'llmbench.launchers.containers': { 'llmbench.launchers.containers.ContainerOptions': ( 'launchers_containers.html#containeroptions',
                                                                                                    'llmbench/launchers/containers.py'),
+                                               'llmbench.launchers.containers._hosts': ( 'launchers_containers.html#_hosts',
+                                                                                         'llmbench/launchers/containers.py'),
                                                'llmbench.launchers.containers._service': ( 'launchers_containers.html#_service',
                                                                                            'llmbench/launchers/containers.py'),
                                                'llmbench.launchers.containers._variables': ( 'launchers_containers.html#_variables',

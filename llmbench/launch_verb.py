@@ -90,7 +90,7 @@ def _render(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
     out("\n".join(dict.fromkeys(os.path.relpath(p) for p in paths)))
     return 0
 
-# %% ../nbs/68h_launch_verb.ipynb #28c6fc45
+# %% ../nbs/68h_launch_verb.ipynb #d688b94b
 def _unanswered(jobs: tuple[Any, ...], results: Path, force: bool) -> tuple[Any, ...]:
     from llmbench.core import LlmbenchError
     from llmbench.records import read_run
@@ -117,8 +117,17 @@ def _note_study(arguments: argparse.Namespace, results: Path) -> None:
 
 
 def _submit(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
+    import signal
+    import threading
+
     from llmbench.launchers.plan import run_plan
     from llmbench.records import PARTIAL, write_run
+
+    def interrupt(*_: Any) -> None:  # asked to end, it cancels what it has submitted
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, interrupt)
 
     results = results_folder(arguments)
     _note_study(arguments, results)

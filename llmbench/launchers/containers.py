@@ -16,16 +16,21 @@ from ..core import RequestError
 from .plan import Job, Plan, State
 from ..schema import Status
 
-# %% ../../nbs/32e_launchers_containers.ipynb #b96a98cf
+# %% ../../nbs/32e_launchers_containers.ipynb #48090020
 @dataclass(frozen=True)
 class ContainerOptions:
-    "tool: docker or podman. gpus: what the tool is told ('' by hardware). shm: size of /dev/shm. memory: limit, '' for none."
+    """tool: docker or podman. gpus: what the tool is told ('' by hardware). shm: size of /dev/shm. memory: limit, '' for none.
+
+    subnet: first three numbers of the trial's network. Addresses are fixed and names written into the containers, because
+    podman resolves none unless a plug-in is installed.
+    """
 
     tool: str = "docker"
     image: str = "llmbench:cpu"
     gpus: str = ""
     shm: str = "1g"
     memory: str = ""
+    subnet: str = "10.213.77"
     port: int = 29500
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -41,6 +46,11 @@ def device_words(hardware: str, options: ContainerOptions) -> tuple[str, ...]:
     return ("--gpus", options.gpus or "all")
 
 
+def _hosts(job: Job, options: ContainerOptions) -> dict[str, str]:
+    "Name and address of each node."
+    return {f"{job.name}-{i}": f"{options.subnet}.{10 + i}" for i in range(job.nodes)}
+
+
 def _variables(job: Job, node: int, options: ContainerOptions) -> dict[str, str]:
     place = {"NNODES": str(job.nodes), "NODE_RANK": str(node), "MASTER_ADDR": f"{job.name}-0", "MASTER_PORT": str(options.port)}
     again = {"LLMBENCH_COMMAND": f"llmbench launch docker {job.name}.yaml --submit"}
@@ -49,21 +59,23 @@ def _variables(job: Job, node: int, options: ContainerOptions) -> dict[str, str]
 
 _RIGHTS = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "1000:1000")
 _TEMPORARY = ("--tmpfs", "/tmp", "--tmpfs", "/results:mode=1777")
-_ENTRY = ("python3", "-m", "llmbench.entrypoint", "/config/spec.yaml", "--out", "/results")
+_ENTRY = ("-m", "llmbench.entrypoint", "/config/spec.yaml", "--out", "/results")  # of python3, whatever the image's entrypoint is
 
-# %% ../../nbs/32e_launchers_containers.ipynb #8c3c1c02
+# %% ../../nbs/32e_launchers_containers.ipynb #d18c37e6
 def run_words(job: Job, node: int, options: ContainerOptions) -> tuple[str, ...]:
     "The command that starts one node of a job as a container that stays until it is removed."
     name = f"{job.name}-{node}"
     limits = ("--shm-size", options.shm, *(("--memory", options.memory) if options.memory else ()))
+    hosts = _hosts(job, options)
+    names = ("--ip", hosts[name], *(word for known, address in hosts.items() for word in ("--add-host", f"{known}:{address}")))
     variables = [word for k, v in _variables(job, node, options).items() for word in ("--env", f"{k}={v}")]
     return (
-        options.tool, "run", "--detach", "--name", name, "--hostname", name, "--network", job.name, *_RIGHTS, *_TEMPORARY, *limits,
+        options.tool, "run", "--detach", "--name", name, "--hostname", name, "--network", job.name, *names, *_RIGHTS, *_TEMPORARY, *limits,
         *device_words(job.spec.hardware, options), *variables, "--volume", f"./{job.name}.yaml:/config/spec.yaml:ro",
-        options.image, *_ENTRY, "--attempt", str(job.attempt),
+        "--entrypoint", "python3", options.image, *_ENTRY, "--attempt", str(job.attempt),
     )  # fmt: skip
 
-# %% ../../nbs/32e_launchers_containers.ipynb #ba9ff3cc
+# %% ../../nbs/32e_launchers_containers.ipynb #391051c1
 def read_containers(text: str, count: int = 1) -> list[State]:
     "The State of a job from one line `status exit-code killed-for-memory` a container."
     seen = [line.split() for line in text.splitlines() if len(line.split()) >= 2]
@@ -84,22 +96,23 @@ def render(job: Job, options: ContainerOptions = ContainerOptions()) -> Plan:
     remove = ((tool, "rm", "--force", *names), (tool, "network", "rm", job.name))
     return Plan(
         engine="docker", jobs=(job,), files={f"{job.name}.yaml": job.text, "compose.yaml": compose_text(job, options)},
-        submit=((tool, "network", "create", "--internal", job.name), *(run_words(job, i, options) for i in range(job.nodes))),
+        submit=((tool, "network", "create", "--internal", "--subnet", f"{options.subnet}.0/24", job.name), *(run_words(job, i, options) for i in range(job.nodes))),
         state=(tool, "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}", *names),
         logs=tuple((tool, "logs", "--follow", name) for name in names), cancel=((tool, "stop", "--time", "20", *names),),
         read_states=read_containers, cleanup=remove, fetch=tuple((tool, "logs", name) for name in names),
     )  # fmt: skip
 
-# %% ../../nbs/32e_launchers_containers.ipynb #bcf55be0
+# %% ../../nbs/32e_launchers_containers.ipynb #383a1e47
 def _service(job: Job, node: int, options: ContainerOptions) -> dict[str, Any]:
-    name = f"{job.name}-{node}"
+    name, hosts = f"{job.name}-{node}", _hosts(job, options)
     devices = [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
     cuda = job.spec.hardware != "cpu" and not job.spec.hardware.startswith("mi")
     rocm = {"devices": ["/dev/kfd", "/dev/dri"], "group_add": ["video"]} if job.spec.hardware.startswith("mi") else {}
     return {
-        "image": options.image, "hostname": name, "command": [*_ENTRY, "--attempt", str(job.attempt)], "user": "1000:1000",
+        "image": options.image, "hostname": name, "entrypoint": ["python3"], "command": [*_ENTRY, "--attempt", str(job.attempt)], "user": "1000:1000",
         "read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"], "tmpfs": ["/tmp", "/results:mode=1777"],
-        "shm_size": options.shm, "environment": _variables(job, node, options), "networks": {"peers": {"aliases": [name]}},
+        "shm_size": options.shm, "environment": _variables(job, node, options), "extra_hosts": [f"{known}:{address}" for known, address in hosts.items()],
+        "networks": {"peers": {"aliases": [name], "ipv4_address": hosts[name]}},
         "volumes": [f"./{job.name}.yaml:/config/spec.yaml:ro"], "restart": "no", **rocm,
         **({"deploy": {"resources": {"reservations": {"devices": devices}}}} if cuda else {}),
     }  # fmt: skip
@@ -108,5 +121,5 @@ def _service(job: Job, node: int, options: ContainerOptions) -> dict[str, Any]:
 def compose_text(job: Job, options: ContainerOptions = ContainerOptions()) -> str:
     "A compose file with one service a node, on a network that leads nowhere."
     services = {f"node{i}": _service(job, i, options) for i in range(job.nodes)}
-    content = {"name": job.name, "services": services, "networks": {"peers": {"internal": True}}}
+    content = {"name": job.name, "services": services, "networks": {"peers": {"internal": True, "ipam": {"config": [{"subnet": f"{options.subnet}.0/24"}]}}}}
     return f"# {job.run_id} over {job.nodes} containers: docker compose up\n" + yaml.safe_dump(content, sort_keys=False, width=110)

@@ -6,7 +6,7 @@
 __all__ = ['Job', 'make_job', 'read_options', 'State', 'Plan', 'write_plan', 'submit', 'states', 'cancel', 'collect', 'follow',
            'run_plan']
 
-# %% ../../nbs/32b_launchers_plan.ipynb #9426d4a3
+# %% ../../nbs/32b_launchers_plan.ipynb #d23edb4b
 import re
 import subprocess
 import time
@@ -19,6 +19,7 @@ import yaml
 
 from ..collect import find_results
 from ..core import LlmbenchError, RequestError, unknown_name, write_text_atomic
+from .local import last_words
 from ..records import assemble, empty_run, read_ranks, read_run
 from ..schema import EventRecord, RunFile, Status
 from ..spec import RunSpec, run_id, spec_record
@@ -213,17 +214,18 @@ def _from_log(text: str, identity: str) -> tuple[RunFile | None, str | None]:
     best = max(runs, key=lambda r: (r.status == Status.ok, len(r.ranks), len(r.steps.step)), default=None)
     return best and _with_ranks_of(best, runs), problems[-1] if problems else None
 
-# %% ../../nbs/32b_launchers_plan.ipynb #f129bee0
-def collect(plan: Plan, folder: Path | str, said: list[State], log: str = "") -> list[RunFile]:
-    "The run file of each job, whatever became of it."
+# %% ../../nbs/32b_launchers_plan.ipynb #d611f1b6
+def collect(plan: Plan, folder: Path | str, told: list[State], log: str = "") -> list[RunFile]:
+    "The run file of each job, whatever became of it; `told`: what the engine says of each, `log`: all that was followed."
     runs = []
-    for job, state in zip(plan.jobs, said, strict=True):
+    for job, state in zip(plan.jobs, told, strict=True):
         run = _from_folder(Path(folder) / plan.results / job.run_id) if plan.results else None
         in_log, problem = _from_log(log, job.run_id)
         run = run or in_log
         if run is None:
             status = state.status or Status.crash
-            reason = "; ".join(filter(None, [state.reason, problem and f"its log is {problem}"])) or "it left no result"
+            words = f"last words: {said}" if (said := last_words(log)) and not problem and len(plan.jobs) == 1 else None
+            reason = "; ".join(filter(None, [state.reason or "it left no result", problem and f"its log is {problem}", words]))
             record = spec_record(job.spec).model_dump()
             run = empty_run(job.run_id, record, status, reason, study=job.spec.study, attempt=job.attempt)
         elif run.status != Status.ok and state.reason:
