@@ -55,7 +55,7 @@ def selected(thing: dict, query: dict[str, str]) -> bool:
 
 
 class Kubelet:
-    """`cut_logs_at`: bytes after which a log ends, as a full disk would. `commands_path`: PATH of the pods."""
+    """`cut_logs_at`: bytes after which a log ends, as that of a full disk would."""
 
     def __init__(self, folder: Path):
         self.folder, self.mark = Path(folder), f"kub{os.getpid()}"
