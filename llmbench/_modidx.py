@@ -392,6 +392,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'llmbench.entrypoint._Echoing._go': ('entrypoint.html#_echoing._go', 'llmbench/entrypoint.py'),
                                      'llmbench.entrypoint._arguments': ('entrypoint.html#_arguments', 'llmbench/entrypoint.py'),
                                      'llmbench.entrypoint._clear': ('entrypoint.html#_clear', 'llmbench/entrypoint.py'),
+                                     'llmbench.entrypoint._on_terminate': ('entrypoint.html#_on_terminate', 'llmbench/entrypoint.py'),
                                      'llmbench.entrypoint._prepare': ('entrypoint.html#_prepare', 'llmbench/entrypoint.py'),
                                      'llmbench.entrypoint._rank_variables': ('entrypoint.html#_rank_variables', 'llmbench/entrypoint.py'),
                                      'llmbench.entrypoint._say': ('entrypoint.html#_say', 'llmbench/entrypoint.py'),

@@ -152,7 +152,13 @@ def keep(run: RunFile, out: Path, place: Place, notes: tuple[EventRecord, ...]) 
         write_json_atomic(out / f"run{node_label(place)}.json", dump_run(run))
     return run
 
-# %% ../nbs/31b_entrypoint.ipynb #fddbf9f1
+# %% ../nbs/31b_entrypoint.ipynb #cf4c3811
+def _on_terminate(handler: Any) -> None:
+    "What SIGTERM does to this process from now on; nothing is changed outside the main thread."
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+
+
 def _clear(out: Path, place: Place) -> None:
     "Remove what an earlier start of this node has left in the same folder; node 0 does it before anybody can meet it."
     label = node_label(place)
@@ -180,6 +186,7 @@ def run_node(spec: RunSpec, out: Path | str, place: Place, *, attempt: int = 1, 
     launch = node_launch(spec, place, ready, out, attempt=attempt, wait_s=wait_s)
     with _Echoing(out / launch.log):
         ending = supervise(launch, out, deadline_s=spec.timeouts.run_s)
+        _on_terminate(signal.SIG_IGN)  # what came of it has to be told, also while a Job deletes its pods
     run = judge_node(spec, out, place, ending, attempt=attempt, log=launch.log)
     return keep(run, out, place, launch.notes)
 
@@ -210,7 +217,7 @@ def _prepare(arguments: argparse.Namespace) -> tuple[RunSpec, Place]:
         write_text_atomic(target, text)
     return spec, place
 
-# %% ../nbs/31b_entrypoint.ipynb #0b2ae7ae
+# %% ../nbs/31b_entrypoint.ipynb #6b001c4a
 def _say(run: RunFile, place: Place) -> None:
     "The run file between markers where this node has something to tell, and one line for people."
     if place.is_main or run.status != Status.ok:
@@ -225,8 +232,7 @@ def main(argv: list[str] | None = None) -> int:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, interrupt)
+    _on_terminate(interrupt)
     arguments = _arguments(argv)
     try:
         spec, place = _prepare(arguments)

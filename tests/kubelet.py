@@ -177,11 +177,18 @@ class Kubelet:
             script += f"mount -t tmpfs tmpfs {target}; " if memory else f"mount --bind {source} {target}; "
         return script
 
-    def stop(self, name: str, number: int = signal.SIGKILL) -> None:
-        process = self.running.pop(name, None)
+    def stop(self, name: str, grace_s: float = 10) -> None:
+        """SIGTERM to the pod's first process, and SIGKILL to all of it after the grace period, as a kubelet does."""
+        process = self.running.get(name)
         if process and process.poll() is None:
-            os.killpg(process.pid, number)
-            process.wait()
+            for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGTERM)
+            try:
+                process.wait(timeout=grace_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self.running.pop(name, None)
 
     def watch(self, job: dict, pods: list[dict]) -> None:
         """The controller of one Job: the first pod that fails or goes ends it, and its other pods are deleted."""
@@ -196,7 +203,6 @@ class Kubelet:
             time.sleep(0.1)
         good = len(codes) == len(pods) and not any(codes.values())
         if not good:
-            time.sleep(0.5)  # the real controller needs a moment, too: the log's last lines get out, or do not
             for pod in pods:
                 self.remove("pods", job["metadata"]["namespace"], pod["metadata"]["name"])
         reason = "CompletionsReached" if good else "DeadlineExceeded" if time.monotonic() >= deadline else "BackoffLimitExceeded"

@@ -98,5 +98,5 @@ def test_a_log_that_is_cut_is_noticed(cluster, tmp_path):
 
 
 def test_a_run_past_its_deadline_is_a_timeout_with_its_steps(cluster, tmp_path):
-    code, run = submit(tmp_path, {"steps": 100_000, "timeouts": {"run_s": 90, "collective_s": 10}})
+    code, run = submit(tmp_path, {"steps": 100_000, "timeouts": {"run_s": 60, "collective_s": 10}})
     assert code == 1 and run.status == "timeout" and "timeouts.run_s" in run.reason and run.steps.time_s[0], (run.status, run.reason)

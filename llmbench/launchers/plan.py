@@ -179,7 +179,7 @@ def cancel(plan: Plan, folder: Path | str, handle: str) -> None:
     for command in plan.cancel:
         _run(command, Path(folder), handle, timeout=120)
 
-# %% ../../nbs/32b_launchers_plan.ipynb #7e95dd0d
+# %% ../../nbs/32b_launchers_plan.ipynb #f959e703
 def _from_folder(folder: Path) -> RunFile | None:
     files = [f for f in (folder / "run.json", *sorted(folder.glob("run-*.json"))) if f.exists()]
     found = []
@@ -211,7 +211,8 @@ def _from_log(text: str, identity: str) -> tuple[RunFile | None, str | None]:
     results = find_results(text)
     runs = [f.run for f in results if f.run and f.run.run_id == identity]
     problems = [f.problem for f in results if f.run is None]
-    best = max(runs, key=lambda r: (r.status == Status.ok, len(r.ranks), len(r.steps.step)), default=None)
+    telling = lambda r: (r.status == Status.ok, r.status != Status.cancelled, len(r.ranks), len(r.steps.step))  # noqa: E731
+    best = max(runs, key=telling, default=None)
     return best and _with_ranks_of(best, runs), problems[-1] if problems else None
 
 # %% ../../nbs/32b_launchers_plan.ipynb #d611f1b6
