@@ -16,6 +16,7 @@ from .data_verbs import DATA_VERBS, add_data_verbs
 from .export_verb import EXPORT_VERBS, add_export_verb
 from .fit_verb import FIT_VERBS, add_fit_verb
 from .import_verb import IMPORT_VERBS, add_import_verb
+from .launch_verb import LAUNCH_VERBS, add_launch_verbs
 from .named_verbs import NAMED_VERBS, add_named_verbs
 from .reading import READING_VERBS, add_reading_verbs
 from .verbs import Parser, add_results, add_verb, out, results_folder
@@ -131,7 +132,7 @@ def schema(arguments: argparse.Namespace) -> int:
     return 0
 
 # %% ../nbs/69_cli.ipynb #950b8fca
-VERBS = ("show", "run", "sweep", *FIT_VERBS, *NAMED_VERBS, *READING_VERBS, *DATA_VERBS, *IMPORT_VERBS, *EXPORT_VERBS, "doctor", "schema")
+VERBS = ("show", "run", "sweep", *FIT_VERBS, *NAMED_VERBS, *LAUNCH_VERBS, *READING_VERBS, *DATA_VERBS, *IMPORT_VERBS, *EXPORT_VERBS, "doctor", "schema")
 
 # %% ../nbs/69_cli.ipynb #4af1f238
 def _add_override(parser: argparse.ArgumentParser) -> None:
@@ -170,6 +171,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run_options(p)
     add_fit_verb(verbs)
     add_named_verbs(verbs)
+    add_launch_verbs(verbs)
     add_reading_verbs(verbs)
     add_data_verbs(verbs)
     add_import_verb(verbs)

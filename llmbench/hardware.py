@@ -169,8 +169,8 @@ def _output_of(*command: str) -> str | None:
 
 
 def git_record() -> GitRecord:
-    "Commit and dirty flag of the present folder's repository; nulls outside one."
-    commit = _output_of("git", "rev-parse", "HEAD")
+    "Commit and dirty flag of the present folder's repository; an image tells its commit in LLMBENCH_COMMIT; else nulls."
+    commit = _output_of("git", "rev-parse", "HEAD") or os.environ.get("LLMBENCH_COMMIT")
     status = _output_of("git", "status", "--porcelain", "--untracked-files=no")
     return GitRecord(commit=commit or None, dirty=bool(status) if status is not None else None)
 

@@ -70,7 +70,7 @@ toc: true
 {goodput}"""
 
 # %% ../nbs/61c_runpage.ipynb #db6e581a
-_MEASURED = {"hash": (), "model": ("parameters",), "data": ("fingerprint", "fingerprint_first")}
+_MEASURED = {"hash": (), "model": ("parameters",), "data": ("fingerprint", "fingerprint_first"), "batch": ("global_sequences",)}
 
 
 def request_yaml(run: Mapping[str, Any]) -> str:

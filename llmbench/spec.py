@@ -162,7 +162,7 @@ STRATEGIES = {
     "mixed": "several of tp, pp and cp at once; replicas over dp",
 }
 HARDWARE = ("cpu", "a10", "a100", "h100", "h200", "mi300x")
-LAUNCHERS = ("local",)
+LAUNCHERS = ("local", "docker", "ssh", "slurm", "k8s")
 
 
 class RunSpec(_Part):

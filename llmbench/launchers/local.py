@@ -23,7 +23,7 @@ from typing import Any
 from ..core import LlmbenchError, write_text_atomic
 from .base import Launch, LineFollower, refusal, render
 from ..restarts import check_resume, make_ready
-from ..records import assemble, empty_run, read_ranks, read_run, verdict, write_run
+from ..records import assemble, empty_run, rank_file, read_ranks, read_run, verdict, write_run
 from ..schema import RunFile, Status
 from ..spec import RunSpec, run_id, spec_record
 
@@ -72,12 +72,12 @@ def _die_with_parent() -> None:
 
 
 def start(launch: Launch, out: Path | str) -> tuple[subprocess.Popen, str]:
-    "Write the launch's files into `out` and start its command with stdout and stderr in stdout.log; returns process and tag."
+    "Write the launch's files into `out` and start its command with stdout and stderr in its log; returns process and tag."
     out, tag = Path(out), secrets.token_hex(8)
     out.mkdir(parents=True, exist_ok=True)
     for name, text in launch.files.items():
         write_text_atomic(out / name, text)
-    with (out / "stdout.log").open("wb") as log:
+    with (out / launch.log).open("wb") as log:
         process = subprocess.Popen(
             launch.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
             env=os.environ | launch.env | {_TAG: tag}, start_new_session=True, preexec_fn=_die_with_parent,  # noqa: PLW1509
@@ -102,9 +102,9 @@ class Ending:
 class _Watch:
     "State of one watched process: the rows already handed on, and since when a finished one lingers."
 
-    def __init__(self, out: Path, on_step: StepCallback | None, go_on: bool):
+    def __init__(self, out: Path, on_step: StepCallback | None, go_on: bool, rank: int = 0):
         self.out, self.on_step, self.steps = out, on_step, 0
-        self.follower, self.done_at = LineFollower(out / "rank-000.jsonl"), None
+        self.follower, self.done_at = LineFollower(rank_file(out, rank)), None
         if go_on:
             self.follower.rows()  # of an earlier start
 
@@ -134,7 +134,7 @@ def supervise(launch: Launch, out: Path | str, *, deadline_s: float, on_step: St
 
     go_on: what rank 0 has written before belongs to an earlier start.
     """
-    watch = _Watch(Path(out), on_step, go_on)
+    watch = _Watch(Path(out), on_step, go_on, launch.first_rank)
     process, tag = start(launch, out)
     began, cause = time.monotonic(), None
     try:
@@ -170,10 +170,10 @@ def last_words(log: str, limit: int = 300) -> str | None:
     return telling[-1][:limit] if telling else None
 
 
-def _log_text(out: Path, keep: int = 200_000) -> str:
+def _log_text(out: Path, log: str = "stdout.log", keep: int = 200_000) -> str:
     try:
-        with (out / "stdout.log").open("rb") as f:
-            f.seek(max(0, (out / "stdout.log").stat().st_size - keep))
+        with (out / log).open("rb") as f:
+            f.seek(max(0, (out / log).stat().st_size - keep))
             return f.read().decode("utf-8", errors="replace")
     except FileNotFoundError:
         return ""
@@ -201,8 +201,8 @@ def _crash(ranks: list[list[dict[str, Any]]], why: str | None, ending: Ending, l
     return Status.crash, f"{why}; last words: {words}" if words and silent else why
 
 # %% ../../nbs/31_launchers_local.ipynb #2a351789
-def _status(spec: RunSpec, ranks: list, own: RunFile | None, ending: Ending, log: str) -> tuple[Status, str | None]:
-    said, why = verdict(ranks, spec.world_size) if ranks else (None, None)
+def _status(expected: int, ranks: list, own: RunFile | None, ending: Ending, log: str) -> tuple[Status, str | None]:
+    said, why = verdict(ranks, expected) if ranks else (None, None)
     if said in _CERTAIN:
         return said, why
     if ending.cause:
@@ -214,13 +214,18 @@ def _status(spec: RunSpec, ranks: list, own: RunFile | None, ending: Ending, log
     return _crash(ranks, why, ending, log)
 
 # %% ../../nbs/31_launchers_local.ipynb #bf109a23
-def judge(spec: RunSpec, out: Path | str, ending: Ending, *, attempt: int = 1) -> RunFile:
-    "The run as its files tell it, whatever was written; the exit code decides nothing."
+def judge(
+    spec: RunSpec, out: Path | str, ending: Ending, *, attempt: int = 1, log: str = "stdout.log", expected: int | None = None
+) -> RunFile:
+    """The run as its files tell it, whatever was written; the exit code decides nothing.
+
+    log: what its processes said; expected: how many ranks must have written into `out` (default: all of them).
+    """
     out = Path(out)
     ranks, own = read_ranks(out), _own_file(out)
     if own is not None and own.status == Status.ok:
         return own
-    status, reason = _status(spec, ranks, own, ending, _log_text(out))
+    status, reason = _status(expected or spec.world_size, ranks, own, ending, _log_text(out, log))
     if own is not None and (own.status, own.reason) == (status, reason):
         return own
     if ranks:

@@ -1,0 +1,119 @@
+"""Runs over several hosts through the entrypoint: the same results as here, and an end whatever happens to a host."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from hosts import POSSIBLE, Hosts
+
+from llmbench.collect import find_results
+from llmbench.core import test_near
+from llmbench.launchers.local import run_local
+from llmbench.records import read_rank, read_run
+from llmbench.resolve import resolve_run
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not POSSIBLE, reason="needs root, iproute2, nsenter and unshare")]
+REQUEST = {"study": "hosts", "model": "gpt-tiny", "seq_len": 64, "batch": {"micro": 2, "accum": 1}, "steps": 3, "warmup_steps": 1}
+COLLECTIVE_S = 10
+
+
+def start(hosts: Hosts, request: dict, folder: Path, **env: str) -> list:
+    """The entrypoint on every host, each with a folder of its own, as pods have."""
+    (folder / "ask.yaml").write_text(yaml.safe_dump(request))
+    nodes = []
+    for i in range(hosts.count):
+        told = {"NNODES": str(hosts.count), "NODE_RANK": str(i), "MASTER_ADDR": "host0", "MASTER_PORT": "29500", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "llmbench.entrypoint", str(folder / "ask.yaml"), "--out", str(folder / f"node{i}"), "--wait", "60"]
+        nodes.append(hosts.start(i, command, env=told | env, log=folder / f"node{i}.log"))
+    return nodes
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero1", "zero2", "zero3"])
+def test_hosts_train_what_one_host_trains(strategy, nodes, tmp_path):
+    request = REQUEST | {"strategy": strategy, "world_size": nodes}
+    with Hosts(nodes, tmp_path) as hosts:
+        codes = [p.wait(timeout=180) for p in start(hosts, request, tmp_path)]
+    logs = [(tmp_path / f"node{i}.log").read_text() for i in range(nodes)]
+    assert codes == [0] * nodes, logs
+    (found,) = find_results(logs[0])
+    assert found.run == read_run(tmp_path / "node0"), "the log holds what the disk of the pod held"
+    assert found.run.env.hostnames == [f"host{i}" for i in range(nodes)]
+    assert "GLOO_SOCKET_IFNAME=eth0" in "\n".join(e.text or "" for e in found.run.events)
+    assert found.run.env.variables["GLOO_SOCKET_IFNAME"] == "eth0"
+    here = run_local(resolve_run(request), tmp_path / "here")
+    test_near(found.run.steps.loss, here.steps.loss, rel=1e-6)
+    test_near(found.run.steps.grad_norm, here.steps.grad_norm, rel=1e-5)
+    assert found.run.spec.data.fingerprint == here.spec.data.fingerprint
+
+
+def steps_of(folder: Path) -> int:
+    return sum(row["kind"] == "step" for f in folder.glob("rank-*.jsonl") for row in read_rank(f))
+
+
+@pytest.mark.parametrize("fault", ["killed", "frozen", "cut", "worker"])
+def test_a_lost_host_ends_the_others_in_time_with_their_steps(fault, tmp_path):
+    timeouts = {"run_s": 300, "collective_s": COLLECTIVE_S}
+    request = REQUEST | {"strategy": "ddp", "world_size": 2, "steps": 100_000, "timeouts": timeouts}
+    with Hosts(2, tmp_path) as hosts:
+        nodes = start(hosts, request, tmp_path)
+        until = time.monotonic() + 120
+        while steps_of(tmp_path / "node0") < 5 and time.monotonic() < until:
+            time.sleep(0.1)
+        before = steps_of(tmp_path / "node0")
+        assert before >= 5, (tmp_path / "node0.log").read_text()
+        {"killed": lambda: hosts.kill(1), "frozen": lambda: hosts.signal(1, signal.SIGSTOP), "cut": lambda: hosts.cable(1, "down"),
+         "worker": lambda: kill_worker(hosts)}[fault]()  # fmt: skip
+        since = time.monotonic()
+        nodes[0].wait(timeout=COLLECTIVE_S + 30)
+        took = [time.monotonic() - since]
+        if fault == "frozen":
+            time.sleep(max(0.0, COLLECTIVE_S + 5 - took[0]))
+            hosts.signal(1, signal.SIGCONT)
+            since = time.monotonic()
+        nodes[1].wait(timeout=COLLECTIVE_S + 30)
+        took.append(time.monotonic() - since)
+    sys.stderr.write(f"\n{fault}: node 0 after {took[0]:.1f} s, node 1 after {took[1]:.1f} s\n")
+    assert max(took) < COLLECTIVE_S + 10, took
+    run = read_run(tmp_path / "node0")
+    assert run.status in ("timeout", "crash") and run.reason and len(run.steps.step) >= before, (run.status, run.reason)
+    (found,) = find_results((tmp_path / "node0.log").read_text())
+    assert found.run == run
+    if fault != "killed":
+        other = read_run(tmp_path / "node1/run-node-001.json")
+        assert other.status in ("timeout", "crash") and len(other.steps.step) >= before - 1, (other.status, other.reason)
+
+
+def kill_worker(hosts: Hosts) -> None:
+    """SIGKILL to the rank of host 1, not to its agent."""
+    for pid in hosts.processes(1):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"llmbench.train" in command and b"torch.distributed.run" not in command:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_node_that_never_comes_is_a_timeout_that_says_so(tmp_path):
+    """Node 0 alone does not wait for ever; node 1 alone asks whether node 0 is running."""
+    (tmp_path / "ask.yaml").write_text(yaml.safe_dump(REQUEST | {"strategy": "ddp", "world_size": 2}))
+    with Hosts(2, tmp_path) as hosts:
+        alone = []
+        for i, master in enumerate(("host0", "host0")):
+            told = {"NNODES": "2", "NODE_RANK": str(i), "MASTER_ADDR": master, "MASTER_PORT": str(29500 + i)}
+            command = [sys.executable, "-m", "llmbench.entrypoint", str(tmp_path / "ask.yaml"), "--out", str(tmp_path / f"node{i}"), "--wait", "8"]
+            alone.append(hosts.start(i, command, env=told, log=tmp_path / f"node{i}.log"))
+        assert [p.wait(timeout=90) for p in alone] == [1, 1]
+    waiting, asking = read_run(tmp_path / "node0"), read_run(tmp_path / "node1/run-node-001.json")
+    assert waiting.status == "timeout" and "did not meet" in waiting.reason, waiting.reason
+    assert asking.status == "timeout" and "host0:29501" in asking.reason.replace("10.77.0.10", "host0") and "firewall" in asking.reason
+
+
+def test_an_interface_that_is_not_there_ends_every_host_at_once(tmp_path):
+    """One rank would leave and the others hang, if nobody looked first."""
+    with Hosts(2, tmp_path) as hosts:
+        codes = [p.wait(timeout=60) for p in start(hosts, REQUEST | {"strategy": "ddp", "world_size": 2}, tmp_path, GLOO_SOCKET_IFNAME="eth7")]
+    assert codes == [2, 2]
+    assert "GLOO_SOCKET_IFNAME=eth7: this host has lo, eth0; type export GLOO_SOCKET_IFNAME=eth0" in (tmp_path / "node1.log").read_text()

@@ -1,0 +1,102 @@
+"""Real kubectl against a test API server that runs each pod's command on a host of its own. No real cluster is involved."""
+
+import contextlib
+import io
+import json
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from hosts import POSSIBLE
+from kubelet import Kubelet
+
+from llmbench.cli import main
+from llmbench.records import read_run
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not POSSIBLE or not shutil.which("kubectl"), reason="needs root, iproute2 and kubectl")]
+BASE = {
+    "model": "gpt-tiny", "hardware": "cpu", "strategy": "ddp", "world_size": 2, "seq_len": 64, "batch": {"micro": 2, "accum": 1},
+    "steps": 6, "warmup_steps": 2, "timeouts": {"run_s": 240, "collective_s": 10},
+}  # fmt: skip
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    with Kubelet(tmp_path) as made:
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        yield made
+
+
+def llmbench(*words: str) -> tuple[int, str]:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = main(list(words))
+    return code, out.getvalue()
+
+
+def submit(tmp_path: Path, request: dict, *options: str):
+    """Exit code and the run file of one run that `launch k8s` submits over two pods."""
+    ask = tmp_path / "ask.yaml"
+    ask.write_text(yaml.safe_dump(BASE | {"study": "kube"} | request))
+    code, _ = llmbench("launch", "k8s", str(ask), "--ranks-per-node", "1", "--submit", "--results", str(tmp_path / "results"), *options)
+    (file,) = (tmp_path / "results/kube").glob("*/run.json")
+    return code, read_run(file)
+
+
+def test_eight_runs_from_launch_to_query(cluster, tmp_path):
+    matrix = [{"strategy": ["ddp", "fsdp", "zero2", "zero3"], "world_size": [2, 3]}]
+    study, results = tmp_path / "study.yaml", str(tmp_path / "results")
+    study.write_text(yaml.safe_dump({"study": "suite", "base": BASE, "matrix": matrix}))
+    command = ["launch", "k8s", str(study), "--ranks-per-node", "1", "--submit", "--results", results]
+    code, told = llmbench(*command)
+    assert code == 0 and told.count("  ok") == 8, told
+    assert cluster.listed("pods", None, {}) == cluster.listed("jobs", None, {}) == [], "each run is removed when its result is here"
+    rows = json.loads(llmbench("query", "select strategy, world_size, nodes, status from runs order by 1, 2", "--results", results, "--format", "json")[1])
+    assert [(r["strategy"], r["nodes"]) for r in rows] == [(s, n) for s in ("ddp", "fsdp", "zero2", "zero3") for n in (2, 3)]
+    assert len(json.loads((tmp_path / "results/suite/study.json").read_text())["runs"]) == 8
+    assert llmbench(*command) == (0, ""), "typed again, it has nothing to do"
+
+
+def test_without_its_service_a_run_says_so(cluster, tmp_path, monkeypatch):
+    """The Service is there and selects nothing, the commonest mistake: names never come."""
+    monkeypatch.setattr(cluster, "names", lambda pods, namespace: "127.0.0.1 localhost\n")
+    code, run = submit(tmp_path, {}, "-s", "wait_s=5")
+    assert code == 1 and run.status == "timeout" and "has no address after 5 s" in run.reason and "headless Service" in run.reason
+
+
+def in_the_middle(cluster, act) -> threading.Thread:
+    """Do something once both pods have trained for some steps."""
+
+    def go() -> None:
+        until = time.monotonic() + 200
+        while time.monotonic() < until:
+            files = list(cluster.folder.glob("*/results/rank-*.jsonl"))
+            if len(files) == 2 and all(f.read_text().count('"kind":"step"') >= 5 for f in files):
+                return act(sorted(n for k, _, n in cluster.things if k == "pods"))
+            time.sleep(0.2)
+
+    thread = threading.Thread(target=go, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_pod_that_is_deleted_ends_the_run_with_its_steps(cluster, tmp_path):
+    in_the_middle(cluster, lambda pods: cluster.remove("pods", "llmbench", pods[1]))
+    began = time.monotonic()
+    code, run = submit(tmp_path, {"steps": 100_000})
+    assert code == 1 and run.status in ("crash", "timeout", "cancelled") and time.monotonic() - began < 200
+    assert run.reason, run
+
+
+def test_a_log_that_is_cut_is_noticed(cluster, tmp_path):
+    cluster.cut_logs_at = 2500
+    code, run = submit(tmp_path, {})
+    assert code == 1 and run.status == "crash" and "cut" in run.reason, run.reason
+
+
+def test_a_run_past_its_deadline_is_a_timeout_with_its_steps(cluster, tmp_path):
+    code, run = submit(tmp_path, {"steps": 100_000, "timeouts": {"run_s": 60, "collective_s": 10}})
+    assert code == 1 and run.status == "timeout" and "timeouts.run_s" in run.reason and run.steps.time_s[0], (run.status, run.reason)
