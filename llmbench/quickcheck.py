@@ -78,8 +78,8 @@ def _struct(model: type[BaseModel]) -> type:
         fields.append(kind if field.is_required() else (*kind, _default(field)))
     return msgspec.defstruct(model.__name__, fields, kw_only=True, forbid_unknown_fields=True, gc=False)
 
-# %% ../nbs/53ca_quickcheck.ipynb #3706475d
-_KNOWN_RULES = {StepsRecord: {"_columns"}, RunFile: {"_failure_has_a_reason"}}
+# %% ../nbs/53ca_quickcheck.ipynb #c7d05000
+_KNOWN_RULES = {StepsRecord: {"_columns"}, RunFile: {"_failure_has_a_reason", "_logged_columns_fit"}}
 
 
 def _models(model: type[BaseModel]) -> set[type[BaseModel]]:
@@ -102,7 +102,8 @@ def _only_known_rules() -> bool:
 
 
 def _keeps_rules(run: dict[str, Any]) -> bool:
-    lengths = {len(column) for column in run["steps"].values() if column is not None}
+    columns = [*run["steps"].values(), *(c["values"] for c in run["logged"])]
+    lengths = {len(column) for column in columns if column is not None}
     return len(lengths) == 1 and (run["status"] == "ok" or bool(run["reason"]))
 
 # %% ../nbs/53ca_quickcheck.ipynb #51136b9b

@@ -6,8 +6,8 @@
 __all__ = ['Count', 'Bytes', 'Seconds', 'SCHEMA', 'Status', 'RopeScalingRecord', 'ModelRecord', 'StrategyRecord', 'BatchRecord',
            'PrecisionRecord', 'OptimizerRecord', 'DataRecord', 'SpecRecord', 'DeviceRecord', 'CpuRecord', 'GitRecord',
            'EnvRecord', 'StepsRecord', 'RankRecord', 'CollectiveRecord', 'WindowRecord', 'MeasurementRecord',
-           'TransferRecord', 'EventRecord', 'GoodputRecord', 'SourceRecord', 'RunFile', 'validate_run', 'dump_run',
-           'json_schema']
+           'TransferRecord', 'EventRecord', 'GoodputRecord', 'LoggedRecord', 'SourceRecord', 'RunFile', 'validate_run',
+           'dump_run', 'json_schema']
 
 # %% ../nbs/01_schema.ipynb #7601a697
 import json
@@ -44,7 +44,7 @@ Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
-# %% ../nbs/01_schema.ipynb #917e073e
+# %% ../nbs/01_schema.ipynb #ae63dba7
 class RopeScalingRecord(_Record):
     "Llama 3.1's stretching of rotary frequencies; null where there is none."
 
@@ -101,6 +101,7 @@ class BatchRecord(_Record):
     micro: Count | None = None
     accum: Count | None = None
     global_tokens: Count | None = None
+    global_sequences: Count | None = None  # of an imported log, which may say them and not how long they are
 
 
 class PrecisionRecord(_Record):
@@ -202,7 +203,7 @@ class EnvRecord(_Record):
     variables: dict[str, str] = {}  # NCCL_*, OMP_* and the like, as set
     command: str | None = None
 
-# %% ../nbs/01_schema.ipynb #5e48c293
+# %% ../nbs/01_schema.ipynb #0152dd32
 def _equal_lengths(record: BaseModel, names: tuple[str, ...]) -> None:
     lengths = {n: len(v) for n in names if (v := getattr(record, n)) is not None}
     if len(set(lengths.values())) > 1:
@@ -219,10 +220,11 @@ class StepsRecord(_Record):
     grad_norm: list[float | None] | None = None
     lr: list[float | None] | None = None
     loss_scale: list[float | None] | None = None  # of a float16 run; where grad_norm is null too, the update was skipped
+    mean_of: list[Count | None] | None = None  # of an imported log with a line every so often: steps that a row is the mean of
 
     @model_validator(mode="after")
     def _columns(self) -> "StepsRecord":
-        _equal_lengths(self, ("step", "time_s", "tokens", "loss", "grad_norm", "lr", "loss_scale"))
+        _equal_lengths(self, ("step", "time_s", "tokens", "loss", "grad_norm", "lr", "loss_scale", "mean_of"))
         return self
 
 
@@ -241,11 +243,11 @@ class RankRecord(_Record):
     param_bytes: Bytes | None = None
     grad_bytes: Bytes | None = None
     optimizer_bytes: Bytes | None = None
-    memory_source: Literal["device_allocator", "process_rss"] | None = None
+    memory_source: Literal["device_allocator", "process_rss", "device_used"] | None = None  # device_used: of the whole card
     param_norm_before: float | None = None  # L2 norm of what the rank holds; equal ones: nothing was learnt
     param_norm_after: float | None = None
 
-# %% ../nbs/01_schema.ipynb #222e17ee
+# %% ../nbs/01_schema.ipynb #2bdf2693
 class CollectiveRecord(_Record):
     "One kind of collective in all steps of a profiled window, on the rank that spent longest in them."
 
@@ -312,6 +314,16 @@ class GoodputRecord(_Record):
         return self.productive_s / self.wall_s if self.wall_s and self.productive_s is not None else None
 
 
+class LoggedRecord(_Record):
+    """A column as a foreign log reckons it, one value for each of `steps`: kept to compare with, used in no figure.
+
+    The name carries the unit: tokens_per_s_per_gpu, tflops_per_gpu, mfu_pct, time_mean_s (a running mean).
+    """
+
+    name: str
+    values: list[float | None] = []
+
+
 class SourceRecord(_Record):
     "Where the facts come from: this harness, or a file of another framework."
 
@@ -320,7 +332,7 @@ class SourceRecord(_Record):
     file: str | None = None
     sha256: str | None = None
 
-# %% ../nbs/01_schema.ipynb #2565ac94
+# %% ../nbs/01_schema.ipynb #b72f1f6e
 SCHEMA = "llmbench.run/1"
 
 
@@ -351,11 +363,19 @@ class RunFile(_Record):
     events: list[EventRecord] = []
     goodput: GoodputRecord | None = None
     source: SourceRecord = SourceRecord()
+    logged: list[LoggedRecord] = []  # of an imported log
 
     @model_validator(mode="after")
     def _failure_has_a_reason(self) -> "RunFile":
         if self.status != Status.ok and not self.reason:
             raise ValueError(f"status {self.status} needs a reason")
+        return self
+
+    @model_validator(mode="after")
+    def _logged_columns_fit(self) -> "RunFile":
+        for column in self.logged:
+            if len(column.values) != len(self.steps.step):
+                raise ValueError(f"logged {column.name}: {len(column.values)} values for {len(self.steps.step)} steps")
         return self
 
 # %% ../nbs/01_schema.ipynb #5d575979
