@@ -174,24 +174,25 @@ def recorded(ranks: list[list[dict[str, Any]]], own: list[dict[str, Any]]) -> Ru
     run["source"] = {"kind": "import", "format": "callback", "file": None, "sha256": None}
     return validate_run(run)
 
-# %% ../nbs/29e_recording.ipynb #fc842c8f
+# %% ../nbs/29e_recording.ipynb #71b1cf49
 class Recording:
     """Facts of a training as they arise, in rank-NNN.jsonl; `finish` makes the run file of them.
 
     results: folder of all results, the run goes to <results>/<study>/<run_id>; folder: exactly there instead.
     known: fields of the run file's `spec` that the script knows and its framework does not.
+    asked: such fields as they were requested; what the framework says of them wins.
     sequences: which (number, digest) pairs of the data belong to a step, where the loader keeps count.
     """
 
     def __init__(
         self, results: Path | str = "results", *, framework: str | None = None, name: str | None = None, study: str = "callback",
         warmup_steps: int = 5, folder: Path | str | None = None, run_id: str | None = None, known: Mapping[str, Any] | None = None,
-        sequences: Callable[[int], list] | None = None,
+        asked: Mapping[str, Any] | None = None, sequences: Callable[[int], list] | None = None,
     ):  # fmt: skip
         self.framework, self.study, self.sequences = framework, study, sequences
         self.name = name or Path(sys.argv[0]).stem.lower().replace(" ", "-") or "script"
         self.results, self._exact = Path(results), (folder, run_id)
-        self.known = merged({"warmup_steps": warmup_steps}, known or {})
+        self.asked, self.known = asked or {}, merged({"warmup_steps": warmup_steps}, known or {})
         self.log: RankLog | None = None
         self._notes: list[tuple[str, str]] = []
 
@@ -203,7 +204,7 @@ class Recording:
 
         device = torch.device(device)
         start = machine_facts(device, self.framework, versions or {})
-        record = merged({"name": self.name} | start.pop("spec"), merged(facts, self.known))
+        record = merged(merged(self.asked, {"name": self.name} | start.pop("spec")), merged(facts, self.known))
         self.folder, run_id = agreed(self._named(record) if start["rank"] == 0 else None)
         spec = SpecRecord.model_validate({"hash": settings_hash(record)} | record).model_dump(mode="json")
         self.log, clock, memory = RankLog(self.folder, start["rank"]), make_clock(device), make_memory(device)
