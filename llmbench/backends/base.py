@@ -69,7 +69,7 @@ def not_honoured(spec: RunSpec, honours: Iterable[str], because: dict[str, str])
         if matters(spec, place, value) and not held(place)
     ]
 
-# %% ../../nbs/36b_backends_base.ipynb #14527a91
+# %% ../../nbs/36b_backends_base.ipynb #0e4d9458
 @dataclass(frozen=True)
 class Site:
     "Where a rendering will lie and what it is called: folder, run id, interpreter."
@@ -96,6 +96,7 @@ class Backend:
 
     strategies: name of ours and what it is there. honours: places of the request, or parts of it, that its files carry.
     because: for places that they do not carry, what happens instead. home: the variable that names its folder.
+    cpu: the strategies that it has on a CPU.
     """
 
     name: str
@@ -109,13 +110,15 @@ class Backend:
     entry: str | None = None  # a file below `home` that has to be there
     reads: str | None = None
     because: dict[str, str] = field(default_factory=dict)
-    cpu: bool = True
+    cpu: tuple[str, ...] = ()
 
     def check(self, spec: RunSpec) -> None:
         "Raises RequestError where the framework does not have the request's strategy."
-        name = spec.strategy.name
+        name, on_cpu = spec.strategy.name, spec.hardware == "cpu"
         if name not in self.strategies:
             raise RequestError(f"backend {self.name} has no strategy {name}; it has {', '.join(self.strategies)}")
+        if on_cpu and self.cpu and name not in self.cpu:
+            raise RequestError(f"backend {self.name} has no {name} on a CPU; it has {', '.join(self.cpu)}; for another, -o hardware=h100")
 
 # %% ../../nbs/36b_backends_base.ipynb #9cb92d08
 def backend_refusal(backend: Backend, spec: RunSpec, **found: Any) -> str | None:

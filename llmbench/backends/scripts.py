@@ -65,7 +65,7 @@ _BECAUSE = {
 def _remarks(spec: RunSpec) -> tuple[str, ...]:
     return (AUTOCAST,) if spec.precision.compute != "float32" else ()
 
-# %% ../../nbs/36c_backends_scripts.ipynb #68124c97
+# %% ../../nbs/36c_backends_scripts.ipynb #d68d6ae3
 _TRAINER = '''
 import torch
 from transformers import Trainer, TrainingArguments
@@ -95,6 +95,8 @@ def training_arguments(spec: RunSpec) -> dict[str, Any]:
     }  # fmt: skip
     if spec.hardware == "cpu" and spec.world_size > 1:
         found["ddp_backend"] = "gloo"
+    if spec.strategy.name.startswith("zero"):  # then the Trainer makes the schedule itself
+        found |= {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": settings.lr_warmup_steps}
     if spec.strategy.name == "fsdp":
         found |= {"fsdp": "full_shard auto_wrap", "fsdp_config": {
             "fsdp_version": 2, "transformer_layer_cls_to_wrap": ["Block"], "reshard_after_forward": spec.strategy.reshard_after_forward}}  # fmt: skip
@@ -107,17 +109,19 @@ def write_hf(spec: RunSpec, site: Site) -> Rendered:
     if spec.strategy.name.startswith("zero"):
         arguments["deepspeed"] = f"{site.out}/deepspeed.json"
         files["deepspeed.json"] = _json(_deepspeed_json(spec))
+    warm = spec.strategy.name.startswith("zero") and spec.optimizer.lr_warmup_steps
+    remarks = ("optimizer.lr_warmup_steps: under DeepSpeed the Trainer's own schedule warms up, and its first rate is 0",) if warm else ()
     files |= {"training_arguments.json": _json(arguments), "train.py": _script(_TRAINER, site, "Hugging Face's Trainer")}
     env = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    return Rendered(files, torchrun(spec, site, f"{site.out}/train.py"), env, _remarks(spec))
+    return Rendered(files, torchrun(spec, site, f"{site.out}/train.py"), env, _remarks(spec) + remarks)
 
 
 HF = Backend(
     "hf", "Hugging Face's Trainer", _DATA_PARALLEL | {"fsdp": "Accelerate's FSDP 2"} | _ZERO, OUR_DECODER, write_hf,
-    packages=("transformers", "accelerate"), because=_BECAUSE,
+    packages=("transformers", "accelerate"), because=_BECAUSE, cpu=("single", "ddp", *_ZERO),
 )  # fmt: skip
 
-# %% ../../nbs/36c_backends_scripts.ipynb #f8aa5eb5
+# %% ../../nbs/36c_backends_scripts.ipynb #43a2ee42
 _ACCELERATE = '''
 from accelerate import Accelerator
 
@@ -184,10 +188,10 @@ def write_accelerate(spec: RunSpec, site: Site) -> Rendered:
 
 
 ACCELERATE = Backend(
-    "accelerate", "Accelerate", HF.strategies, OUR_DECODER, write_accelerate, packages=("accelerate",), because=_BECAUSE,
+    "accelerate", "Accelerate", HF.strategies, OUR_DECODER, write_accelerate, packages=("accelerate",), because=_BECAUSE, cpu=("single", "ddp"),
 )  # fmt: skip
 
-# %% ../../nbs/36c_backends_scripts.ipynb #32a87eca
+# %% ../../nbs/36c_backends_scripts.ipynb #b518257b
 _LIGHTNING = '''
 from lightning.pytorch import LightningModule, Trainer
 
@@ -238,10 +242,10 @@ def write_lightning(spec: RunSpec, site: Site) -> Rendered:
 
 LIGHTNING = Backend(
     "lightning", "Lightning", _DATA_PARALLEL | {"fsdp": "Lightning's FSDP strategy"} | _ZERO, OUR_DECODER, write_lightning,
-    packages=("lightning",), because=_BECAUSE,
+    packages=("lightning",), because=_BECAUSE, cpu=("single", "ddp"),
 )  # fmt: skip
 
-# %% ../../nbs/36c_backends_scripts.ipynb #8f71cffd
+# %% ../../nbs/36c_backends_scripts.ipynb #ae93ff80
 _DEEPSPEED = '''
 from llmbench.callback import Recorder
 from llmbench.models import next_token_loss
@@ -284,4 +288,5 @@ def write_deepspeed(spec: RunSpec, site: Site) -> Rendered:
 DEEPSPEED = Backend(
     "deepspeed", "DeepSpeed", {"single": "the engine on one rank, stage 0", "ddp": "the engine at stage 0"} | _ZERO,
     (*OUR_DECODER, "precision.reduce", "precision.loss_scale"), write_deepspeed, packages=("deepspeed",), install="pip install 'llmbench[deepspeed]'", because=_BECAUSE,
+    cpu=("single", "ddp", *_ZERO),
 )  # fmt: skip
