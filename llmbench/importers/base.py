@@ -19,7 +19,7 @@ from typing import Any
 from ..core import LlmbenchError
 from ..schema import Status
 
-# %% ../../nbs/40_importers_base.ipynb #6fcb942b
+# %% ../../nbs/40_importers_base.ipynb #3a482050
 _BLOCK = 2**20
 
 
@@ -54,7 +54,10 @@ class Source:
                 if at > _BLOCK:
                     file.seek(at)
                     parts.append(file.read(_BLOCK // 4))
-        return b"\n".join(parts)
+        sample = b"\n".join(parts)
+        if sample[:2] in (b"\xff\xfe", b"\xfe\xff"):  # UTF-16, which text formats read too
+            return sample.decode("utf-16", "replace").encode("utf-8", "replace")
+        return sample
 
     def content(self, largest: int = 512 * _BLOCK) -> bytes:
         "All of it; raises LlmbenchError where it is larger than `largest` bytes."
@@ -134,10 +137,10 @@ class Said:
         "How many events of a kind are not in the list."
         return {k: n - _MOST_EVENTS for k, n in self._kinds.items() if n > _MOST_EVENTS and not k.startswith("warning ")}
 
-# %% ../../nbs/40_importers_base.ipynb #3b2acfa2
+# %% ../../nbs/40_importers_base.ipynb #81299b31
 STEP_COLUMNS = ("time_s", "tokens", "loss", "grad_norm", "lr", "loss_scale", "mean_of")
 
-_NAN = math.nan
+_NAN, _HUGE = math.nan, math.inf
 
 
 class Draft(Said):
@@ -149,6 +152,7 @@ class Draft(Said):
         self.steps = array("q")
         self.columns: dict[str, array] = {}
         self.ranks: dict[int, dict[str, Any]] = {}
+        self.complete = False  # whether what follows from the facts was added
         self.fact("env.framework", framework)
 
     def row(self, step: int, values: Mapping[str, float | None]) -> None:
@@ -161,7 +165,7 @@ class Draft(Said):
                 column = self.columns[name] = array("d")
             if len(column) < n:
                 column.extend([_NAN] * (n - len(column)))
-            column.append(value if value is not None and math.isfinite(value) else _NAN)
+            column.append(value if value is not None and -_HUGE < value < _HUGE else _NAN)
 
     def amend(self, values: Mapping[str, float | None]) -> None:
         "Add columns to the last row; what it has already stays."

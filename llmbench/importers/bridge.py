@@ -15,7 +15,7 @@ from .megatron import NEEDLES, MegatronReader, finish_rows, spec_of
 from .runs import Runs
 from .text import number, text_lines
 
-# %% ../../nbs/41d_importers_bridge.ipynb #6c0bd4b3
+# %% ../../nbs/41d_importers_bridge.ipynb #e0ae538c
 _STEP = re.compile(r"Step Time ?: ?[\d.]+s GPU utilization: ?([\d.]+) ?(?:MODEL_)?TFLOP/s/GPU")
 _MEMORY = re.compile(r"\[Rank (\d+)\].*memory \(GB\) \|(.*)$")
 _PEAKS = {"mem-max-allocated-gigabytes": "peak_allocated_bytes", "mem-max-reserved-gigabytes": "peak_reserved_bytes"}
@@ -39,7 +39,7 @@ class BridgeReader(MegatronReader):
     def line(self, line: str) -> bool:
         "Take what a line says; False where it says nothing."
         if hit := _STEP.search(line):
-            self.tflops = float(hit[1])
+            self.tflops = number(hit[1])
         elif hit := _MEMORY.search(line):
             self._memory(int(hit[1]), hit[2])
         elif (hit := _YAML.match(line)) and hit[1] in _KEYS:

@@ -16,7 +16,7 @@ from .megatron import MEGATRON, NEEDLES, MegatronReader, finish_rows
 from .runs import Runs, seconds_of, time_per_step
 from .text import GIB, Field, count, number, pairs, text_lines
 
-# %% ../../nbs/41b_importers_deepspeed.ipynb #6a02f0e3
+# %% ../../nbs/41b_importers_deepspeed.ipynb #11263ae1
 _TIMER = re.compile(
     r"\[timer\.py:\d+:stop\] (?:epoch=\d+/micro_step=\d+/global_step=|\d+/)(\d+), (?:RunningAvgSamplesPerSec|SamplesPerSec)=([\d.]+)"
     r"(?:, CurrSamplesPerSec=([\d.]+))?(?:, MemAllocated=([\d.]+)GB, MaxMemAllocated=([\d.]+)GB)?(?=\s|,|$)"
@@ -36,8 +36,10 @@ def timer_row(line: str) -> tuple[int, dict[str, float], float | None] | None:
     hit = _TIMER.search(line)
     if not hit:
         return None
-    values = {"samples_per_s_mean": float(hit[2])} | ({"samples_per_s": float(hit[3])} if hit[3] else {})
-    return int(hit[1]), values, round(float(hit[5]) * GIB) if hit[5] else None
+    printed = {"samples_per_s_mean": hit[2], "samples_per_s": hit[3]}
+    values = {name: v for name, text in printed.items() if text and (v := number(text)) is not None}
+    peak = number(hit[5] or "")
+    return int(hit[1]), values, round(peak * GIB) if peak is not None else None
 
 
 def phases_of(line: str) -> dict[str, float]:
@@ -115,7 +117,7 @@ class DeepSpeedReader(MegatronReader):
         self.runs.tally.understood += 1
         return True
 
-# %% ../../nbs/41b_importers_deepspeed.ipynb #aba7fb8e
+# %% ../../nbs/41b_importers_deepspeed.ipynb #663e0123
 class DeepSpeedRows(DeepSpeedReader):
     "What each of DeepSpeed's lines adds to a row."
 
@@ -140,10 +142,10 @@ class DeepSpeedRows(DeepSpeedReader):
 
     def _pipe(self, hit: re.Match[str]) -> None:
         if self.with_rows:
-            self.pending["engine_time_s"] = float(hit[3])
+            self.pending["engine_time_s"] = number(hit[3])
             self.runs.tally.understood += 1
         elif (loss := number(hit[2])) is not None:
-            self.runs.row(int(hit[1]), self.pending | {"loss": loss, "time_s": float(hit[3]), "samples_per_s": float(hit[4])})
+            self.runs.row(int(hit[1]), self.pending | {"loss": loss, "time_s": number(hit[3]), "samples_per_s": number(hit[4])})
             self.pending = {}
 
     def _phases(self, phases: dict[str, float]) -> None:

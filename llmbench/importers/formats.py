@@ -5,15 +5,16 @@
 # %% auto #0
 __all__ = ['Format', 'detect', 'Imported', 'chosen', 'import_file']
 
-# %% ../../nbs/40c_importers_formats.ipynb #2ef49ba5
+# %% ../../nbs/40c_importers_formats.ipynb #79f73c64
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from ..core import RequestError, unknown_name
 from .base import Draft, Source, Tally
-from .finish import missing, run_file, warnings_of
+from .finish import missing, run_file, warnings_of, write_draft
 from ..schema import RunFile
 
 # %% ../../nbs/40c_importers_formats.ipynb #d960bacb
@@ -53,28 +54,52 @@ def detect(source: Source, formats: Sequence[Format]) -> Format | None:
     found = next((f for f in formats if f.fits(source.sample)), None)
     return found or (_searched(source, formats) if source.size > 2**20 else None)
 
-# %% ../../nbs/40c_importers_formats.ipynb #0f14bbf3
+# %% ../../nbs/40c_importers_formats.ipynb #98ce6b5a
 @dataclass
 class Imported:
-    "What one file gave."
+    "What one file gave: drafts, and the run files that they become."
 
-    file: str
+    source: Source
     format: str
-    runs: list[RunFile] = field(default_factory=list)
+    study: str = "imported"
+    drafts: list[Draft] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
+
+    @property
+    def file(self) -> str:
+        "The file's name."
+        return self.source.name
+
+    def run_files(self, rows: int | None = None) -> list[RunFile]:
+        "The run files, with all rows or with some that are evenly spread."
+        return [run_file(d, self.source, self.study, i, rows) for i, d in enumerate(self.drafts, 1)]
+
+    @cached_property
+    def runs(self) -> list[RunFile]:
+        "The run files with all their rows."
+        return self.run_files()
+
+    @cached_property
+    def heads(self) -> list[RunFile]:
+        "The run files with at most a thousand of their rows, for a look."
+        return self.run_files(rows=1000)
 
     @property
     def steps(self) -> int:
         "Rows of all runs."
-        return sum(len(r.steps.step) for r in self.runs)
+        return sum(len(d.steps) for d in self.drafts)
 
     def missing(self) -> list[str]:
         "What at least one of the runs does not say."
-        return list(dict.fromkeys(name for r in self.runs for name in missing(r)))
+        return list(dict.fromkeys(name for r in self.heads for name in missing(r)))
 
     def warnings(self) -> list[str]:
         "All warnings, once each."
-        return list(dict.fromkeys(text for r in self.runs for text in warnings_of(r)))
+        return list(dict.fromkeys(text for r in self.heads for text in warnings_of(r)))
+
+    def write(self, results: Path | str) -> list[Path]:
+        "Write a run.json for each run under a results folder."
+        return [write_draft(d, self.source, results, self.study, i) for i, d in enumerate(self.drafts, 1)]
 
 
 def chosen(source: Source, formats: Sequence[Format], name: str | None) -> Format:
@@ -99,5 +124,4 @@ def import_file(path: Path | str, formats: Sequence[Format], *, study: str = "im
         raise RequestError(f"{source.name}: cannot be read: {e.strerror}") from e
     for draft in drafts:
         draft.event("imported", tally.text())
-    runs = [run_file(draft, source, study, i) for i, draft in enumerate(drafts, 1)]
-    return Imported(source.name, kind.name, runs, tally)
+    return Imported(source, kind.name, study, drafts, tally)

@@ -5,17 +5,17 @@
 # %% auto #0
 __all__ = ['Told', 'Lines', 'read_lines']
 
-# %% ../../nbs/40f_importers_lines.ipynb #90c24303
+# %% ../../nbs/40f_importers_lines.ipynb #6277392a
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .base import Source
 from .runs import ENDS, Runs
 from .text import Field, number, text_lines
 
-# %% ../../nbs/40f_importers_lines.ipynb #835677eb
+# %% ../../nbs/40f_importers_lines.ipynb #354ca611
 Told = tuple[re.Pattern[str], tuple[tuple[str, Callable[[Any], Any]], ...]]
 
 
@@ -31,22 +31,29 @@ class Lines:
     begins: re.Pattern[str] | None = None
     loaded: re.Pattern[str] | None = None
     suspect: re.Pattern[str] | None = None  # looks like a row
-    after: Callable[[Runs, int, dict[str, float]], None] | None = field(default=None)  # sees each row that was kept
 
 
-def _row(lines: Lines, runs: Runs, line: str) -> bool:
-    hits = next((found for words in lines.rows if (found := list(words.finditer(line)))), [])
-    for hit in hits:
-        found = hit.groupdict()
-        read = ((f, number(found[k])) for k, f in lines.fields.items() if found.get(k) is not None)
-        values = {f.name: f.of(v) for f, v in read if v is not None}
-        step = int(found["step"])
-        if runs.row(step, values):
-            if found.get("planned"):
-                runs.now.facts.setdefault("spec.steps", int(found["planned"]))
-            if lines.after:
-                lines.after(runs, step, values)
-    return bool(hits)
+_Places = list[tuple[re.Pattern[str], list[tuple[int, Field]]]]
+
+
+def _places(lines: Lines) -> _Places:
+    "For each row's pattern which group is which column."
+    return [(p, [(p.groupindex[k], f) for k, f in lines.fields.items() if k in p.groupindex]) for p in lines.rows]
+
+
+def _row(places: _Places, runs: Runs, line: str) -> bool:
+    for words, groups in places:
+        hit = words.search(line)
+        if not hit:
+            continue
+        while hit:
+            read = ((f, number(hit[i])) for i, f in groups if hit[i] is not None)
+            values = {f.name: f.of(v) for f, v in read if v is not None}
+            if runs.row(int(hit["step"]), values) and "planned" in words.groupindex and hit["planned"]:
+                runs.now.facts.setdefault("spec.steps", int(hit["planned"]))
+            hit = words.search(line, hit.end())
+        return True
+    return False
 
 
 def _rest(lines: Lines, runs: Runs, line: str) -> bool:
@@ -73,8 +80,9 @@ def _rest(lines: Lines, runs: Runs, line: str) -> bool:
 
 def read_lines(lines: Lines, runs: Runs, source: Source) -> Runs:
     "Feed a log into `runs`."
+    places = _places(lines)
     for line in text_lines(source, runs.tally, lines.needles + ENDS):
-        if _row(lines, runs, line) or _rest(lines, runs, line):
+        if _row(places, runs, line) or _rest(lines, runs, line):
             continue
         if lines.suspect and lines.suspect.search(line):
             runs.tally.misread(line)

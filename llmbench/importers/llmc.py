@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SETTINGS', 'LLMC_LINES', 'LLMC_STDOUT', 'LLMC', 'read_llmc']
 
-# %% ../../nbs/43b_importers_llmc.ipynb #e1cf8b0e
+# %% ../../nbs/43b_importers_llmc.ipynb #92c29c03
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +14,9 @@ from .base import Draft, Source, Tally
 from .formats import Format
 from .lines import Lines, Told, read_lines
 from .runs import Runs
-from .text import NUMBER, Field, count, dtype, real, text_lines, word
+from .text import NUMBER, Field, count, dtype, number, real, text_lines, word
 
-# %% ../../nbs/43b_importers_llmc.ipynb #14d758ba
+# %% ../../nbs/43b_importers_llmc.ipynb #a8f1afed
 def _cell(key: str, place: str, read: Callable[[Any], Any]) -> Told:
     return re.compile(rf"^\| {re.escape(key)}\s*\| (.+?)\s*\|\s*$"), ((place, read),)
 
@@ -40,7 +40,7 @@ LLMC_LINES = Lines(
     rows=(
         re.compile(
             rf"\bstep\s+(?P<step>\d+)/(?P<planned>\d+) \| (?:train )?loss (?P<loss>{_N}){_Z}\s*\| norm (?P<norm>{_N}){_Z}\s*\| lr (?P<lr>{_N})"
-            rf" \| (?P<ms>{_N}) ms \| (?:(?P<mfu>{_N})% \w+ MFU|n/a[^|]*) \| (?P<rate>{_N}) tok/s"
+            rf" \| (?P<ms>{_N}) ms \| (?:(?P<mfu>{_N})% [\w ]+MFU|n/a[^|]*) \| (?P<rate>{_N}) tok/s"
         ),
         re.compile(
             rf"\bstep\s+(?P<step>\d+)/(?P<planned>\d+)(?::| \|) train loss (?P<loss>{_N})(?: \| norm (?P<norm>{_N}) \| lr (?P<lr>{_N}))?"
@@ -57,7 +57,7 @@ LLMC_LINES = Lines(
     suspect=re.compile(r"\bstep\s+\d+/\d+ \| (?:train )?loss"),
 )  # fmt: skip
 
-# %% ../../nbs/43b_importers_llmc.ipynb #b19020e6
+# %% ../../nbs/43b_importers_llmc.ipynb #78b13a30
 _MAIN = re.compile(rf"^s:(\d+) (trl|tel|eval):({_N})(?: lr:({NUMBER}))?(?: norm:({_N}))?\s*$")
 
 
@@ -68,7 +68,7 @@ def _main_log(runs: Runs, source: Source) -> None:
         if not hit:
             runs.tally.misread(line)
         elif hit[2] == "trl":
-            runs.row(int(hit[1]), {"loss": float(hit[3])} | {k: float(v) for k, v in (("lr", hit[4]), ("grad_norm", hit[5])) if v})
+            runs.row(int(hit[1]), {k: number(v) for k, v in (("loss", hit[3]), ("lr", hit[4]), ("grad_norm", hit[5])) if v})
         else:
             runs.said.event("validation", f"{'loss' if hit[2] == 'tel' else 'accuracy'} {hit[3]}", int(hit[1]))
             runs.tally.understood += 1
@@ -83,7 +83,9 @@ def read_llmc(source: Source, tally: Tally) -> list[Draft]:
         _main_log(runs, source)
     drafts = runs.finished()
     for draft in drafts:
-        card, stage, ranks = draft.facts.pop("card", None), draft.facts.pop("zero_stage", None), draft.facts.get("spec.world_size")
+        if (mfu := draft.columns.get("mfu_pct")) is not None:
+            draft.columns["mfu_pct"] = mfu.__class__("d", [v if v >= 0 else float("nan") for v in mfu])
+        card, ranks = draft.facts.pop("card", None), draft.facts.get("spec.world_size")
         if card:
             draft.fact("env.devices", [{"rank": 0, "name": card}])
             draft.fact("env.platform", "cuda")
@@ -91,7 +93,6 @@ def read_llmc(source: Source, tally: Tally) -> list[Draft]:
             for degree in ("tp", "pp", "cp"):
                 draft.facts.setdefault(f"spec.strategy.{degree}", 1)
             draft.facts.setdefault("spec.strategy.dp", ranks)
-            draft.facts.setdefault("spec.strategy.name", "single" if ranks == 1 else f"zero{stage}" if stage else "ddp")
     return drafts
 
 

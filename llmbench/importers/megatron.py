@@ -16,7 +16,7 @@ from .formats import Format
 from .runs import ENDS, Runs
 from .text import MIB, Field, count, dtype, number, pairs, real, switch, text_lines, word
 
-# %% ../../nbs/41_importers_megatron.ipynb #579efb52
+# %% ../../nbs/41_importers_megatron.ipynb #124f975c
 ROW_FIELDS = {
     "elapsed time per iteration (ms)": Field("time_s", per=1000),
     "elapsed time per iteration (s)": Field("time_s"),
@@ -36,6 +36,7 @@ ROW_FIELDS = {
     "samples per second": Field("samples_per_s"),
     "samples/sec": Field("samples_per_s"),
     "hip mem usage/free/total/usage_ratio": Field("device_memory_gib"),
+    "rocm mem usage/free/total/usage_ratio": Field("device_memory_gib"),
     "number of skipped iterations": Field("skipped"),
     "number of nan iterations": Field("nan"),
 }
@@ -50,12 +51,12 @@ def rows_of(line: str) -> list[tuple[int, int, dict[str, float]]]:
     for i, hit in enumerate(hits):
         part = line[hit.start() if i else 0 : hits[i + 1].start() if i + 1 < len(hits) else len(line)]
         values = pairs(part, ROW_FIELDS)
-        if mean := _MEAN.search(part):
-            values["time_mean_s"] = round(float(mean[1]) / 1000, 12)
+        if (mean := _MEAN.search(part)) and (read := number(mean[1])) is not None:
+            values["time_mean_s"] = round(read / 1000, 12)
         found.append((int(hit[1]), int(hit[2]), values))
     return found
 
-# %% ../../nbs/41_importers_megatron.ipynb #31b778aa
+# %% ../../nbs/41_importers_megatron.ipynb #758c9ebe
 ARGUMENTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "world_size": ("spec.world_size", count), "global_num_gpus": ("spec.world_size", count),
     "data_parallel_size": ("spec.strategy.dp", count), "tensor_model_parallel_size": ("spec.strategy.tp", count),
@@ -101,11 +102,11 @@ def spec_of(args: Mapping[str, str]) -> dict[str, Any]:
         facts["spec.model.rope_theta"] = real(args.get("rotary_base"))
     if args.get("mock_data") == "True":
         facts["spec.data.kind"] = "synthetic"
-    if stage := count(args.get("zero_stage")):
-        facts["zero_stage"] = stage
+    if stage := count(args.get("zero_stage")) or args.get("use_distributed_optimizer") == "True":
+        facts["zero_stage"] = int(stage)
     return {k: v for k, v in facts.items() if v is not None}
 
-# %% ../../nbs/41_importers_megatron.ipynb #8946b98d
+# %% ../../nbs/41_importers_megatron.ipynb #b81bc7ba
 _ARGUMENT = re.compile(r"(?:^|\s)([a-z]\w+) \.{2,} ?(.*?)\s*$", re.IGNORECASE)
 _NEOX_VALUE = re.compile(r"^(.*?)\.*(?:updated|default)$")
 _MEMORY = re.compile(r"\[Rank (\d+)\].*memory \(MB\) \|.*?\| max allocated: ([\d.]+) \|.*?\| max reserved: ([\d.]+)(?=\s|$)")
@@ -116,10 +117,11 @@ _EVENTS = (
 )
 _LOADED = re.compile(r"successfully loaded checkpoint .*? at iteration (\d+)|loaded checkpoint .*? \[ t \d.*? at iteration (\d+)")
 _PADDED = re.compile(r"> padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")
+_PARAMETERS = re.compile(r"number of parameters on \(tensor, pipeline\) model parallel rank \(0, 0\): (\d+)")
 _RANK = re.compile(r"\[rank-(\d+)/(\d+)\]")
 NEEDLES = (
     b"iteration  ", b"iteration ", b" ...", b"arguments -", b"of arguments", b"validation loss at", b"saved checkpoint", b"loaded checkpoint",
-    b"memory (MB)", b"padded vocab", b"Profiling will", *ENDS,
+    b"memory (MB)", b"padded vocab", b"Profiling will", b"parallel rank (0, 0)", *ENDS,
 )  # fmt: skip
 
 
@@ -157,7 +159,7 @@ class Reader:
             return True
         return self._other(line)
 
-# %% ../../nbs/41_importers_megatron.ipynb #d1ca3b9f
+# %% ../../nbs/41_importers_megatron.ipynb #e1fdfc7b
 class MegatronReader(Reader):
     "The rows, and what stands between them."
 
@@ -167,13 +169,14 @@ class MegatronReader(Reader):
             if "time_s" not in values:
                 self.runs.tally.misread(line)
                 continue
-            skipped, nan, memory = values.pop("skipped", 0), values.pop("nan", 0), values.get("device_memory_gib")
+            skipped, nan = (count(f"{values.pop(k, 0):.0f}") or 0 for k in ("skipped", "nan"))
+            memory = real(values.get("device_memory_gib"))
             if values.get("loss_scale", 0) < 0:
                 del values["loss_scale"]
             if not self.runs.row(step, values, int(rank[1]) if rank else None):
                 continue
             self.runs.now.facts.setdefault("spec.steps", planned)
-            self._notes(step, int(skipped), int(nan))
+            self._notes(step, skipped, nan)
             if rank:
                 self.runs.now.facts.setdefault("spec.world_size", int(rank[2]))
             if memory is not None:
@@ -197,8 +200,10 @@ class MegatronReader(Reader):
         if hit := _LOADED.search(line):
             runs.loaded(f"a checkpoint of iteration {hit[1] or hit[2]} was loaded")
         elif hit := _MEMORY.search(line):
-            peaks = {k: round(float(v) * MIB) for k, v in (("peak_allocated_bytes", hit[2]), ("peak_reserved_bytes", hit[3])) if number(v)}
+            peaks = {k: round(v * MIB) for k, v in (("peak_allocated_bytes", number(hit[2])), ("peak_reserved_bytes", number(hit[3]))) if v}
             runs.said.ranks[int(hit[1])] = {"memory_source": "device_allocator"} | peaks
+        elif hit := _PARAMETERS.search(line):
+            runs.said.facts.setdefault("rank_parameters", int(hit[1]))
         elif hit := _PADDED.search(line):
             runs.said.facts.setdefault("spec.model.vocab_size", int(hit[1]))
         elif found := next(((kind, h) for kind, words in _EVENTS if (h := words.search(line))), None):
@@ -243,15 +248,16 @@ def _implied_length(draft: Draft) -> None:
     if whole > 1 and sum(abs(v - whole) < max(0.5, 2e-4 * whole) for v in lengths) > 0.9 * len(lengths):
         draft.derive("spec.seq_len", whole, f"tokens/s/GPU × time × {ranks} ranks / sequences, {middle:.2f} in the middle")
 
-# %% ../../nbs/41_importers_megatron.ipynb #7de48077
+# %% ../../nbs/41_importers_megatron.ipynb #539a98f1
 def finish_rows(drafts: list[Draft]) -> list[Draft]:
     "What only shows when all rows of a run are there."
     for draft in drafts:
         _interval(draft)
         _never_computed(draft)
         _implied_length(draft)
-        if (stage := draft.facts.pop("zero_stage", None)) and all(draft.facts.get(f"spec.strategy.{k}", 1) == 1 for k in ("tp", "pp", "cp")):
-            draft.facts.setdefault("spec.strategy.name", f"zero{stage}")
+        parameters = draft.facts.pop("rank_parameters", None)
+        if parameters and draft.facts.get("spec.strategy.tp") == draft.facts.get("spec.strategy.pp") == 1:
+            draft.facts.setdefault("spec.model.parameters", parameters)  # with several ranks to a model some are counted twice
         lengths = draft.columns.pop("row_seq_len", None)
         if lengths and "sequences" in draft.columns:
             tokens = [a * b for a, b in zip(lengths, draft.columns.pop("sequences"))]

@@ -6,7 +6,7 @@
 __all__ = ['FIELDS', 'CONFIG', 'NEEDLES', 'NEMO1', 'instants', 'window_of', 'undo_mean', 'keyed', 'bar_row', 'configuration',
            'NemoReader', 'finish_nemo', 'read_nemo1']
 
-# %% ../../nbs/42_importers_nemo1.ipynb #5ed66be8
+# %% ../../nbs/42_importers_nemo1.ipynb #d013832b
 import math
 import re
 from array import array
@@ -16,7 +16,7 @@ from typing import Any
 from .base import Draft, Source, Tally
 from .formats import Format
 from .runs import ENDS, Runs
-from .text import NUMBER, Field, count, dtype, real, settings, switch, text_lines, word
+from .text import NUMBER, Field, count, dtype, number, real, settings, switch, text_lines, word
 
 # %% ../../nbs/42_importers_nemo1.ipynb #af278565
 def instants(means: list[float], size: int) -> list[float]:
@@ -61,7 +61,7 @@ def undo_mean(draft: Draft, size: int | None, exact: bool) -> None:
     if back:
         draft.event("derived", f"steps.time_s = what each step adds to the mean over {size} steps")
 
-# %% ../../nbs/42_importers_nemo1.ipynb #ba0a5b53
+# %% ../../nbs/42_importers_nemo1.ipynb #33785de9
 _BAR = re.compile(r"Epoch \d+:.*?\| (\d+)/(\d+) \[[^\]]*?reduced_train_loss=[^\]]*\]")
 _DLL = re.compile(r"DLL \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ - (\d+) (.*?)(?=DLL |$)")
 _PARAMETER = re.compile(r"DLL .* - PARAMETER (.*)$")
@@ -81,8 +81,8 @@ def keyed(text: str, sign: str) -> dict[str, float]:
     "Columns from `key=value, ` or `key : value  `."
     found = {}
     for key, value in _KEY_VALUE[sign].findall(text):
-        if field := FIELDS.get(key.strip()):
-            found.setdefault(field.name, field.of(float(value)))
+        if (field := FIELDS.get(key.strip())) and (read := number(value)) is not None:
+            found.setdefault(field.name, field.of(read))
     return found
 
 
@@ -95,7 +95,7 @@ def bar_row(line: str) -> tuple[int, int, dict[str, float], bool] | None:
     rounded = bool(step[3]) or (step[2] or "").startswith("e")
     return int(hit[1]) - 1 if rounded else int(step[1]), int(hit[2]), keyed(hit[0], "="), rounded
 
-# %% ../../nbs/42_importers_nemo1.ipynb #a261a8f0
+# %% ../../nbs/42_importers_nemo1.ipynb #4cc513c1
 CONFIG: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "num_layers": ("spec.model.n_layers", count), "hidden_size": ("spec.model.d_model", count), "ffn_hidden_size": ("spec.model.d_ff", count),
     "num_attention_heads": ("spec.model.n_heads", count), "num_query_groups": ("spec.model.n_kv_heads", count),
@@ -113,7 +113,7 @@ _MAX_STEPS = re.compile(r"`max_steps=(\d+)` reached")
 _BUFFER = re.compile(r"^[|\s]*buffer_size: (\d+)\s*$")
 _VOCAB = re.compile(r"Padded vocab_size: (\d+)")
 NEEDLES = (
-    b"DLL ", b"reduced_train_loss", b"Starting with ", b"GPU ", b"max_steps=", b"buffer_size: ", b"Padded vocab_size", b"Restored all states", *ENDS,
+    b"DLL ", b"reduced_train_loss", b"Starting with ", b"GPU ", b"max_steps=", b"buffer_size: ", b"Padded vocab_size", b"Restored all states", b"GPU available: ", *ENDS,
 )  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def configuration(line: str) -> dict[str, Any]:
         facts["spec.data.kind"] = "synthetic" if told.get("data/data_impl") == "mock" else None
     return {k: v for k, v in facts.items() if v is not None}
 
-# %% ../../nbs/42_importers_nemo1.ipynb #33f39f0a
+# %% ../../nbs/42_importers_nemo1.ipynb #8623e00b
 class NemoReader:
     "Feeds NeMo's lines into `runs`; bars count only where `bars` says that nothing better is in the file."
 
@@ -166,6 +166,8 @@ class NemoReader:
         runs = self.runs
         if hit := _BUFFER.search(line):
             self.buffer = int(hit[1])
+        elif "GPU available: " in line:
+            runs.begin()
         elif hit := _PROCESSES.search(line):
             runs.fact("spec.world_size", int(hit[1]))
         elif hit := _CARD.search(line):
@@ -192,6 +194,8 @@ def finish_nemo(reader: NemoReader, exact: bool) -> list[Draft]:
         world = draft.facts.get("spec.world_size")
         if world and all(degrees) and world % math.prod(degrees) == 0:
             draft.derive("spec.strategy.dp", world // math.prod(degrees), f"{world} ranks / (tp {degrees[0]} × pp {degrees[1]} × cp {degrees[2]})")
+        if "distributed" in str(draft.facts.get("spec.optimizer.name")):
+            draft.facts.setdefault("zero_stage", 1)
         if any("NVIDIA" in d["name"] for d in draft.facts.get("env.devices", ())):
             draft.fact("env.platform", "cuda")
     return drafts

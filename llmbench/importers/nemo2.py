@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NEMO2', 'printer_row', 'optimizer_facts', 'Nemo2Reader', 'read_nemo2']
 
-# %% ../../nbs/42b_importers_nemo2.ipynb #97725719
+# %% ../../nbs/42b_importers_nemo2.ipynb #57c585d2
 import re
 from typing import Any
 
@@ -13,9 +13,9 @@ from .base import Draft, Source, Tally
 from .formats import Format
 from .nemo1 import FIELDS, NEEDLES, NemoReader, finish_nemo
 from .runs import Runs
-from .text import number, real, text_lines
+from .text import count, number, real, text_lines
 
-# %% ../../nbs/42b_importers_nemo2.ipynb #f0d410b2
+# %% ../../nbs/42b_importers_nemo2.ipynb #dffd553c
 _ROW = re.compile(r"Training epoch (\d+), iteration (\d+)/(\d+) \|(.*)$")
 _LAUNCHER = re.compile(r"^\s*\S*?(?:\[default(\d+)\]:)")
 
@@ -29,8 +29,8 @@ def printer_row(line: str) -> tuple[int, dict[str, float]] | None:
     for part in hit[4].split("|"):
         key, _, text = part.partition(":")
         value = number(text)
-        if key.strip() == "global_step" and value is not None:
-            step = int(value)
+        if key.strip() == "global_step":
+            step = count(text)
         elif value is not None and (field := FIELDS.get(key.strip())):
             values.setdefault(field.name, field.of(value))
     if step is None and hit[1] == "0":

@@ -15,7 +15,8 @@ from typing import Any
 from .base import Draft, Said, Tally
 from ..schema import Status
 
-# %% ../../nbs/40e_importers_runs.ipynb #4a228e33
+# %% ../../nbs/40e_importers_runs.ipynb #cc635a12
+_LARGEST = 2**53
 _NEAR = 2  # rows back within which a differing row is another process's, when nothing started in between
 
 
@@ -48,7 +49,7 @@ ENDS = (  # what a line must hold to be worth a look
     b"Segmentation fault", b"Error: ",
 )  # fmt: skip
 
-# %% ../../nbs/40e_importers_runs.ipynb #2a75086b
+# %% ../../nbs/40e_importers_runs.ipynb #04e8b8dd
 class Rows:
     "Collects rows, settings and events in the order of the lines, and splits them into runs."
 
@@ -89,6 +90,9 @@ class Rows:
     def row(self, step: int, values: Mapping[str, float | None], rank: int | None = None) -> bool:
         "A row of the log; False where it is a copy or another rank's."
         draft = self.now
+        if step > _LARGEST:
+            self.tally.misread(f"step {step}")
+            return False
         if self._waiting is None and (not draft.steps or step > draft.steps[-1]):
             if not draft.steps:
                 self._rank = rank

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMATS', 'import_path']
 
-# %% ../../nbs/47_importers_table.ipynb #ad499d0e
+# %% ../../nbs/47_importers_table.ipynb #a302013c
 from pathlib import Path
 
 from .base import Source
@@ -21,11 +21,12 @@ from .nemo1 import NEMO1
 from .nemo2 import NEMO2
 from .neox import NEOX
 from .primus import PRIMUS
+from .results import RESULTS
 from .torchtitan import TORCHTITAN
 
-# %% ../../nbs/47_importers_table.ipynb #5a7f0f8c
+# %% ../../nbs/47_importers_table.ipynb #7ab63975
 FORMATS: tuple[Format, ...] = (
-    PRIMUS, BRIDGE, NEOX, DEEPSPEED, MEGATRON, NEMO2, NEMO1, TORCHTITAN, NANOCHAT, MODDED, LLMC, NANOGPT,
+    *RESULTS, PRIMUS, BRIDGE, NEOX, DEEPSPEED, MEGATRON, NEMO2, NEMO1, TORCHTITAN, NANOCHAT, MODDED, LLMC, NANOGPT,
 )  # fmt: skip
 
 

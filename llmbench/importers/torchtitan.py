@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIELDS', 'NEEDLES', 'TORCHTITAN', 'row_of', 'mesh_facts', 'TitanReader', 'finish_titan', 'read_torchtitan']
 
-# %% ../../nbs/42c_importers_torchtitan.ipynb #ab890d55
+# %% ../../nbs/42c_importers_torchtitan.ipynb #d415da0d
 import math
 import re
 from array import array
@@ -14,7 +14,7 @@ from typing import Any
 from .base import Draft, Source, Tally
 from .formats import Format
 from .runs import ENDS, Runs, seconds_of, time_per_step
-from .text import GIB, NUMBER, Field, count, dtype, number, text_lines
+from .text import GIB, NUMBER, Field, count, dtype, number, real, text_lines
 
 # %% ../../nbs/42c_importers_torchtitan.ipynb #2537b8ca
 _N = rf"({NUMBER}|nan|inf|N/A)"
@@ -38,8 +38,9 @@ def row_of(line: str) -> tuple[int, dict[str, float], bool] | None:
     values = {f.name: v for f, text in zip(FIELDS, printed) if text and (v := number(text)) is not None}
     return int(hit["step"]), values, bool(hit["validate"])
 
-# %% ../../nbs/42c_importers_torchtitan.ipynb #f469457d
+# %% ../../nbs/42c_importers_torchtitan.ipynb #db56f17e
 _MESH = re.compile(r"device mesh with parallelism: (\w+=-?\d+(?:, \w+=-?\d+)*)")
+_OLD_MESH = re.compile(r"device mesh with \[([\w', ]+)\],? \[(\d+(?:, \d+)*)\]")
 _TRAINER = re.compile(
     r"local batch size:? (\d+), global batch size:? (\d+),(?: gradient accumulation steps:? (\d+),)? sequence length:? (\d+), total steps:? (\d+)"
 )
@@ -70,7 +71,7 @@ def mesh_facts(text: str) -> dict[str, Any]:
     facts = {f"spec.strategy.{k}": v for k, v in degrees.items()}
     return facts | {"spec.strategy.dp_replicate": replicate, "spec.strategy.name": plain if not split else split[0] if len(split) == 1 and shard == 1 else "mixed"}
 
-# %% ../../nbs/42c_importers_torchtitan.ipynb #f88be4b7
+# %% ../../nbs/42c_importers_torchtitan.ipynb #bcf7f4fc
 class TitanReader:
     "Feeds torchtitan's lines into `runs`."
 
@@ -105,7 +106,13 @@ class TitanReader:
         if hit := _MESH.search(line):
             runs.begin()
             facts = mesh_facts(hit[1])
+        elif hit := _OLD_MESH.search(line):
+            runs.begin()
+            sizes = zip(re.findall(r"\w+", hit[1]), hit[2].split(", "))
+            facts = mesh_facts(", ".join(f"{'dp_shard' if k == 'dp' else k}={v}" for k, v in sizes))
         elif hit := _TRAINER.search(line):
+            if (start := _START.search(line)) and int(start[1]) > 1:
+                runs.loaded(f"training starts at step {start[1]}")
             names = ("spec.batch.micro", "sequences", "spec.batch.accum", "spec.seq_len", "spec.steps")
             facts = {name: int(v) for name, v in zip(names, hit.groups()) if v}
         elif hit := _MODEL.search(line):
@@ -129,7 +136,7 @@ class TitanReader:
         devices = self.runs.said.facts.setdefault("env.devices", [])
         at = int(rank[1]) if rank else 0
         if all(d["rank"] != at for d in devices):
-            devices.append({"rank": at, "name": hit[1], "memory_gib": float(hit[2])})
+            devices.append({"rank": at, "name": re.sub(r" \(\d+\)$", "", hit[1]), "memory_gib": real(hit[2])})
         if "NVIDIA" in hit[1] or "AMD" in hit[1]:
             self.runs.fact("env.platform", "cuda" if "NVIDIA" in hit[1] else "rocm")
 
