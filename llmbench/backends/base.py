@@ -24,12 +24,15 @@ from ..launchers.base import Launch, refusal, render
 from ..schema import EventRecord
 from ..spec import RunSpec, run_id
 
-# %% ../../nbs/36b_backends_base.ipynb #b0592897
+# %% ../../nbs/36b_backends_base.ipynb #62ee2e75
+_WHOLE = ("profile", "checkpoint", "model.rope_scaling")  # there or not, as one setting
+
+
 def settings_of(spec: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
     "Place and value of every setting of a request."
     for name in type(spec).model_fields:
         value = getattr(spec, name)
-        if isinstance(value, BaseModel):
+        if isinstance(value, BaseModel) and f"{prefix}{name}" not in _WHOLE:
             yield from settings_of(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
@@ -136,7 +139,7 @@ def backend_refusal(backend: Backend, spec: RunSpec, **found: Any) -> str | None
         return f"backend {backend.name}: {backend.title} does not train on a CPU; type -o hardware=h100 on a machine that has one"
     return refusal(spec, **found)
 
-# %% ../../nbs/36b_backends_base.ipynb #f76777d2
+# %% ../../nbs/36b_backends_base.ipynb #2bfe2c31
 def render_backend(backend: Backend, spec: RunSpec, out: Path | str, *, attempt: int = 1, cores: int | None = None, python: str = sys.executable) -> Launch:
     "How to start `spec` under a backend with its results in `out`; nothing is written or started. Raises RequestError."
     backend.check(spec)
@@ -160,7 +163,8 @@ def shell_text(launch: Launch) -> str:
     "A rendering's command and variables as a shell script."
     exports = "".join(f"export {k}={shlex.quote(v)}\n" for k, v in launch.env.items())
     said = "".join(f"# not honoured: {text}\n" for text in differences(launch))
-    return f"#!/bin/sh\n{said}set -eu\n{exports}exec {shlex.join(launch.command)}\n"
+    words = [f'"{word}"' if word.startswith("$") else shlex.quote(word) for word in launch.command]  # $MEGATRON_PATH/…
+    return f"#!/bin/sh\n{said}set -eu\n{exports}exec {' '.join(words)}\n"
 
 
 def write_rendering(launch: Launch, folder: Path | str) -> list[Path]:

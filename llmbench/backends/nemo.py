@@ -17,7 +17,7 @@ from .megatron import MEGATRON_BECAUSE, MEGATRON_HONOURS, megatron_remarks, trai
 from ..core import RequestError
 from ..spec import RunSpec
 
-# %% ../../nbs/36f_backends_nemo.ipynb #3ce17e0f
+# %% ../../nbs/36f_backends_nemo.ipynb #4f2d4d63
 RECIPES = {"llama3.1-8b": "llama31_8b", "llama3.1-70b": "llama31_70b", "qwen2.5-7b": "qwen25_7b", "mistral-7b": "mistral_7b", "mixtral-8x7b": "mixtral_8x7b"}
 _RECIPE = '''\
 """{run_id} under NeMo 2; written by llmbench. Needs nemo_toolkit[nlp]==2.7.3."""
@@ -43,7 +43,7 @@ def recipe_settings(spec: RunSpec) -> dict[str, Any]:
         "data.seq_length": spec.seq_len, "data.micro_batch_size": spec.batch.micro, "data.global_batch_size": asked["global_batch_size"],
         "model.config.seq_length": spec.seq_len,
         "optim.config.lr": o.lr, "optim.config.adam_beta1": o.betas[0], "optim.config.adam_beta2": o.betas[1], "optim.config.adam_eps": o.eps,
-        "optim.config.weight_decay": o.weight_decay, "optim.config.clip_grad": o.clip_norm or 0.0, "optim.config.use_distributed_optimizer": s.name == "zero1",
+        "optim.config.weight_decay": o.weight_decay, "optim.config.clip_grad": o.clip_norm or 0.0, "optim.config.use_distributed_optimizer": s.name in ("zero1", "fsdp"),
         "optim.lr_scheduler.warmup_steps": o.lr_warmup_steps, "optim.lr_scheduler.min_lr": o.lr, "log.ckpt": None, "resume": None,
     }  # fmt: skip
     if s.pp > 1 and s.schedule == "interleaved":

@@ -13,7 +13,7 @@ from .base import Backend, Rendered, Site, mixed_precision, torchrun
 from ..core import RequestError
 from ..spec import RunSpec
 
-# %% ../../nbs/36h_backends_torchtitan.ipynb #0c3cc2cd
+# %% ../../nbs/36h_backends_torchtitan.ipynb #8eddf827
 _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
 
 
@@ -35,6 +35,8 @@ def titan_job(spec: RunSpec, out: str) -> dict[str, dict[str, Any]]:
     "torchtitan's job file by sections; raises RequestError for what its Llama is not."
     if spec.model.family != "llama" or spec.model.bias or spec.model.tied_embeddings or spec.model.n_experts > 1:
         raise RequestError(f"backend torchtitan trains its own Llama, and {spec.model.name} is another model; try model=llama-tiny")
+    if int(8 * spec.model.d_model / 3) > spec.model.d_ff:
+        raise RequestError(f"backend torchtitan has no d_ff below 8/3 of d_model; type -o model.d_ff={-(-8 * spec.model.d_model // 3)}")
     mixed, o = mixed_precision(spec, "torchtitan"), spec.optimizer
     if mixed == "fp16":
         raise RequestError("backend torchtitan has no float16; type -o precision=bf16")
@@ -64,7 +66,7 @@ def toml_text(sections: dict[str, dict[str, Any]]) -> str:
     parts = ["".join([f"[{name}]\n", *(f"{k} = {json.dumps(v)}\n" for k, v in values.items())]) for name, values in sections.items()]
     return "\n".join(parts)
 
-# %% ../../nbs/36h_backends_torchtitan.ipynb #ebf2cf68
+# %% ../../nbs/36h_backends_torchtitan.ipynb #233d6ff1
 _TITAN = '''\
 """{run_id} under torchtitan; written by llmbench."""
 
@@ -131,12 +133,13 @@ leave(parts)
 def write_torchtitan(spec: RunSpec, site: Site) -> Rendered:
     "torchtitan's trainer."
     files = {"job.toml": toml_text(titan_job(spec, site.out)), "train.py": _TITAN.format(run_id=site.run_id)}
-    env = {"LOG_RANK": "0"}
     remarks = ["its log rounds losses to four or five digits, and its step times come from its tokens/s"]
+    if spec.strategy.name == "ddp":  # measured with 0.2.2 on two ranks: its gradient norm is half of its own FSDP's
+        remarks.append("strategy ddp: torchtitan divides the loss by all tokens and averages gradients as well, so they are dp times too small; clipping notices")
     remarks += ["optimizer.clip_norm: torchtitan always clips; the norm is set out of reach"] if spec.optimizer.clip_norm is None else []
     remarks += ["recompute: selective keeps every second product in torchtitan"] if spec.recompute == "selective" else []
     remarks += ["strategy.layers_per_stage: torchtitan counts embedding and head as layers when it splits"] if spec.strategy.pp > 1 else []
-    return Rendered(files, torchrun(spec, site, f"{site.out}/train.py", "--job.config_file", f"{site.out}/job.toml"), env, tuple(remarks))
+    return Rendered(files, torchrun(spec, site, f"{site.out}/train.py", "--job.config_file", f"{site.out}/job.toml"), {}, tuple(remarks))
 
 
 TORCHTITAN = Backend(
