@@ -17,7 +17,7 @@ from .megatron import MEGATRON_BECAUSE, MEGATRON_HONOURS, megatron_remarks, trai
 from ..core import RequestError
 from ..spec import RunSpec
 
-# %% ../../nbs/36f_backends_nemo.ipynb #4f2d4d63
+# %% ../../nbs/36f_backends_nemo.ipynb #559164ae
 RECIPES = {"llama3.1-8b": "llama31_8b", "llama3.1-70b": "llama31_70b", "qwen2.5-7b": "qwen25_7b", "mistral-7b": "mistral_7b", "mixtral-8x7b": "mixtral_8x7b"}
 _RECIPE = '''\
 """{run_id} under NeMo 2; written by llmbench. Needs nemo_toolkit[nlp]==2.7.3."""
@@ -46,6 +46,8 @@ def recipe_settings(spec: RunSpec) -> dict[str, Any]:
         "optim.config.weight_decay": o.weight_decay, "optim.config.clip_grad": o.clip_norm or 0.0, "optim.config.use_distributed_optimizer": s.name in ("zero1", "fsdp"),
         "optim.lr_scheduler.warmup_steps": o.lr_warmup_steps, "optim.lr_scheduler.min_lr": o.lr, "log.ckpt": None, "resume": None,
     }  # fmt: skip
+    if not found["optim.config.use_distributed_optimizer"]:
+        found["trainer.strategy.ddp.overlap_param_gather"] = False  # there is nothing to gather
     if s.pp > 1 and s.schedule == "interleaved":
         found["trainer.strategy.virtual_pipeline_model_parallel_size"] = s.stages_per_rank
     if spec.recompute != "none":
@@ -85,11 +87,12 @@ NEMO = Backend(
     reads="nemo-2", because=MEGATRON_BECAUSE | {"data": "the recipe's mock data"},
 )  # fmt: skip
 
-# %% ../../nbs/36f_backends_nemo.ipynb #92f62749
+# %% ../../nbs/36f_backends_nemo.ipynb #d146a85f
 PRIMUS_MODELS = {"llama3.1-8b": "llama3.1_8B.yaml", "llama3.1-70b": "llama3.1_70B.yaml", "llama2-7b": "llama2_7B.yaml", "llama2-70b": "llama2_70B.yaml",
                  "qwen2.5-7b": "qwen2.5_7B.yaml", "mixtral-8x7b": "mixtral_8x7B_v0.1.yaml"}  # fmt: skip
 _OTHER_NAMES = {"fp8_format": "fp8", "data_path": "train_data_path"}
-_NEGATED = {"no_gradient_accumulation_fusion": "gradient_accumulation_fusion", "torch_fsdp2_no_reshard_after_forward": "torch_fsdp2_reshard_after_forward"}
+_NEGATED = {"no_gradient_accumulation_fusion": "gradient_accumulation_fusion"}
+_UNKNOWN = ("torch_fsdp2_no_reshard_after_forward",)  # an argument of Megatron's that Primus' configuration does not have
 
 
 def primus_overrides(spec: RunSpec) -> dict[str, Any]:
@@ -98,7 +101,7 @@ def primus_overrides(spec: RunSpec) -> dict[str, Any]:
     for name, value in training_settings(spec).items():
         if name in _NEGATED:
             found[_NEGATED[name]] = not value
-        else:
+        elif name not in _UNKNOWN:
             found[_OTHER_NAMES.get(name, name)] = value[0] if name == "data_path" and len(value) == 1 else value
     if "bf16" not in found and spec.precision.compute != "bfloat16":
         found["bf16"] = False
@@ -119,6 +122,8 @@ def write_primus(spec: RunSpec, site: Site) -> Rendered:
     script = f"{os.environ.get('PRIMUS_PATH', '$PRIMUS_PATH')}/examples/run_pretrain.sh"
     env = {"EXP": f"{site.out}/primus.yaml", "GPUS_PER_NODE": str(spec.world_size), "NNODES": "1", "NODE_RANK": "0"}
     remarks = ("model: Primus' own file, its vocabulary padded by its tokenizer, which it may want to download", *megatron_remarks(spec))
+    if spec.strategy.name == "fsdp" and not spec.strategy.reshard_after_forward:
+        remarks += ("strategy.reshard_after_forward = False: Primus has no place for it, parameters go between forward and backward",)
     return Rendered({"primus.yaml": yaml.safe_dump(primus_experiment(spec, site.out), sort_keys=False)}, ("bash", script), env, remarks)
 
 
