@@ -66,7 +66,7 @@ def toml_text(sections: dict[str, dict[str, Any]]) -> str:
     parts = ["".join([f"[{name}]\n", *(f"{k} = {json.dumps(v)}\n" for k, v in values.items())]) for name, values in sections.items()]
     return "\n".join(parts)
 
-# %% ../../nbs/36h_backends_torchtitan.ipynb #233d6ff1
+# %% ../../nbs/36h_backends_torchtitan.ipynb #23868ea7
 _TITAN = '''\
 """{run_id} under torchtitan; written by llmbench."""
 
@@ -133,7 +133,7 @@ leave(parts)
 def write_torchtitan(spec: RunSpec, site: Site) -> Rendered:
     "torchtitan's trainer."
     files = {"job.toml": toml_text(titan_job(spec, site.out)), "train.py": _TITAN.format(run_id=site.run_id)}
-    remarks = ["its log rounds losses to four or five digits, and its step times come from its tokens/s"]
+    remarks = ["its log rounds losses to four or five digits, and its step times are differences of its time stamps"]
     if spec.strategy.name == "ddp":  # measured with 0.2.2 on two ranks: its gradient norm is half of its own FSDP's
         remarks.append("strategy ddp: torchtitan divides the loss by all tokens and averages gradients as well, so they are dp times too small; clipping notices")
     remarks += ["optimizer.clip_norm: torchtitan always clips; the norm is set out of reach"] if spec.optimizer.clip_norm is None else []
