@@ -182,7 +182,7 @@ class Recorder(Recording):
         else:
             self.finish(held_bytes(self.model, self.optimizer))
 
-# %% ../nbs/29f_callback.ipynb #f4fdf9ae
+# %% ../nbs/29f_callback.ipynb #e656e8bb
 def trainer_facts(args: Any, max_steps: int | None) -> dict[str, Any]:
     "What TrainingArguments say, as fields of `spec`."
     stage = args.deepspeed and getattr(args, "hf_deepspeed_config", None) and args.hf_deepspeed_config.config.get("zero_optimization", {}).get("stage")
@@ -209,6 +209,8 @@ class TrainerEvents:
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **more: Any) -> None:
         compute = "bfloat16" if args.bf16 else "float16" if args.fp16 else None
         facts = trainer_facts(args, state.max_steps) | {"precision": precision_facts(model, compute)}
+        if args.deepspeed:
+            facts["precision"]["param"] = None  # the model holds copies, and the optimizer the parameters
         facts, self._step_tokens = _with_tokens(facts, self.seq_len)
         if args.logging_nan_inf_filter:
             self.recording.note("nan_filter", "the Trainer replaces a loss that is not a number in its mean (logging_nan_inf_filter)")

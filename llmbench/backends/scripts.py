@@ -245,7 +245,7 @@ LIGHTNING = Backend(
     packages=("lightning",), because=_BECAUSE, cpu=("single", "ddp"),
 )  # fmt: skip
 
-# %% ../../nbs/36c_backends_scripts.ipynb #ae93ff80
+# %% ../../nbs/36c_backends_scripts.ipynb #2516df2e
 _DEEPSPEED = '''
 from llmbench.callback import Recorder
 from llmbench.models import next_token_loss
@@ -257,7 +257,10 @@ deepspeed.init_distributed(dist_backend="gloo" if parts.device.type == "cpu" els
 config = json.loads((HERE / "deepspeed.json").read_text())
 engine, optimizer, _, _ = deepspeed.initialize(model=parts.model, optimizer=parts.optimizer, config=config)
 batches, spec = iter(parts.loader(dp_rank=place()[0])), parts.spec
-facts = {"batch": {"accum": spec.batch.accum}, "strategy": {"dp": spec.strategy.dp}, "optimizer": {"clip_norm": spec.optimizer.clip_norm}}
+facts = {
+    "batch": {"accum": spec.batch.accum}, "strategy": {"dp": spec.strategy.dp}, "optimizer": {"clip_norm": spec.optimizer.clip_norm},
+    "precision": {"param": spec.precision.param, "compute": spec.precision.compute},  # the module holds copies, the optimizer the parameters
+}
 with Recorder(model=engine.module, optimizer=parts.optimizer, framework="deepspeed", micro=spec.batch.micro, device=parts.device, facts=facts, **recording) as record:
     for _ in range(spec.steps):
         tokens = [next(batches).to(parts.device) for _ in range(spec.batch.accum)]
