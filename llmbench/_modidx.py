@@ -265,6 +265,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'llmbench.callback._with_tokens': ('callback.html#_with_tokens', 'llmbench/callback.py'),
                                    'llmbench.callback.accelerate_facts': ('callback.html#accelerate_facts', 'llmbench/callback.py'),
                                    'llmbench.callback.held_bytes': ('callback.html#held_bytes', 'llmbench/callback.py'),
+                                   'llmbench.callback.innermost': ('callback.html#innermost', 'llmbench/callback.py'),
                                    'llmbench.callback.lightning_callback': ('callback.html#lightning_callback', 'llmbench/callback.py'),
                                    'llmbench.callback.lightning_facts': ('callback.html#lightning_facts', 'llmbench/callback.py'),
                                    'llmbench.callback.model_facts': ('callback.html#model_facts', 'llmbench/callback.py'),

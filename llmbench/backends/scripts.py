@@ -65,7 +65,7 @@ _BECAUSE = {
 def _remarks(spec: RunSpec) -> tuple[str, ...]:
     return (AUTOCAST,) if spec.precision.compute != "float32" else ()
 
-# %% ../../nbs/36c_backends_scripts.ipynb #d68d6ae3
+# %% ../../nbs/36c_backends_scripts.ipynb #4542c4dd
 _TRAINER = '''
 import torch
 from transformers import Trainer, TrainingArguments
@@ -95,8 +95,9 @@ def training_arguments(spec: RunSpec) -> dict[str, Any]:
     }  # fmt: skip
     if spec.hardware == "cpu" and spec.world_size > 1:
         found["ddp_backend"] = "gloo"
-    if spec.strategy.name.startswith("zero"):  # then the Trainer makes the schedule itself
-        found |= {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": settings.lr_warmup_steps}
+    if spec.strategy.name.startswith("zero"):  # then the Trainer makes optimizer and schedule itself
+        found |= {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": settings.lr_warmup_steps, "optim": "adamw_torch",
+                  "adam_beta1": settings.betas[0], "adam_beta2": settings.betas[1], "adam_epsilon": settings.eps, "weight_decay": settings.weight_decay}  # fmt: skip
     if spec.strategy.name == "fsdp":
         found |= {"fsdp": "full_shard auto_wrap", "fsdp_config": {
             "fsdp_version": 2, "transformer_layer_cls_to_wrap": ["Block"], "reshard_after_forward": spec.strategy.reshard_after_forward}}  # fmt: skip
@@ -111,6 +112,8 @@ def write_hf(spec: RunSpec, site: Site) -> Rendered:
         files["deepspeed.json"] = _json(_deepspeed_json(spec))
     warm = spec.strategy.name.startswith("zero") and spec.optimizer.lr_warmup_steps
     remarks = ("optimizer.lr_warmup_steps: under DeepSpeed the Trainer's own schedule warms up, and its first rate is 0",) if warm else ()
+    if spec.strategy.name.startswith("zero") and spec.optimizer.weight_decay:
+        remarks += ("optimizer.weight_decay: under DeepSpeed the Trainer's own optimizer spares norms and biases",)
     files |= {"training_arguments.json": _json(arguments), "train.py": _script(_TRAINER, site, "Hugging Face's Trainer")}
     env = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     return Rendered(files, torchrun(spec, site, f"{site.out}/train.py"), env, _remarks(spec) + remarks)
