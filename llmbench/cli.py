@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['VERBS', 'show', 'run', 'sweep', 'doctor', 'schema', 'build_parser', 'main']
 
-# %% ../nbs/69_cli.ipynb #0f0af582
+# %% ../nbs/69_cli.ipynb #69e2d43d
 import argparse
 import os
 import sys
 from typing import Any
 
 from .core import LlmbenchError, RequestError, load_settings, unknown_name
+from .backend_verbs import BACKEND_VERBS, add_backend_verb
 from .data_verbs import DATA_VERBS, add_data_verbs
 from .export_verb import EXPORT_VERBS, add_export_verb
 from .fit_verb import FIT_VERBS, add_fit_verb
@@ -131,8 +132,8 @@ def schema(arguments: argparse.Namespace) -> int:
     out(json.dumps(json_schema(), indent=2))
     return 0
 
-# %% ../nbs/69_cli.ipynb #950b8fca
-VERBS = ("show", "run", "sweep", *FIT_VERBS, *NAMED_VERBS, *LAUNCH_VERBS, *READING_VERBS, *DATA_VERBS, *IMPORT_VERBS, *EXPORT_VERBS, "doctor", "schema")
+# %% ../nbs/69_cli.ipynb #d0dbf770
+VERBS = ("show", "run", "sweep", *FIT_VERBS, *NAMED_VERBS, *LAUNCH_VERBS, *READING_VERBS, *DATA_VERBS, *IMPORT_VERBS, *EXPORT_VERBS, *BACKEND_VERBS, "doctor", "schema")
 
 # %% ../nbs/69_cli.ipynb #4af1f238
 def _add_override(parser: argparse.ArgumentParser) -> None:
@@ -145,7 +146,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add_results(parser)
     parser.add_argument("--force", action="store_true", help="repeat what is finished; a result is replaced when the new one is complete")
 
-# %% ../nbs/69_cli.ipynb #a89db5d0
+# %% ../nbs/69_cli.ipynb #1f4bb7cd
 def build_parser() -> argparse.ArgumentParser:
     "All verbs and their arguments."
     parser = Parser(prog="llmbench", description="Which strategy trains the same model fastest, at what cost, and how sure is that?",
@@ -176,6 +177,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_data_verbs(verbs)
     add_import_verb(verbs)
     add_export_verb(verbs)
+    add_backend_verb(verbs)
     add_verb(verbs, "doctor", doctor, "what this machine can run, and what to type for what is missing", "llmbench doctor")
     add_verb(verbs, "schema", schema, "the JSON Schema of the run file", "llmbench schema > run.schema.json")
     return parser

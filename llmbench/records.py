@@ -79,7 +79,7 @@ def read_ranks(folder: Path | str) -> list[list[dict[str, Any]]]:
     "The rows of all ranks found in a run's folder, by rank; ranks that never started are not in it."
     return [rows for f in sorted(Path(folder).glob("rank-*.jsonl")) if (rows := read_rank(f))]
 
-# %% ../nbs/04_records.ipynb #9a0854bf
+# %% ../nbs/04_records.ipynb #8c6fd5f9
 def _by_step(rank_rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     return {row["step"]: row for row in rank_rows if row["kind"] == "step"}
 
@@ -88,7 +88,14 @@ def _weighted_loss(rows: list[dict[str, Any]]) -> float | None:
     counted = [(r["loss"], r["tokens"]) for r in rows if r.get("counts", True)]
     if any(loss is None for loss, _ in counted) or not counted:
         return None
+    if any(n is None for _, n in counted):  # a framework that counts no tokens averages over its ranks
+        return sum(loss for loss, _ in counted) / len(counted)
     return sum(loss * n for loss, n in counted) / sum(n for _, n in counted)
+
+
+def _all_tokens(rows: list[dict[str, Any]]) -> int | None:
+    counted = [r["tokens"] for r in rows if r.get("counts", True)]
+    return None if None in counted else sum(counted)
 
 
 def step_columns(ranks: list[list[dict[str, Any]]], world_size: int) -> dict[str, list]:
@@ -100,7 +107,7 @@ def step_columns(ranks: list[list[dict[str, Any]]], world_size: int) -> dict[str
         whole = len(rows) == world_size
         columns["step"].append(step)
         columns["time_s"].append(max(r["time_s"] for r in rows) if whole else None)
-        columns["tokens"].append(sum(r["tokens"] for r in rows if r.get("counts", True)) if whole else None)
+        columns["tokens"].append(_all_tokens(rows) if whole else None)
         columns["loss"].append(_weighted_loss(rows) if whole else None)
         columns["grad_norm"].append(rows[0].get("grad_norm"))
         columns["lr"].append(rows[0].get("lr"))

@@ -1,0 +1,148 @@
+"""Other frameworks: what is rendered for them stays what it was, and what they train is the same training."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from llmbench.backends.base import backend_refusal, matters, render_backend, settings_of, shell_text
+from llmbench.backends.run import BACKENDS, run_backend
+from llmbench.core import RequestError, test_near
+from llmbench.launchers.local import run_local
+from llmbench.named import GOALS, MODELS, named_request
+from llmbench.resolve import resolve_run
+
+DATA = Path(__file__).parent / "data" / "backends"
+TINY = {"name": "llama-tiny", "n_layers": 2, "d_model": 64, "d_ff": 176, "vocab_size": 512}
+REQUEST = {"model": TINY, "seq_len": 32, "batch": {"micro": 2, "accum": 2}, "steps": 4, "warmup_steps": 1, "collective_steps": 0,
+           "optimizer": {"lr": 1e-2, "lr_warmup_steps": 2, "weight_decay": 0.1}}  # fmt: skip
+
+
+def rendering(backend, strategy, model, hardware):
+    launch = render_backend(BACKENDS[backend], resolve_run(named_request(strategy, model, hardware)), "OUT", cores=8, python="python")
+    files = [f"==> {name}\n{text}" for name, text in launch.files.items() if name not in ("spec.yaml", "arguments.txt")]
+    head, _, command = shell_text(launch).rpartition("exec ")
+    return "\n".join([f"{head}exec " + command.replace(" --", " \\\n  --"), *files])
+
+
+@pytest.mark.parametrize("backend", ["megatron", "nemo", "primus"])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("strategy", GOALS)
+def test_renderings_stay_what_they_were(monkeypatch, backend, model, strategy):
+    "LLMBENCH_UPDATE=1 writes them anew; the difference belongs into the commit."
+    for variable in ("MEGATRON_PATH", "PRIMUS_PATH", "NEMO_PYTHON"):
+        monkeypatch.delenv(variable, raising=False)
+    text = rendering(backend, strategy, model, "mi300x" if backend == "primus" else "h100")
+    kept = DATA / f"{backend}-{model}-{strategy}.txt"
+    if os.environ.get("LLMBENCH_UPDATE"):
+        kept.write_text(text)
+    assert text == kept.read_text()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_no_setting_is_dropped_in_silence(name):
+    backend, odd = BACKENDS[name], {"compile": True, "recompute": "selective", "precision": "bf16", "strategy": "ddp", "world_size": 2, "hardware": "h100"}
+    model = "llama3.1-8b" if name in ("nemo", "primus") else TINY
+    spec = resolve_run(REQUEST | odd | {"model": model, "checkpoint": {"every": 2}, "profile": {"steps": 1}})
+    said = [n.text for n in render_backend(backend, spec, "OUT").notes]
+    for place, value in settings_of(spec):
+        honoured = any(place == h or place.startswith(f"{h}.") for h in backend.honours)
+        assert honoured or not matters(spec, place, value) or any(t.startswith(f"{place} = ") for t in said), place
+    assert any(t.startswith("checkpoint = ") for t in said) and any(t.startswith("profile = ") for t in said)
+
+
+def test_a_missing_framework_is_refused_with_the_line_to_type(monkeypatch):
+    monkeypatch.delenv("MEGATRON_PATH", raising=False)
+    monkeypatch.setenv("PRIMUS_PATH", "/nowhere")
+    spec = resolve_run(REQUEST | {"strategy": "ddp", "world_size": 2, "hardware": "h100"})
+    assert "set MEGATRON_PATH" in backend_refusal(BACKENDS["megatron"], spec)
+    assert "has no examples/run_pretrain.sh" in backend_refusal(BACKENDS["primus"], spec)
+    with pytest.raises(RequestError, match="has no strategy tp"):
+        BACKENDS["hf"].check(resolve_run(REQUEST | {"strategy": "tp", "world_size": 2}))
+    with pytest.raises(RequestError, match="no zero2 on a CPU"):
+        BACKENDS["accelerate"].check(resolve_run(REQUEST | {"strategy": "zero2", "world_size": 2}))
+
+
+def test_job_files_parse():
+    spec = resolve_run(REQUEST | {"strategy": "fsdp", "world_size": 2})
+    assert tomllib.loads(render_backend(BACKENDS["torchtitan"], spec, "OUT").files["job.toml"])["training"]["global_batch_size"] == 8
+    assert json.loads(render_backend(BACKENDS["deepspeed"], resolve_run(REQUEST | {"strategy": "zero1", "world_size": 2}), "OUT").files["deepspeed.json"])["train_batch_size"] == 8
+
+
+NEEDS = {"hf": "transformers", "accelerate": "accelerate", "lightning": "lightning", "deepspeed": "deepspeed", "torchtitan": "torchtitan"}
+PARITY = {"torchtitan": 2e-5}  # its log has five or six digits
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_same_training_under_each_framework(tmp_path, ranks):
+    plain = {"strategy": "ddp" if ranks > 1 else "single", "world_size": ranks}
+    own = run_local(resolve_run(REQUEST | plain), tmp_path / "own")
+    for name, package in NEEDS.items():
+        if importlib.util.find_spec(package) is None:
+            continue
+        split = {"strategy": "fsdp", "world_size": ranks} if name == "torchtitan" and ranks > 1 else plain
+        run = run_backend(BACKENDS[name], resolve_run(REQUEST | split), tmp_path / name)
+        assert run.status == "ok", f"{name}: {run.reason}"
+        test_near(run.steps.loss, own.steps.loss, rel=PARITY.get(name, 1e-6))
+        assert run.source.kind == "import" and run.spec.batch.global_tokens == own.spec.batch.global_tokens and run.spec.world_size == ranks
+        assert run.spec.warmup_steps == 1 and run.env.cpu.name == own.env.cpu.name
+        timed = run.steps.time_s[1:] if name == "torchtitan" else run.steps.time_s  # no stamp before torchtitan's first line
+        assert all(t > 0 for t in timed)
+        assert name == "torchtitan" or run.spec.data.fingerprint == own.spec.data.fingerprint
+
+
+PARSE = '''
+import importlib.abc, importlib.machinery, os, sys, types
+import torch, torch.utils.flop_counter
+
+class Nothing(types.ModuleType):
+    "A module of which every name is another one; Megatron asks for Triton and never calls it here."
+    __path__, __version__ = [], "3.4.0"
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Nothing(name)
+    def __call__(self, *a, **k):
+        return a[0] if len(a) == 1 and callable(a[0]) and not k else (lambda f: f)
+    def __getitem__(self, key):
+        return self
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.split(".")[0] == "triton" else None
+    def create_module(self, spec):
+        return Nothing(spec.name)
+    def exec_module(self, module):
+        pass
+
+torch.compile = lambda f=None, **k: f if f else (lambda g: g)
+torch.cuda.get_device_capability = lambda *a: (9, 0)
+torch.cuda.get_device_properties = lambda *a: types.SimpleNamespace(major=9, minor=0)
+sys.meta_path.insert(0, Finder())
+sys.path.insert(0, os.environ["MEGATRON_PATH"])
+from megatron.training import arguments
+args = arguments.parse_args()
+arguments.validate_args(args)
+print("PARSED", args.data_parallel_size, args.global_batch_size, args.num_layers, args.tensor_model_parallel_size)
+'''
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("strategy", GOALS)
+def test_megatron_takes_its_arguments(model, strategy):
+    "Against the parser and the checks of the Megatron-LM in MEGATRON_PATH (core_v0.16.1 was tried); no GPU is needed."
+    if not os.environ.get("MEGATRON_PATH"):
+        pytest.skip("MEGATRON_PATH names no Megatron-LM")
+    spec = resolve_run(named_request(strategy, model, "h100"))
+    launch = render_backend(BACKENDS["megatron"], spec, "OUT")
+    env = os.environ | launch.env | {"RANK": "0", "WORLD_SIZE": str(spec.world_size), "LOCAL_RANK": "0"}
+    done = subprocess.run([sys.executable, "-c", PARSE, *launch.files["arguments.txt"].split("\n")[:-1]], env=env, capture_output=True, text=True, timeout=120)
+    s, sequences = spec.strategy, spec.batch.global_tokens // spec.seq_len
+    assert f"PARSED {s.dp} {sequences} {spec.model.n_layers} {s.tp}" in done.stdout, done.stderr[-1500:]
