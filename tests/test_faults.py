@@ -70,7 +70,8 @@ def test_a_rank_killed_at_step_10_is_a_crash_with_its_steps(tmp_path):
 
 def test_memory_that_runs_out_is_an_oom_with_its_steps(tmp_path, monkeypatch):
     """The address space of a running rank is closed at step 5: the next large tensor cannot be allocated."""
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")  # else the C library may serve it from what was freed before
+    own_mapping = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # of each tensor; the launcher's settings would serve it from what was freed before
+    monkeypatch.setattr("llmbench.launchers.base._KEEP_MEMORY", own_mapping)
 
     def close_address_space():
         pid = rank_process(tmp_path, 0)
@@ -100,10 +101,10 @@ def test_a_run_past_its_deadline_is_a_timeout_with_its_steps(tmp_path):
         for rank in (0, 1):
             os.kill(rank_process(tmp_path, rank), signal.SIGSTOP)
 
-    late = REQUEST | {"timeouts": {"run_s": 30, "collective_s": 60}}
+    late = REQUEST | {"timeouts": {"run_s": 20, "collective_s": 60}}
     on_step = at_step(2, stop_both)
     run = run_local(resolve_run(late), tmp_path, on_step=on_step)
-    assert run.status == "timeout" and "30 s" in run.reason
+    assert run.status == "timeout" and "20 s" in run.reason
     assert on_step.reached and len(run.steps.time_s) >= 2
 
 
