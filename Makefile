@@ -16,6 +16,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 TORCH := $(shell sed -n 's/^train = \["\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SAY := @printf '\033[1m%s\033[0m\n'
 GPU_STUDIES ?= $(patsubst %,params/studies/h200-%.yaml,gpt-124m llama-1b llama-8b-layers llama-8b-precision llama-8b-lengths)
+TEST_WORKERS ?= 3
 GPU_PEERS ?= params/h200/llama-8b-layers.yaml
 FORCE_FLAG := $(if $(FORCE),--force)
 
@@ -101,11 +102,11 @@ gpu-study: .venv/.deepspeed
 
 # --- tests ----------------------------------------------------------------------------------------------------------
 
-# Two workers and their ranks share the cores; passive: threads that wait for each other sleep instead of spinning.
+# Workers wait for processes and deadlines half of their time, so that three keep two cores busy; passive: threads that wait for each other sleep instead of spinning.
 test: .venv/.deepspeed .venv/.dev .venv/.browser
 	$(SAY) "Tests of the house, of processes and pages, and every notebook against the exported package"
 	@rm -f .coverage .coverage.*
-	@export OMP_WAIT_POLICY=passive; status=0; $(BIN)/coverage run -m pytest -q -m 'not slow' -n 2 --dist worksteal --durations=15 tests || status=$$?; \
+	@export OMP_WAIT_POLICY=passive; status=0; $(BIN)/coverage run -m pytest -q -m 'not slow' -n $(TEST_WORKERS) --dist worksteal --durations=15 tests || status=$$?; \
 	  $(BIN)/coverage combine -q; $(BIN)/coverage report --sort=cover; exit $$status
 
 test-notebooks: .venv/.deepspeed .venv/.dev
