@@ -7,6 +7,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from llmbench.pairs import largest_difference
 from llmbench.peers import PARITY, PEERS
 
@@ -19,6 +20,7 @@ def peers(*arguments):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow  # in the quick set notebooks 29b and 29c train in turns
 def test_the_facts_hold_all_that_the_table_is_made_of(tmp_path):
     done = peers("--peers", "again,harness", *SMALL, "--out", str(tmp_path / "peers.json"))
     assert done.returncode == 0, done.stderr
