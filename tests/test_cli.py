@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from llmbench.execute import check_sheet
 from llmbench.cli import VERBS
 from llmbench.launchers.base import visible_gpus
 from llmbench.resolve import load_run, resolve_run
@@ -103,3 +104,7 @@ def test_wrong_arguments_are_one_line():
     for arguments in (["shwo", "x"], ["show"], ["run", "params/cpu/ddp.yaml", "--frce"], []):
         done = llmbench(*arguments)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == "", done.stderr
+
+
+def test_the_run_sheet_takes_every_key_of_a_request():
+    check_sheet(ROOT / "nbs" / "runs" / "benchmark.ipynb", {})
