@@ -2949,6 +2949,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'llmbench.vendors._only': ('vendors.html#_only', 'llmbench/vendors.py'),
                                   'llmbench.vendors._panels': ('vendors.html#_panels', 'llmbench/vendors.py'),
                                   'llmbench.vendors._seconds': ('vendors.html#_seconds', 'llmbench/vendors.py'),
+                                  'llmbench.vendors._with_vendor': ('vendors.html#_with_vendor', 'llmbench/vendors.py'),
                                   'llmbench.vendors.pair_sentence': ('vendors.html#pair_sentence', 'llmbench/vendors.py'),
                                   'llmbench.vendors.pairs_of': ('vendors.html#pairs_of', 'llmbench/vendors.py'),
                                   'llmbench.vendors.rate_ratio': ('vendors.html#rate_ratio', 'llmbench/vendors.py'),

@@ -6,7 +6,7 @@
 __all__ = ['VENDORS', 'vendor_bars', 'vendor_lines', 'Pair', 'rate_ratio', 'pairs_of', 'verdict_words', 'pair_sentence',
            'vendor_rows', 'vendor_sentences', 'vendors_section']
 
-# %% ../nbs/62i_vendors.ipynb #50e9ed3a
+# %% ../nbs/62i_vendors.ipynb #22111e7e
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +16,11 @@ import altair as alt
 from .charts import chart_rows, in_words
 from .core import significant
 from .fairness import DEFAULT_VARIES, Verdict, compare_specs
-from .pages import LABEL, Column, md_text, number_column, set_key, text_column, with_interval
+from .pages import LABEL, Column, md_text, number_column, text_column, with_interval
 from .stats import Interval, compared_ratio
 from .workbench import Study, Workbench, study_figure, study_table
 
-# %% ../nbs/62i_vendors.ipynb #bc980a5f
+# %% ../nbs/62i_vendors.ipynb #f38051c1
 VENDORS = {"cuda": "NVIDIA", "rocm": "AMD"}
 _COLOURS = {"NVIDIA": "#5b8a3c", "AMD": "#d0531b"}
 _COLOUR = alt.Color("vendor:N", scale=alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values())), legend=alt.Legend(title=None))
@@ -36,7 +36,7 @@ def vendor_bars(rows: Sequence[Mapping[str, Any]], value: str, *, title: str) ->
     known = [_only(r, "label", "vendor", value) | {"text": significant(r[value], 3)} for r in chart_rows(rows) if r.get(value) is not None]
     order = [r["label"] for r in sorted(known, key=lambda r: -r[value])]
     base = alt.Chart(alt.Data(values=known)).encode(
-        x=alt.X(f"{value}:Q", title=title, scale=alt.Scale(zero=True)), y=alt.Y("label:N", sort=order, title=None, axis=alt.Axis(ticks=False, labelLimit=260)),
+        x=alt.X(f"{value}:Q", title=title, scale=alt.Scale(zero=True)), y=alt.Y("label:N", sort=order, title=None, axis=alt.Axis(ticks=False, labelLimit=400)),
         tooltip=["label:N", "vendor:N", alt.Tooltip(f"{value}:Q", format=",.4~g", title=title)],
     )  # fmt: skip
     layers = base.mark_bar(size=16, opacity=0.75).encode(color=_COLOUR), base.mark_text(align="left", dx=6).encode(text="text:N")
@@ -100,9 +100,9 @@ def pairs_of(rows: Sequence[Mapping[str, Any]], runs: Mapping[str, Mapping[str, 
     over_all = {(): "over all"} if both else {}
     return [_judged(title, both[key], runs, varies) for key, title in (sorted(named.items(), key=lambda i: i[1]) + list(over_all.items()))]
 
-# %% ../nbs/62i_vendors.ipynb #630e2cac
+# %% ../nbs/62i_vendors.ipynb #ee86dec7
 def _named(row: Mapping[str, Any]) -> str:
-    return f"{md_text(row['hardware'] or row['vendor'])} ({md_text(row['label'])}) {significant(row['tokens_per_s_per_gpu'])}"
+    return f"{md_text(row['vendor'])} ({md_text(row['label'])}) {significant(row['tokens_per_s_per_gpu'])}"
 
 
 def verdict_words(verdict: Verdict, most: int = 6) -> str:
@@ -126,7 +126,7 @@ def pair_sentence(pair: Pair) -> str:
     why = doubt if pair.verdict.verdict == "yes" else f"comparable: {md_text(verdict_words(pair.verdict))}"
     return f"**{md_text(pair.title)}: no vendor is called faster**, {rates}; {why}."
 
-# %% ../nbs/62i_vendors.ipynb #c38d6541
+# %% ../nbs/62i_vendors.ipynb #c27f6909
 _BARS = (
     ("tokens_per_s_per_gpu", "Throughput per GPU (tokens/s)"), ("tflops_per_gpu", "TFLOP/s per GPU"), ("step_time_s", "Median step time (s)"),
     ("peak_memory_gib", "Peak memory of the fullest rank (GiB)"),
@@ -152,10 +152,15 @@ def _panels(study: Study, rows: Sequence[Mapping[str, Any]], points: Sequence[Ma
     return figures
 
 
+def _with_vendor(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    "Rows with their vendor, and labels that name the card: the same request on two makers' cards has one name and one hash."
+    return [r | {"vendor": VENDORS[r["platform"]], "label": f"{r['label']} · {r['hardware'] or VENDORS[r['platform']]}"} for r in rows]
+
+
 def vendor_rows(bench: Workbench, study: Study) -> list[dict[str, Any]]:
-    "The sets of a study that holds both vendors; none of another."
-    rows = [r | {"vendor": VENDORS[r["platform"]]} for r in bench.rows("vendors", study.name)]
-    return rows if len({r["vendor"] for r in rows}) == len(VENDORS) else []
+    "The sets of a study that holds both vendors; none of another, which is left without the queries' files, too."
+    held = bench.connection.execute("SELECT DISTINCT platform FROM groups WHERE study = ?", [study.name]).fetchall()
+    return _with_vendor(bench.rows("vendors", study.name)) if set(VENDORS) <= {platform for (platform,) in held} else []
 
 
 def vendor_sentences(bench: Workbench, study: Study) -> list[str]:
@@ -168,8 +173,7 @@ def vendors_section(bench: Workbench, study: Study) -> str | None:
     rows = vendor_rows(bench, study)
     if not rows:
         return None
-    of_set = {set_key(r): r["vendor"] for r in rows}
-    points = [p | {"vendor": of_set[set_key(p)]} for p in bench.rows("vendor_steps", study.name)]
+    points = _with_vendor(bench.rows("vendor_steps", study.name))
     pairs = pairs_of(rows, bench.runs, study.varies or DEFAULT_VARIES)
     facts = [{"pair": p.title, "nvidia": p.nvidia["tokens_per_s_per_gpu"], "amd": p.amd["tokens_per_s_per_gpu"], "of": p} for p in pairs]
     columns = [

@@ -1,14 +1,14 @@
 -- Step by step, the first finished repeat of each set on NVIDIA or AMD cards: loss, learning rate, memory, and time with its share.
 -- Of long runs about 200 rows each and at most 4,000 in all, evenly spaced.
 WITH members AS (
-    SELECT strategy, world_size, name, spec_hash, unnest(run_ids) AS run_id
+    SELECT strategy, world_size, name, spec_hash, platform, hardware, unnest(run_ids) AS run_id
     FROM groups
     WHERE study = $study AND platform IN ('cuda', 'rocm')
 ), first AS (
-    SELECT m.strategy, m.world_size, m.name, m.spec_hash, min_by(m.run_id, (r.started_at, m.run_id)) AS run_id
+    SELECT m.strategy, m.world_size, m.name, m.spec_hash, m.platform, m.hardware, min_by(m.run_id, (r.started_at, m.run_id)) AS run_id
     FROM members m JOIN runs r USING (run_id)
     WHERE r.status = 'ok'
-    GROUP BY m.strategy, m.world_size, m.name, m.spec_hash
+    GROUP BY m.strategy, m.world_size, m.name, m.spec_hash, m.platform, m.hardware
 ), rows_of AS (
     SELECT f.*, s.step, max(s.loss) AS loss, max(s.lr) AS lr, max(s.memory_allocated_gib) AS memory_allocated_gib,
            max(s.time_s) FILTER (NOT s.is_warmup) AS time_s
@@ -22,4 +22,4 @@ WITH members AS (
 SELECT * EXCLUDE (run_id, n, total, everything)
 FROM shared
 WHERE n = total OR (n - 1) % CAST(greatest(1, ceil(total / 200.0), ceil(everything / 4000.0)) AS BIGINT) = 0
-ORDER BY world_size, strategy, name, spec_hash, step;
+ORDER BY world_size, strategy, name, spec_hash, platform, hardware, step;
