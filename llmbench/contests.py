@@ -40,16 +40,16 @@ def contests_of(rows: Sequence[Mapping[str, Any]]) -> list[Contest]:
     "Rows of contenders.sql (one a run) as contests, by number of ranks."
     sets: dict[tuple, list[Mapping[str, Any]]] = {}
     for row in rows:
-        key = (row["comparison_group"], row["world_size"], row["strategy"], row["label"], row.get("spec_hash"))
+        key = (row["comparison_group"], row["world_size"], row["strategy"], row["label"])
         sets.setdefault(key, []).append(row)
     often = Counter(key[:3] for key in sets)
     contests: dict[tuple, list[Contender]] = {}
-    for (group, world_size, strategy, label, spec_hash), runs in sets.items():
+    for (group, world_size, strategy, label), runs in sets.items():
         plain = label.partition(" △")[0]
         name = _without_ranks(plain, strategy) if often[group, world_size, strategy] == 1 else plain
         peaks = [[r["peak_memory_gib"]] for r in runs if r["peak_memory_gib"] is not None]
         tokens = runs[0]["global_batch_tokens"]
-        one = Contender(name, strategy, world_size, tokens, [r["times_s"] for r in runs], peaks, spec_hash, _common(runs, "platform"), label)
+        one = Contender(name, strategy, world_size, tokens, [r["times_s"] for r in runs], peaks, _common(runs, "platform"), label)
         contests.setdefault((group, world_size), []).append(one)
     order = sorted(contests, key=lambda k: (k[1] or 0, k[0] or ""))
     return [Contest(k[0], k[1], tuple(contests[k])) for k in order]

@@ -31,7 +31,6 @@ class Contender:
     tokens_per_step: float | None
     step_times: Values
     peaks: Values
-    spec_hash: str | None = None
     platform: str | None = None
     label: str | None = None  # what tables call it, with the sign of unsteady repeats
 

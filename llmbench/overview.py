@@ -44,7 +44,7 @@ class Answer:
     facts: Mapping[str, Any]
     fairness: Fairness
     contests: tuple[Contest, ...]
-    efficiency: Mapping[str | None, Interval]  # scaling efficiency in % by spec hash
+    efficiency: Mapping[str | None, Interval]  # scaling efficiency in % by label of the set
 
     def speed(self, contest: Contest) -> Decision:
         at = time_location(contest.contenders)
@@ -55,7 +55,7 @@ class Answer:
 
     def scaling(self) -> Decision:
         "Contenders on several ranks by the rank-seconds that a token costs them: the least is the best efficiency."
-        known = [c for x in self.contests for c in x.contenders if (c.world_size or 0) > 1 and c.spec_hash in self.efficiency]
+        known = [c for x in self.contests for c in x.contenders if (c.world_size or 0) > 1 and c.label in self.efficiency]
         costs = {id(c): [[t * c.world_size for t in run] for run in c.step_times] for c in known}
         return decide(known, lambda c: costs[id(c)], comparable=self.fairness.comparable, at=time_location(known))
 
@@ -75,7 +75,7 @@ def answer_of(bench: Workbench, study: Study) -> Answer:
     fairness = fairness_of([r["fairness"] for r in bench.rows("fairness", study.name)])
     scaled = [r for r in bench.rows("scaling", study.name) if r["scaling_kind"] == "strong" and r["speedup"] is not None]
     ends = ("scaling_efficiency_pct", "scaling_efficiency_pct_low", "scaling_efficiency_pct_high")
-    efficiency = {r["spec_hash"]: Interval(*(r[k] for k in ends), n_runs=0, n_steps=0) for r in scaled}
+    efficiency = {r["label"]: Interval(*(r[k] for k in ends), n_runs=0, n_steps=0) for r in scaled}
     contenders = bench.rows("contenders", study.name)
     if study.of_settings:  # settings are what it compares, and each has a comparison group of its own
         contenders = [r | {"comparison_group": None} for r in contenders]
@@ -129,7 +129,7 @@ def winner_rows(answer: Answer) -> list[list[str]]:
     scaling = answer.scaling()
     if scaling.rival:
         best = scaling.order[0]
-        rows.append(_winner_row(f"Best scaling efficiency ({ranks_words(best)})", scaling, answer.efficiency[best.spec_hash], "%",
+        rows.append(_winner_row(f"Best scaling efficiency ({ranks_words(best)})", scaling, answer.efficiency[best.label], "%",
                                 "{1} times {0}"))  # fmt: skip
     return rows
 

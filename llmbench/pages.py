@@ -63,24 +63,27 @@ def number_column(title: str, key: str, digits: int = 3, scale: float = 1.0) -> 
     return Column(title, show)
 
 # %% ../nbs/61_pages.ipynb #97057c07
-SetKey = tuple[str | None, int | None, str | None, str | None]  # strategy, world_size, name, spec_hash
+SetKey = tuple[str | None, int | None, str | None, str | None, str | None]  # strategy, world_size, name, spec_hash, hardware
 
 
 def set_key(row: Mapping[str, Any]) -> SetKey:
     "What tells the sets of repeats of one study apart."
-    return row["strategy"], row["world_size"], row.get("name"), row.get("spec_hash")
+    return row["strategy"], row["world_size"], row.get("name"), row.get("spec_hash"), row.get("hardware")
 
 
 def set_labels(sets: Sequence[Mapping[str, Any]]) -> dict[SetKey, str]:
     "What each set of repeats of a study is called in tables and figures; with △ and `unsteady_from` where it has one."
     plain = {set_key(s): run_label(split_name(s), s["world_size"]) for s in sets}
-    alike, named = Counter(plain.values()), Counter(key[2] for key in plain)
+    requests = {key[:4]: label for key, label in plain.items()}  # one request may have been trained on several cards
+    alike, named, places = Counter(requests.values()), Counter(key[2] for key in requests), Counter(key[:4] for key in plain)
     marks = {set_key(s): s["unsteady_from"] for s in sets if s.get("unsteady_from")}
     labels = {}
     for key, label in plain.items():
-        name, spec_hash = key[2:]
+        name, spec_hash, hardware = key[2:]
         if alike[label] > 1:
             label = name if name and named[name] == 1 else f"{name or label} · {spec_hash}"
+        if places[key[:4]] > 1:
+            label = f"{label} · {hardware or 'unknown hardware'}"
         labels[key] = marked(label, marks.get(key))
     return labels
 

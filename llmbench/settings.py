@@ -18,7 +18,7 @@ from .stats import Interval, Location, compared_ratio, typical, undisturbed
 from .workbench import Study, Workbench, study_figure, study_table
 
 # %% ../nbs/62c_settings.ipynb #4c39f3d6
-Times = dict[str, list[list[float]]]  # seconds a token in each measured step of each run, by hash of the request
+Times = dict[str, list[list[float]]]  # seconds a token in each measured step of each run, by label of the set
 
 
 def token_seconds(rows: Sequence[Mapping[str, Any]]) -> Times:
@@ -26,7 +26,7 @@ def token_seconds(rows: Sequence[Mapping[str, Any]]) -> Times:
     times: Times = {}
     for row in rows:
         tokens = row["global_batch_tokens"] or 1
-        times.setdefault(row["spec_hash"], []).append([t / tokens for t in row["times_s"]])
+        times.setdefault(row["label"], []).append([t / tokens for t in row["times_s"]])
     return times
 
 
@@ -52,8 +52,8 @@ def ratio_rows(rows: Sequence[Mapping[str, Any]], times: Times, base: str, at: L
     "What ratio_chart draws: each set but the baseline against it, at the location that decides and at the median."
     found = []
     for row in rows:
-        for where in dict.fromkeys((at, typical)) if row["spec_hash"] != base else ():
-            ratio = speed_over(times, row["spec_hash"], base, where) or Interval(None, None, None, 0, 0)
+        for where in dict.fromkeys((at, typical)) if row["label"] != base else ():
+            ratio = speed_over(times, row["label"], base, where) or Interval(None, None, None, 0, 0)
             found.append({"label": row["label"], "measure": _MEASURES[where], "ratio": ratio.estimate, "low": ratio.low, "high": ratio.high})
     return found
 
@@ -108,12 +108,12 @@ def settings_section(bench: Workbench, study: Study) -> str | None:
     if base is None:
         return "No run of the baseline finished, so nothing can be said about the settings.\n"
     times, at, name = token_seconds(runs), location_of([r["platform"] for r in runs]), base["label"].partition(" △")[0]
-    apart = bench.rows("settings_parity", study.name, baseline=base["spec_hash"])
-    worst: dict[str, float] = {base["spec_hash"]: 0.0}
+    apart = bench.rows("settings_parity", study.name, baseline=base["spec_hash"], hardware=base["hardware"])
+    worst: dict[str, float] = {base["label"]: 0.0}
     for r in apart:
-        worst[r["spec_hash"]] = max(worst.get(r["spec_hash"], 0.0), r["difference"])
-    rows = [r | {"ratio": speed_over(times, r["spec_hash"], base["spec_hash"], at), "difference": worst.get(r["spec_hash"]), "is_base": r["spec_hash"] == base["spec_hash"]} for r in rows]
-    chart = ratio_chart(ratio_rows(rows, times, base["spec_hash"], at), title=f"Times as fast as {name}")
+        worst[r["label"]] = max(worst.get(r["label"], 0.0), r["difference"])
+    rows = [r | {"ratio": speed_over(times, r["label"], base["label"], at), "difference": worst.get(r["label"]), "is_base": r["label"] == base["label"]} for r in rows]
+    chart = ratio_chart(ratio_rows(rows, times, base["label"], at), title=f"Times as fast as {name}")
     columns = [LABEL, text_column("Repeats", "repeats"), number_column("Throughput (tokens/s)", "tokens_per_s"), Column(f"Times {md_text(name)}", _ratio),
                Column("Loss apart", _parity), number_column("MFU (%)", "mfu_pct"), number_column("Peak (GiB)", "peak_memory_gib")]  # fmt: skip
     return "\n".join([

@@ -153,8 +153,13 @@ def _panels(study: Study, rows: Sequence[Mapping[str, Any]], points: Sequence[Ma
 
 
 def _with_vendor(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    "Rows with their vendor, and labels that name the card: the same request on two makers' cards has one name and one hash."
-    return [r | {"vendor": VENDORS[r["platform"]], "label": f"{r['label']} · {r['hardware'] or VENDORS[r['platform']]}"} for r in rows]
+    "Rows with their vendor, and labels that name the card; those of one request that several cards trained do already."
+    found = []
+    for row in rows:
+        card = row["hardware"] or VENDORS[row["platform"]]
+        label = row["label"] if card in row["label"] else f"{row['label']} · {card}"
+        found.append(row | {"vendor": VENDORS[row["platform"]], "label": label})
+    return found
 
 
 def vendor_rows(bench: Workbench, study: Study) -> list[dict[str, Any]]:

@@ -38,9 +38,9 @@ class Study:
         return bool(self.varies) and not {"strategy", "world_size"} & set(self.varies)
 
 # %% ../nbs/61b_workbench.ipynb #8cdc04cc
-def sql_literal(value: str) -> str:
-    "A text as an SQL literal."
-    return "'" + value.replace("'", "''") + "'"
+def sql_literal(value: str | None) -> str:
+    "A text as an SQL literal; None is NULL."
+    return "NULL" if value is None else "'" + value.replace("'", "''") + "'"
 
 
 @dataclass
@@ -81,12 +81,14 @@ class Workbench:
             self._sets[study] = self.rows("sets", study)
         sets = self._sets[study]
         of_sets, names = set_labels(sets), set_labels([s | {"unsteady_from": None} for s in sets])
+        alone = {k[:4]: name for k, name in names.items() if sum(k[:4] == other[:4] for other in names) == 1}
 
         def label(row: Mapping[str, Any]) -> str:
-            name = names.get(set_key(row)) or run_label(split_name(row), row["world_size"])
+            key = set_key(row)  # a run that failed early does not know its hardware, as its set does
+            name = names.get(key) or alone.get(key[:4]) or run_label(split_name(row), row["world_size"])
             if "unsteady_from_step" in row:
                 return marked(name, row["unsteady_from_step"])
-            return of_sets.get(set_key(row), name)
+            return of_sets.get(key, name)
 
         return [{"label": label(row)} | row for row in rows]
 

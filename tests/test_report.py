@@ -327,6 +327,29 @@ def test_settings_are_compared_with_their_baseline(rich):
     assert "What settings add" not in texts(rich)["scaling.html"].partition('<article class="content">')[2]
 
 
+def test_one_request_on_two_cards_is_two_sets_everywhere(plain, tmp_path):
+    """A planted 30 % between the cards, in the names, the bars, the steps and the scaling of every page."""
+    folder = tmp_path / "results"
+    for attempt in range(1, 7):
+        card, slower = ("Card A", 1.0) if attempt % 2 else ("Card B", 1.3)
+        for strategy in ("single", "ddp"):
+            run = made_run(strategy, attempt, study="cards", step_s=STEP_S[strategy] * slower)
+            facts = run.model_dump(by_alias=True)
+            facts["env"]["devices"] = [d | {"name": card} for d in facts["env"]["devices"]]
+            put(folder, validate_run(facts))
+    site = tmp_path / "site"
+    build_report(folder, site, engine="pandoc", source=plain)
+    rates = {r["hardware"]: float(r["tokens_per_s"]) for r in rows(site, "cards/throughput") if r["strategy"] == "ddp"}
+    assert rates["Card A"] == pytest.approx(1.3 * rates["Card B"], rel=0.02)
+    for name, sets in {"step_time": 4, "memory": 4, "scaling": 4, "contenders": 12, "step_spread": 4, "parity_worst": 2}.items():
+        assert len(rows(site, f"cards/{name}")) == sets, name
+    labels = {f"{strategy} · {card}" for strategy in ("single · 1 rank", "ddp · 2 ranks") for card in ("Card A", "Card B")}
+    for page in ("throughput", "latency", "memory", "scaling"):
+        text = (site / f"{page}.html").read_text()
+        assert all(label in text for label in labels), page
+    assert {r["speedup"] for r in rows(site, "cards/scaling") if r["strategy"] == "single"} == {"1.0"}, "each card is measured against itself"
+
+
 def test_the_bench_pages_say_what_the_files_say(rich):
     peers, growth = (texts(rich)[f"{p}.html"] for p in ("peers", "growth"))
     found = rows(rich, "bench/peers")

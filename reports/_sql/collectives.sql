@@ -3,7 +3,7 @@
 -- bytes × (n - 1) / n for a gather or scatter; unknown where not all ranks take part, and where a call moves less than
 -- 64 KiB on average, which costs a latency and no bandwidth. alone_gb_s: an all-reduce of the same ranks with nothing beside it.
 WITH members AS (
-    SELECT strategy, world_size, name, spec_hash, unnest(run_ids) AS run_id
+    SELECT strategy, world_size, name, spec_hash, hardware, unnest(run_ids) AS run_id
     FROM groups
     WHERE study = $study
 ), counted AS (
@@ -16,9 +16,9 @@ WITH members AS (
     FROM members m JOIN runs r USING (run_id) JOIN collectives c USING (run_id)
     WHERE r.status = 'ok'
 )
-SELECT strategy, world_size, name, spec_hash, kind, count(*) AS repeats, median(calls) AS calls, median(bytes) AS bytes,
+SELECT strategy, world_size, name, spec_hash, hardware, kind, count(*) AS repeats, median(calls) AS calls, median(bytes) AS bytes,
        median(time_s) AS time_s, median(exposed_s) AS exposed_s, median(step_s) AS step_s, median(alone_gb_s) AS alone_gb_s,
        median(bus_gb_s) AS bus_gb_s
 FROM counted
-GROUP BY strategy, world_size, name, spec_hash, kind
-ORDER BY world_size, strategy, name, spec_hash, kind;
+GROUP BY strategy, world_size, name, spec_hash, hardware, kind
+ORDER BY world_size, strategy, name, spec_hash, hardware, kind;

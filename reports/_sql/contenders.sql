@@ -1,6 +1,6 @@
 -- The measured step times (slowest rank, seconds) and the peak of every finished run: what intervals are made of.
 WITH members AS (
-    SELECT strategy, world_size, name, spec_hash, comparison_group, unnest(run_ids) AS run_id
+    SELECT strategy, world_size, name, spec_hash, hardware, comparison_group, unnest(run_ids) AS run_id
     FROM groups
     WHERE study = $study
 ), slowest AS (
@@ -9,9 +9,9 @@ WITH members AS (
     WHERE NOT is_warmup AND time_s IS NOT NULL
     GROUP BY run_id, step
 )
-SELECT m.strategy, m.world_size, m.name, m.spec_hash, m.comparison_group, m.run_id, r.started_at, r.platform, r.global_batch_tokens, r.peak_memory_gib,
+SELECT m.strategy, m.world_size, m.name, m.spec_hash, m.hardware, m.comparison_group, m.run_id, r.started_at, r.platform, r.global_batch_tokens, r.peak_memory_gib,
        list(s.time_s ORDER BY s.step) AS times_s
 FROM members m JOIN runs r USING (run_id) JOIN slowest s USING (run_id)
 WHERE r.status = 'ok'
 GROUP BY ALL
-ORDER BY m.world_size, m.strategy, m.name, m.spec_hash, r.started_at, m.run_id;
+ORDER BY m.world_size, m.strategy, m.name, m.spec_hash, m.hardware, r.started_at, m.run_id;

@@ -1,7 +1,7 @@
 -- The fullest rank of each run (GiB): its peak, and what it holds of parameters, gradients and optimizer state;
 -- medians over repeats, with the least and the most.
 WITH members AS (
-    SELECT strategy, world_size, name, spec_hash, unnest(run_ids) AS run_id
+    SELECT strategy, world_size, name, spec_hash, hardware, unnest(run_ids) AS run_id
     FROM groups
     WHERE study = $study
 ), fullest AS (
@@ -11,11 +11,11 @@ WITH members AS (
     FROM ranks
     GROUP BY run_id
 )
-SELECT m.strategy, m.world_size, m.name, m.spec_hash, count(*) AS repeats,
+SELECT m.strategy, m.world_size, m.name, m.spec_hash, m.hardware, count(*) AS repeats,
        median(f.peak_memory_gib) AS peak_memory_gib, min(f.peak_memory_gib) AS least_gib, max(f.peak_memory_gib) AS most_gib,
        median(f.param_gib) AS param_gib, median(f.grad_gib) AS grad_gib, median(f.optimizer_gib) AS optimizer_gib,
        median(f.param_gib + f.grad_gib + f.optimizer_gib) AS model_state_gib, any_value(f.memory_source) AS memory_source
 FROM members m JOIN runs r USING (run_id) JOIN fullest f USING (run_id)
 WHERE r.status = 'ok'
-GROUP BY m.strategy, m.world_size, m.name, m.spec_hash
-ORDER BY m.world_size, peak_memory_gib NULLS LAST, m.strategy, m.name, m.spec_hash;
+GROUP BY m.strategy, m.world_size, m.name, m.spec_hash, m.hardware
+ORDER BY m.world_size, peak_memory_gib NULLS LAST, m.strategy, m.name, m.spec_hash, m.hardware;

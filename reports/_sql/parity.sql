@@ -1,7 +1,7 @@
 -- Relative difference of the loss to the first single process of the same comparison group, per step;
 -- the largest over all finished repeats, so that no repeat can hide.
 WITH members AS (
-    SELECT strategy, world_size, name, spec_hash, unnest(run_ids) AS run_id
+    SELECT strategy, world_size, name, spec_hash, hardware, unnest(run_ids) AS run_id
     FROM groups
     WHERE study = $study
 ), losses AS (
@@ -15,16 +15,16 @@ WITH members AS (
     WHERE strategy = 'single'
     GROUP BY comparison_group, step
 ), compared AS (
-    SELECT l.strategy, l.world_size, l.name, l.spec_hash, l.step, max(abs(l.loss - f.loss) / f.loss) AS difference
+    SELECT l.strategy, l.world_size, l.name, l.spec_hash, l.hardware, l.step, max(abs(l.loss - f.loss) / f.loss) AS difference
     FROM losses l JOIN reference f USING (comparison_group, step)
     WHERE l.strategy <> 'single'
     GROUP BY ALL
 ), numbered AS (
-    SELECT *, row_number() OVER (PARTITION BY strategy, world_size, name, spec_hash ORDER BY step) AS n,
-           count(*) OVER (PARTITION BY strategy, world_size, name, spec_hash) AS total, count(*) OVER () AS rows
+    SELECT *, row_number() OVER (PARTITION BY strategy, world_size, name, spec_hash, hardware ORDER BY step) AS n,
+           count(*) OVER (PARTITION BY strategy, world_size, name, spec_hash, hardware) AS total, count(*) OVER () AS rows
     FROM compared
 )
 SELECT * EXCLUDE (n, total, rows)
 FROM numbered
 WHERE n = total OR (n - 1) % CAST(greatest(1, ceil(total / 200.0), ceil(rows / 4000.0)) AS BIGINT) = 0
-ORDER BY world_size, strategy, name, spec_hash, step;
+ORDER BY world_size, strategy, name, spec_hash, hardware, step;

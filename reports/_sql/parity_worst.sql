@@ -1,6 +1,6 @@
 -- The largest relative difference of the loss to the first single process, over all steps and repeats.
 WITH members AS (
-    SELECT strategy, world_size, name, spec_hash, precision, unnest(run_ids) AS run_id
+    SELECT strategy, world_size, name, spec_hash, hardware, precision, unnest(run_ids) AS run_id
     FROM groups
     WHERE study = $study
 ), losses AS (
@@ -14,9 +14,9 @@ WITH members AS (
     WHERE strategy = 'single'
     GROUP BY comparison_group, step
 )
-SELECT l.strategy, l.world_size, l.name, l.spec_hash, l.precision, count(DISTINCT l.run_id) AS repeats,
+SELECT l.strategy, l.world_size, l.name, l.spec_hash, l.hardware, l.precision, count(DISTINCT l.run_id) AS repeats,
        count(DISTINCT l.step) AS steps, max(abs(l.loss - f.loss) / f.loss) AS worst, max_by(l.loss, (l.step, l.run_id)) AS last_loss
 FROM losses l JOIN reference f USING (comparison_group, step)
 WHERE l.strategy <> 'single'
-GROUP BY l.strategy, l.world_size, l.name, l.spec_hash, l.precision
-ORDER BY l.world_size, l.strategy, l.name, l.spec_hash;
+GROUP BY l.strategy, l.world_size, l.name, l.spec_hash, l.hardware, l.precision
+ORDER BY l.world_size, l.strategy, l.name, l.spec_hash, l.hardware;

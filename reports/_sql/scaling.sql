@@ -9,9 +9,9 @@ WITH base AS (
     FROM groups g LEFT JOIN base b USING (comparison_group)
     WHERE g.study = $study
 )
-SELECT strategy, world_size, name, spec_hash, status, scaling_baseline, scaling_kind, equal_cores,
+SELECT strategy, world_size, name, spec_hash, hardware, status, scaling_baseline, scaling_kind, equal_cores,
        CASE WHEN ideal IS NOT NULL AND equal_cores THEN 1 ELSE ideal END AS ideal,
        speedup, speedup_low, speedup_high,
        scaling_efficiency_pct, scaling_efficiency_pct_low, scaling_efficiency_pct_high
 FROM placed
-ORDER BY world_size, speedup DESC NULLS LAST, strategy, name, spec_hash;
+ORDER BY world_size, speedup DESC NULLS LAST, strategy, name, spec_hash, hardware;

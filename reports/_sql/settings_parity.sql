@@ -1,7 +1,7 @@
 -- Relative difference of the loss to the first finished repeat of the baseline's settings, per step; the largest over all
 -- finished repeats. Only sets whose data have the same fingerprint: their tokens were the same.
 WITH members AS (
-    SELECT strategy, world_size, name, spec_hash, precision, unnest(run_ids) AS run_id
+    SELECT strategy, world_size, name, spec_hash, hardware, precision, unnest(run_ids) AS run_id
     FROM groups
     WHERE study = $study
 ), losses AS (
@@ -12,11 +12,11 @@ WITH members AS (
 ), reference AS (
     SELECT fingerprint, step, min_by(loss, (started_at, run_id)) AS loss
     FROM losses
-    WHERE spec_hash = $baseline
+    WHERE spec_hash = $baseline AND hardware IS NOT DISTINCT FROM $hardware
     GROUP BY fingerprint, step
 )
-SELECT l.strategy, l.world_size, l.name, l.spec_hash, l.precision, l.step, max(abs(l.loss - f.loss) / f.loss) AS difference
+SELECT l.strategy, l.world_size, l.name, l.spec_hash, l.hardware, l.precision, l.step, max(abs(l.loss - f.loss) / f.loss) AS difference
 FROM losses l JOIN reference f USING (fingerprint, step)
-WHERE l.spec_hash <> $baseline
-GROUP BY l.strategy, l.world_size, l.name, l.spec_hash, l.precision, l.step
-ORDER BY l.world_size, l.strategy, l.name, l.spec_hash, l.step;
+WHERE l.spec_hash <> $baseline OR l.hardware IS DISTINCT FROM $hardware
+GROUP BY l.strategy, l.world_size, l.name, l.spec_hash, l.hardware, l.precision, l.step
+ORDER BY l.world_size, l.strategy, l.name, l.spec_hash, l.hardware, l.step;
