@@ -114,8 +114,7 @@ test-notebooks: .venv/.deepspeed .venv/.dev
 
 test-slow: .venv/.bench .venv/.dev .venv/.browser
 	$(SAY) "Slow tests"
-	@$(BIN)/nbdev-test --n-workers 2 --flags slow
-	@$(BIN)/python -m pytest -q -m slow --durations=15 tests
+	@$(BIN)/python -m pytest -q -m slow --durations=25 tests
 
 # --- notebooks ------------------------------------------------------------------------------------------------------
 

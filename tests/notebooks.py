@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 DIRECTIVE = re.compile(r"^#\|\s*(\w+)(?::?\s+(.*))?$")
-NOT_RUN = {"notest", "cuda", "slow"}
+NOT_RUN = {"notest", "cuda"}
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,10 @@ class Cell:
     @property
     def exported(self) -> bool:
         return "export" in self.directives or "exports" in self.directives
+
+    @property
+    def slow(self) -> bool:
+        return "slow" in self.directives
 
     @property
     def runs(self) -> bool:

@@ -18,6 +18,7 @@ from notebooks import ROOT, library_notebooks, read_notebook
 
 LIBRARIES = ("torch", "torch.distributed", "duckdb", "altair", "pydantic", "papermill", "yaml")
 DEADLINE_S = 300
+SLOW_DEADLINE_S = 1200
 
 
 @pytest.fixture(scope="module")
@@ -29,31 +30,41 @@ def processes():
 
 @pytest.mark.parametrize("notebook", library_notebooks(), ids=str)
 def test_notebook(notebook, processes, tmp_path):
-    log = tmp_path / "log"
-    process = processes.Process(target=run_alone, args=(notebook.path, log))
+    check(notebook, processes, tmp_path / "log", slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", [n for n in library_notebooks() if any(c.slow for c in n.cells)], ids=str)
+def test_notebook_with_its_slow_cells(notebook, processes, tmp_path):
+    check(notebook, processes, tmp_path / "log", slow=True)
+
+
+def check(notebook, processes, log: Path, *, slow: bool) -> None:
+    """Run a notebook in a process of its own: what one does to its process (a limit of memory) reaches no other."""
+    process = processes.Process(target=run_alone, args=(notebook.path, log, slow))
     process.start()
-    process.join(DEADLINE_S)
+    process.join(SLOW_DEADLINE_S if slow else DEADLINE_S)
     if process.is_alive():
         process.kill()
         process.join()
     assert process.exitcode == 0, f"exit code {process.exitcode}\n{log.read_text()[-6000:]}"
 
 
-def run_alone(path: Path, log: Path) -> None:
+def run_alone(path: Path, log: Path, slow: bool) -> None:
     """Be the process of one notebook: its folder, its output, its cells."""
     written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(written, 1)
     os.dup2(written, 2)
     os.chdir(ROOT / "nbs")
-    run_cells(read_notebook(path))
+    run_cells(read_notebook(path), slow)
 
 
-def run_cells(notebook) -> None:
-    """Execute the cells of a notebook in order, in one namespace."""
+def run_cells(notebook, slow: bool) -> None:
+    """Execute the cells of a notebook in order, in one namespace; those marked `#| slow` only if asked."""
     names = {"__name__": "__main__"}
     for number, cell in enumerate(notebook.cells):
         if cell.exported:
             module = importlib.import_module(f"llmbench.{notebook.module}")
             names |= {k: v for k, v in vars(module).items() if not k.startswith("__")}
-        elif cell.runs:
+        elif cell.runs and (slow or not cell.slow):
             exec(compile(cell.source, f"{notebook.path.name}[cell {number}]", "exec"), names)  # noqa: S102
