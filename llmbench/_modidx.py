@@ -788,6 +788,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'llmbench.hardware': { 'llmbench.hardware.Accelerator': ('hardware.html#accelerator', 'llmbench/hardware.py'),
                                    'llmbench.hardware._first_match': ('hardware.html#_first_match', 'llmbench/hardware.py'),
                                    'llmbench.hardware._hashed': ('hardware.html#_hashed', 'llmbench/hardware.py'),
+                                   'llmbench.hardware._named': ('hardware.html#_named', 'llmbench/hardware.py'),
                                    'llmbench.hardware._output_of': ('hardware.html#_output_of', 'llmbench/hardware.py'),
                                    'llmbench.hardware._rates': ('hardware.html#_rates', 'llmbench/hardware.py'),
                                    'llmbench.hardware._reached': ('hardware.html#_reached', 'llmbench/hardware.py'),
