@@ -6,6 +6,8 @@
 __all__ = ['step_time_chart', 'milliseconds', 'loss_chart', 'loss_difference_chart', 'speedup_chart', 'run_steps_chart']
 
 # %% ../nbs/56_curves.ipynb #0b04c9ad
+import re
+from collections import Counter
 from typing import Any
 
 import altair as alt
@@ -133,19 +135,27 @@ def loss_difference_chart(rows: Any, *, tolerance: float = 1e-5, reference: str 
     return alt.layer(curves, line, word).properties(height=300, description=said + ".")
 
 # %% ../nbs/56_curves.ipynb #436e6900
+def _beside_each_other(rows: list[dict[str, Any]]) -> list[str]:
+    "What keeps marks at one number of ranks apart: the strategy, or the label without the ranks where several sets share it."
+    shared = {s for (_, s), n in Counter((r["world_size"], r["strategy"]) for r in rows).items() if n > 1}
+    return [re.sub(r" · \d+ ranks?", "", r["label"]) if r["strategy"] in shared else r["strategy"] for r in rows]
+
+
 def speedup_chart(rows: Any, *, baseline: str) -> alt.LayerChart:
     """Speed-up over the declared baseline against the number of ranks, with the ideal as a line.
 
     `rows`: strategy, world_size, speedup (dimensionless), speedup_low, speedup_high, ideal (ranks over the baseline's).
     """
     rows = labelled(rows)
+    rows = [r | {"set": name} for r, name in zip(rows, _beside_each_other(rows), strict=True)]
     ranks = sorted({r["world_size"] for r in rows})
     ideal = sorted({(r["world_size"], r["ideal"]) for r in rows if r.get("ideal") is not None})
     title = f"Speed-up over {baseline} (×)"
     x = alt.X("world_size:O", title="Ranks", axis=alt.Axis(labelAngle=0, grid=False), scale=alt.Scale(domain=ranks))
-    names = strategy_order(r["strategy"] for r in rows)
+    order = strategy_order(r["strategy"] for r in rows)
+    names = list(dict.fromkeys(r["set"] for r in sorted(rows, key=lambda r: (order.index(r["strategy"]), r["set"]))))
     base = alt.Chart(alt.Data(values=rows)).encode(
-        x=x, color=colour_of(rows, legend=alt.Legend(title=None)), xOffset=alt.XOffset("strategy:N", scale=alt.Scale(domain=names))
+        x=x, color=colour_of(rows, legend=alt.Legend(title=None)), xOffset=alt.XOffset("set:N", scale=alt.Scale(domain=names, type="band"))
     )
     top = 2 * max([*_known(rows, "speedup"), *_known(rows, "ideal"), 0])
     top = min(top, max([*_known(rows, "speedup_high"), *_known(rows, "speedup"), *_known(rows, "ideal"), 0]))

@@ -15,7 +15,7 @@
     return result;
   }
 
-  function pageConfig(single) {
+  function pageConfig(single, width) {
     const style = getComputedStyle(document.body);
     const colour = (name, fallback) => style.getPropertyValue(name).trim() || fallback;
     const ink = colour("--ink", "#1b2430");
@@ -31,6 +31,7 @@
       axis: { labelColor: muted, titleColor: ink, gridColor: line, domainColor: muted, tickColor: muted,
               labelFont: font, titleFont: font, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 600,
               titlePadding: 8, labelSeparation: 8 },
+      axisY: { labelLimit: isNarrow(width) ? 180 : 320 },
       ...(single ? { axisXQuantitative: ticks } : {}),
       legend: { labelColor: ink, titleColor: ink, labelFont: font, titleFont: font, labelFontSize: 12,
                 titleFontSize: 12, titleFontWeight: 600 },
@@ -95,7 +96,7 @@
     chart.drawing = true;
     const theme = isDark() ? "dark" : "light";
     const fluid = isFluid(chart.spec, chart.target);
-    const themed = { ...chart.spec, config: merge(chart.spec.config, pageConfig(isSingleView(chart.spec))) };
+    const themed = { ...chart.spec, config: merge(chart.spec.config, pageConfig(isSingleView(chart.spec), width)) };
     delete themed.background;
     try {
       if (chart.result) chart.result.finalize();
