@@ -211,7 +211,7 @@ def read_probe(text: str) -> list[Check]:
         Check("no secrets", f"variables {', '.join(seen['secrets'])}" if seen["secrets"] else "no variable of the image looks like one", not seen["secrets"]),
     ]
 
-# %% ../../nbs/32h_launchers_images.ipynb #0a74b225
+# %% ../../nbs/32h_launchers_images.ipynb #3781b27b
 def trial_request(platform: str, hardware: str = "", ranks: int = 0) -> dict[str, Any]:
     "A request of seconds: the smallest preset, ten steps; two ranks on a CPU, one on a card, where `ranks` says nothing."
     ranks = ranks or (2 if platform == "cpu" else 1)
@@ -224,7 +224,7 @@ def trial_request(platform: str, hardware: str = "", ranks: int = 0) -> dict[str
 
 def read_trial(run: RunFile) -> Check:
     "Whether a trial run trained: ended ok, every loss known, the last below the first."
-    losses = [loss for loss in run.steps.loss if loss is not None]
+    losses = [loss for loss in run.steps.loss or () if loss is not None]  # a run that never began has no column at all
     if run.status != "ok" or len(losses) < run.spec.steps:
         return Check("trains", f"{run.status.value}: {run.reason or f'{len(losses)} losses of {run.spec.steps}'}", False)
     seen = f"{run.status.value}: {run.spec.world_size} ranks, {run.spec.steps} steps, loss {losses[0]:.3f} to {losses[-1]:.3f}"
@@ -238,7 +238,8 @@ def verify_offline(tool: str, image: Image, request: Mapping[str, Any], folder: 
     digest = f"sha256:{image.identity.removeprefix('sha256:')}"
     options = ContainerOptions(tool=tool, image=image.name, offline=True, env={"LLMBENCH_IMAGE_DIGEST": digest})
     (run,) = run_plan(render(make_job(spec, "docker"), options), folder, queue_s=60, poll_s=0.5)
-    named = Check("says its commit", run.env.git.commit or "unknown" if run.env and run.env.git else "unknown", bool(image.commit) and bool(run.env and run.env.git and run.env.git.commit == image.commit))
+    said = run.env.git.commit if run.env and run.env.git else None
+    named = Check("says its commit", said or "unknown", said is not None and said == image.commit)
     return [*checks, read_trial(run), *([named] if run.status == "ok" else [])]
 
 
