@@ -61,6 +61,19 @@ help:
 	  echo "  no chromium: the browser tests will be skipped; on Debian: apt-get install chromium chromium-driver"
 	@touch $@
 
+# program:package. Debian has no kubectl of today; it is taken where a source list has one.
+CLUSTER_TOOLS := slurmctld:slurm-wlm munged:munge podman:podman runc:runc debootstrap:debootstrap docker-registry:docker-registry ip:iproute2 kubectl:kubectl
+MISSING := for pair in $(CLUSTER_TOOLS); do PATH="$$PATH:/usr/sbin:/sbin" command -v $${pair%%:*} >/dev/null || printf '%s ' $${pair\#\#*:}; done
+
+.venv/.cluster: .venv/.base
+	$(SAY) "  schemas and linters; Slurm, podman, a registry and kubectl where root may install them"
+	@$(PIP) -e '.[cluster]'
+	@missing="$$($(MISSING))"; \
+	  if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -qq; \
+	    for package in $$missing; do DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$package >/dev/null 2>&1 || true; done; fi; \
+	  missing="$$($(MISSING))"; [ -z "$$missing" ] || echo "  not here: $$missing(the tests that need them will be skipped; on Debian, as root: apt-get install …)"
+	@touch $@
+
 .venv/.lock: .venv/.base
 	$(SAY) "  uv (50 MB; only make lock needs it)"
 	@$(PIP) -e '.[lock]'
@@ -121,10 +134,10 @@ test: .venv/.deepspeed .venv/.dev .venv/.browser
 test-notebooks: .venv/.deepspeed .venv/.dev
 	@$(BIN)/nbdev-test --n-workers 2
 
-test-slow: .venv/.bench .venv/.dev .venv/.browser
+test-slow: .venv/.bench .venv/.dev .venv/.browser .venv/.cluster
 	$(SAY) "Slow tests"
 	@$(BIN)/nbdev-test --n-workers 2 --flags slow
-	@$(BIN)/python -m pytest -q -m slow --durations=15 tests
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -m slow --durations=15 -rs tests
 
 # --- notebooks ------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 import base64
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,8 @@ class Workplace:
         names += ["NCCL_SECRET_KEY", "WANDB_API_KEY"]  # what starts like a variable that is kept; what trackers want
         (folder / "secrets.env").write_text("".join(f"{name}={self.token}\n" for name in names))
         (folder / "settings.ini").write_text("")
+        for part in ("nbs/runs", "reports"):
+            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("_site", "published"))
         (folder / "run.yaml").write_text(yaml.safe_dump({k: v for k, v in REQUEST.items() if k != "study"}))
         (folder / "study.yaml").write_text(yaml.safe_dump(STUDY))
 
