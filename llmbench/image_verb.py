@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['IMAGE_VERBS', 'image', 'add_image_verb']
 
-# %% ../nbs/68k_image_verb.ipynb #05765b2d
+# %% ../nbs/68k_image_verb.ipynb #8569bd0a
 import argparse
 import os
 import subprocess
@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from .core import RequestError, load_settings
-from .launchers.images import PLATFORMS, TOOLS, build_image, build_words, checks_text, find_image, find_tool, local_name, push_image, pushed_name, trial_request, verify_offline
 from .verbs import add_verb, out
 
-# %% ../nbs/68k_image_verb.ipynb #efdde290
+# %% ../nbs/68k_image_verb.ipynb #5b6ae804
+_PLATFORMS = ("cpu", "cuda", "rocm")  # written once more, because --help imports nothing that takes time
+
+
 def _commit(root: Path) -> str:
     "The commit of the project's folder; RequestError where there is none."
     git = ["git", "-C", str(root)]
@@ -44,6 +46,8 @@ def _bill(tool: str, image: Any, path: Path) -> str:
 
 
 def _build(arguments: argparse.Namespace, tool: str, name: str) -> int:
+    from llmbench.launchers.images import build_image, build_words, find_image
+
     root = load_settings().root
     words = build_words(tool, arguments.platform, name.rpartition(":")[0], _commit(root), base=arguments.base, more=arguments.more)
     base = _files(arguments, name)
@@ -55,14 +59,18 @@ def _build(arguments: argparse.Namespace, tool: str, name: str) -> int:
 
 
 def _sbom(arguments: argparse.Namespace, tool: str, name: str) -> int:
+    from llmbench.launchers.images import find_image
+
     base = _files(arguments, name)
     image = find_image(tool, name)
     out(image.text)
     out(_bill(tool, image, base.with_name(f"{base.name}.cdx.json")))
     return 0
 
-# %% ../nbs/68k_image_verb.ipynb #c42d37cc
+# %% ../nbs/68k_image_verb.ipynb #434b3c82
 def _push(arguments: argparse.Namespace, tool: str, name: str) -> int:
+    from llmbench.launchers.images import push_image, pushed_name
+
     settings = load_settings()
     registry = arguments.registry or settings.get("image", "registry")
     target = pushed_name(name.rpartition(":")[0].rpartition("/")[2], registry, name.rpartition(":")[2])
@@ -71,6 +79,8 @@ def _push(arguments: argparse.Namespace, tool: str, name: str) -> int:
 
 
 def _verify(arguments: argparse.Namespace, tool: str, name: str) -> int:
+    from llmbench.launchers.images import checks_text, find_image, trial_request, verify_offline
+
     image = find_image(tool, name)
     request = trial_request(arguments.platform, arguments.hardware, arguments.ranks)
     with tempfile.TemporaryDirectory(prefix="llmbench-image-") as folder:
@@ -85,6 +95,8 @@ _ACTIONS = {"build": _build, "sbom": _sbom, "push": _push, "verify-offline": _ve
 
 def image(arguments: argparse.Namespace) -> int:
     "Build, describe, send or try an image."
+    from llmbench.launchers.images import find_tool, local_name
+
     if arguments.action != "build" and (arguments.base or arguments.more):
         raise RequestError("--base and --with are for image build; leave them out")
     name = arguments.image or local_name(load_settings().get("image", "name"), arguments.platform)
@@ -94,7 +106,7 @@ def image(arguments: argparse.Namespace) -> int:
         raise RequestError("--image names an image that is here; what build makes is named by name = in settings.ini [image]")
     return _ACTIONS[arguments.action](arguments, find_tool(arguments.tool), name)
 
-# %% ../nbs/68k_image_verb.ipynb #a469d04d
+# %% ../nbs/68k_image_verb.ipynb #b86f2fdc
 IMAGE_VERBS = ("image",)
 
 
@@ -103,8 +115,8 @@ def add_image_verb(verbs: Any) -> None:
     p = add_verb(verbs, "image", image, "an image of the training half: built, described, pushed, tried with the network off",
                  "llmbench image build cpu && llmbench image verify-offline cpu")  # fmt: skip
     p.add_argument("action", choices=list(_ACTIONS))
-    p.add_argument("platform", choices=list(PLATFORMS))
-    p.add_argument("--tool", default="", metavar="TOOL", help=f"{' or '.join(TOOLS)} (default: the first that is here)")
+    p.add_argument("platform", choices=_PLATFORMS)
+    p.add_argument("--tool", default="", metavar="TOOL", help="podman or docker (default: the first that is here)")
     p.add_argument("--image", default="", metavar="NAME", help="an image that is here (default: [image] name in settings.ini, the platform as its tag)")
     p.add_argument("--out", default="build/images", metavar="DIR", help="where the build's log and the bill of materials go (default build/images)")
     p.add_argument("--base", default="", metavar="IMAGE", help="build: the base image, best by its digest (default: the Dockerfile's)")
