@@ -105,7 +105,7 @@ def test_an_image_is_built_by_hash_and_described(built):
     from cyclonedx.validation.json import JsonStrictValidator
 
     clone, said = built
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=clone, capture_output=True, text=True).stdout.strip()
     assert re.search(r"^llmbench:cpu  \d\.\d\d GB  sha256:[0-9a-f]{12}  commit " + commit[:10], said), "name, size, identity, commit"
     text = (clone / "build/images/llmbench-cpu.cdx.json").read_text()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
