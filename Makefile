@@ -5,6 +5,7 @@
 #   make lab        the notebooks in JupyterLab
 #   make bench      what a step costs beside a bare loop and other frameworks   (half a gigabyte more, five minutes)
 #   make test-slow  the long tests     make gpu-study  the GPU study, on a machine that has one
+#   make lock       what the images install, with hashes: docker/requirements.*.lock   (UPGRADE=1: newer versions)
 #
 # FORCE=1 repeats runs that are finished. On a machine without a GPU, PIP_EXTRA_INDEX_URL may name PyTorch's
 # index of CPU builds, which saves several gigabytes of download.
@@ -19,8 +20,11 @@ GPU_STUDIES ?= $(patsubst %,params/studies/h200-%.yaml,gpt-124m llama-1b llama-8
 TEST_WORKERS ?= 3
 GPU_PEERS ?= params/h200/llama-8b-layers.yaml
 FORCE_FLAG := $(if $(FORCE),--force)
+# Where the lock takes torch's CPU build from; a folder that has its wheel: TORCH_FROM='--find-links DIR'
+TORCH_FROM ?= --torch-backend cpu
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) $(TORCH_FROM)
 
-.PHONY: help study sweep site test test-slow test-notebooks lab bench gpu-study notebooks readme clean
+.PHONY: help study sweep site test test-slow test-notebooks lab bench gpu-study notebooks lock readme clean
 .DELETE_ON_ERROR:
 
 help:
@@ -55,6 +59,24 @@ help:
 	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver >/dev/null; } || \
 	  echo "  no chromium: the browser tests will be skipped; on Debian: apt-get install chromium chromium-driver"
+	@touch $@
+
+# program:package. Debian has no kubectl of today; it is taken where a source list has one.
+CLUSTER_TOOLS := slurmctld:slurm-wlm munged:munge podman:podman runc:runc debootstrap:debootstrap docker-registry:docker-registry ip:iproute2 kubectl:kubectl
+MISSING := for pair in $(CLUSTER_TOOLS); do PATH="$$PATH:/usr/sbin:/sbin" command -v $${pair%%:*} >/dev/null || printf '%s ' $${pair\#\#*:}; done
+
+.venv/.cluster: .venv/.base
+	$(SAY) "  schemas and linters; Slurm, podman, a registry and kubectl where root may install them"
+	@$(PIP) -e '.[cluster]'
+	@missing="$$($(MISSING))"; \
+	  if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -qq; \
+	    for package in $$missing; do DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$package >/dev/null 2>&1 || true; done; fi; \
+	  missing="$$($(MISSING))"; [ -z "$$missing" ] || echo "  not here: $$missing(the tests that need them will be skipped; on Debian, as root: apt-get install …)"
+	@touch $@
+
+.venv/.lock: .venv/.base
+	$(SAY) "  uv (50 MB; only make lock needs it)"
+	@$(PIP) -e '.[lock]'
 	@touch $@
 
 .venv/.bench: .venv/.base
@@ -112,15 +134,23 @@ test: .venv/.deepspeed .venv/.dev .venv/.browser
 test-notebooks: .venv/.deepspeed .venv/.dev
 	@$(BIN)/nbdev-test --n-workers 2
 
-test-slow: .venv/.bench .venv/.dev .venv/.browser
+test-slow: .venv/.bench .venv/.dev .venv/.browser .venv/.cluster
 	$(SAY) "Slow tests"
-	@$(BIN)/python -m pytest -q -m slow --durations=25 tests
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -m slow --durations=25 -rs tests
 
 # --- notebooks ------------------------------------------------------------------------------------------------------
 
 notebooks: .venv/.dev
 	$(SAY) "Exporting nbs/ to llmbench/, cleaning the notebooks, writing README.md"
 	@$(BIN)/nbdev-export && $(BIN)/nbdev-clean && $(BIN)/python tests/readme.py
+
+# Universal: one file for every Python and system, by markers. torch's GPU builds come with their base images, so only the rest is locked for them.
+lock: .venv/.lock
+	$(SAY) "Writing docker/requirements.cpu.lock and docker/requirements.gpu.lock"
+	@echo '$(TORCH)+cpu' > .venv/torch.in
+	@$(LOCK) docker/requirements.in .venv/torch.in -o docker/requirements.cpu.lock
+	@$(LOCK) docker/requirements.in docker/requirements.gpu.in .venv/torch.in --no-emit-package torch -o docker/requirements.gpu.lock
+	@$(LOCK) docker/requirements.build.in --constraint docker/requirements.cpu.lock -o docker/requirements.build.lock
 
 clean:
 	rm -rf reports/_site reports/assets build dist *.egg-info .coverage .coverage.*

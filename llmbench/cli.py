@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['VERBS', 'show', 'run', 'sweep', 'doctor', 'schema', 'build_parser', 'main']
 
-# %% ../nbs/69_cli.ipynb #69e2d43d
+# %% ../nbs/69_cli.ipynb #192608ff
 import argparse
 import os
 import sys
@@ -16,6 +16,7 @@ from .backend_verbs import BACKEND_VERBS, add_backend_verb
 from .data_verbs import DATA_VERBS, add_data_verbs
 from .export_verb import EXPORT_VERBS, add_export_verb
 from .fit_verb import FIT_VERBS, add_fit_verb
+from .image_verb import IMAGE_VERBS, add_image_verb
 from .import_verb import IMPORT_VERBS, add_import_verb
 from .launch_verb import LAUNCH_VERBS, add_launch_verbs
 from .named_verbs import NAMED_VERBS, add_named_verbs
@@ -132,8 +133,8 @@ def schema(arguments: argparse.Namespace) -> int:
     out(json.dumps(json_schema(), indent=2))
     return 0
 
-# %% ../nbs/69_cli.ipynb #d0dbf770
-VERBS = ("show", "run", "sweep", *FIT_VERBS, *NAMED_VERBS, *LAUNCH_VERBS, *READING_VERBS, *DATA_VERBS, *IMPORT_VERBS, *EXPORT_VERBS, *BACKEND_VERBS, "doctor", "schema")
+# %% ../nbs/69_cli.ipynb #4cabe054
+VERBS = ("show", "run", "sweep", *FIT_VERBS, *NAMED_VERBS, *LAUNCH_VERBS, *IMAGE_VERBS, *READING_VERBS, *DATA_VERBS, *IMPORT_VERBS, *EXPORT_VERBS, *BACKEND_VERBS, "doctor", "schema")
 
 # %% ../nbs/69_cli.ipynb #4af1f238
 def _add_override(parser: argparse.ArgumentParser) -> None:
@@ -146,7 +147,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add_results(parser)
     parser.add_argument("--force", action="store_true", help="repeat what is finished; a result is replaced when the new one is complete")
 
-# %% ../nbs/69_cli.ipynb #1f4bb7cd
+# %% ../nbs/69_cli.ipynb #271b1928
 def build_parser() -> argparse.ArgumentParser:
     "All verbs and their arguments."
     parser = Parser(prog="llmbench", description="Which strategy trains the same model fastest, at what cost, and how sure is that?",
@@ -173,6 +174,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_fit_verb(verbs)
     add_named_verbs(verbs)
     add_launch_verbs(verbs)
+    add_image_verb(verbs)
     add_reading_verbs(verbs)
     add_data_verbs(verbs)
     add_import_verb(verbs)

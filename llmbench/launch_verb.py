@@ -35,13 +35,15 @@ def asked_jobs(arguments: argparse.Namespace) -> tuple[Any, ...]:
     shape = {"nodes": arguments.nodes, "ranks_per_node": arguments.ranks_per_node}
     return tuple(make_job(spec, arguments.engine, attempt=attempt, **shape) for spec, attempt in pairs)
 
-# %% ../nbs/68h_launch_verb.ipynb #bb04d79c
-def _image(options: list[str]) -> list[str]:
-    "The image of settings.ini where none is named."
+# %% ../nbs/68h_launch_verb.ipynb #193fae68
+def _image(options: list[str], jobs: tuple[Any, ...]) -> list[str]:
+    "The image of settings.ini for the jobs' hardware where none is named; `llmbench image build` makes it, and push sends it there."
+    from llmbench.launchers.images import platform_of, pushed_name
+
     settings = load_settings()
     name, registry = settings.get("image", "name"), settings.get("image", "registry")
     given = any(text.startswith("image=") for text in options)
-    return options if given else [f"image={registry + '/' if registry else ''}{name}:latest", *options]
+    return options if given else [f"image={pushed_name(name, registry, platform_of(jobs[0].spec.hardware))}", *options]
 
 
 def plans(engine: str, jobs: tuple[Any, ...], given: list[str]) -> list[Any]:
@@ -52,10 +54,10 @@ def plans(engine: str, jobs: tuple[Any, ...], given: list[str]) -> list[Any]:
     if engine == "slurm":
         return slurm.render_all(jobs, read_options(slurm.SlurmOptions, given))
     if engine == "k8s":
-        options = read_options(k8s.K8sOptions, _image(given))
+        options = read_options(k8s.K8sOptions, _image(given, jobs))
         return [k8s.render(job, options) for job in jobs]
     if engine == "docker":
-        options = read_options(containers.ContainerOptions, _image(given))
+        options = read_options(containers.ContainerOptions, _image(given, jobs))
         return [containers.render(job, options) for job in jobs]
     options = read_options(ssh.SshOptions, given)
     return [ssh.render(job, options) for job in jobs]
