@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from .presets import PRESETS, ModelShape
 from .schema import SpecRecord
 
-# %% ../nbs/03_spec.ipynb #b87f6afa
+# %% ../nbs/03_spec.ipynb #3efe0a4c
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -28,7 +28,7 @@ Compute = Literal["float32", "bfloat16", "float16", "float8"]
 
 
 class Strategy(_Part):
-    """The strategy's name and the parallel degrees: dp × tp × pp × cp is the world size, ep divides dp.
+    """The strategy's name and the parallel degrees: dp × tp × pp × cp is the world size, ep (of ep or fsdp) divides dp.
 
     reshard_after_forward: fsdp lets a block's parameters go between forward and backward, and gathers them twice;
     false keeps them, for the memory of the whole model and one gathering less. dp_replicate: hsdp shards within
