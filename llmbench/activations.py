@@ -91,7 +91,7 @@ class Placement:
         "Whether weights are float32 and cast at each use: the casts are saved for backward, like activations."
         return self.c == 2 and self.strategy in ("single", "ddp", "ep")
 
-# %% ../nbs/10a_activations.ipynb #6465a693
+# %% ../nbs/10a_activations.ipynb #1cf4d7b1
 def norm_saved_bytes(p: Placement) -> int:
     "Bytes a token that one norm leaves behind."
     d, c = p.shape.d_model, p.c
@@ -114,7 +114,7 @@ def _mlp_saved_bytes(p: Placement) -> int:
 def block_saved_bytes(p: Placement) -> int:
     "Bytes that one block leaves behind for backward, without casts of its weights."
     s, c, llama = p.shape, p.c, p.shape.family == "llama"
-    d, kv = s.d_model, s.n_kv_heads * s.head_dim
+    d = s.d_model
     copied = c * d if llama or p.cp > 1 else 0
     attention = c * d * p.tp + c * d + c * _pairs_kept(p) * p.tp + c * d + 4 * s.n_heads + copied
     return p.tokens * (2 * norm_saved_bytes(p) + attention + _mlp_saved_bytes(p)) // p.tp + _mask_bytes(p)

@@ -6,7 +6,7 @@
 __all__ = ['SPLIT', 'Seat', 'seat_of', 'kept_bytes', 'whole_ends', 'waiting_bytes', 'borrowed_bytes', 'under_way', 'stage_bytes',
            'backwards', 'layout_moments', 'layout_memory', 'memory_of']
 
-# %% ../nbs/10d_layout_memory.ipynb #c1140544
+# %% ../nbs/10d_layout_memory.ipynb #85e18bcf
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,6 @@ from typing import Any
 from .accounting import experts
 from .activations import Placement, again_bytes, head_saved_bytes, layer_bytes, loss_bytes
 from .memory import memory_per_rank
-from .presets import ModelShape
 from .spec import RunSpec, Strategy
 from .split_traffic import Part, part_of
 

@@ -1,11 +1,13 @@
 """What trades memory for time, or names a kernel, trains like the run without it; and no setting renames a published run."""
 
 import json
+from math import prod
 
 import pytest
 import yaml
 from notebooks import ROOT
 
+from llmbench.accounting import parameter_shapes
 from llmbench.core import test_near
 from llmbench.fitting import find_largest
 from llmbench.launchers.local import run_local
@@ -16,7 +18,7 @@ from llmbench.runpage import request_yaml
 from llmbench.spec import spec_hash
 from llmbench.study import resolve_study
 from llmbench.sweep import directly, sweep
-from llmbench.traffic import predicted_collectives
+from llmbench.traffic import factored_size, predicted_collectives
 
 STEPS = 20
 REQUEST = {
@@ -147,6 +149,9 @@ def test_a_second_copy_of_zeropp_trains_the_same(single, tmp_path):
 def test_compressed_gradients_send_what_is_predicted(tmp_path, model, compression):
     run = train_two(tmp_path, {"name": "ddp", "compression": compression}, model, steps=5, collective_steps=2)
     (expected,) = predicted_collectives(preset(model), "ddp", 2, run.spec.batch.accum, compression=compression)
+    if compression == "powersgd":  # a trace has the first of three exchanges: what is sent as it is (notebook 25 counts the rest)
+        whole = [prod(s) for s in parameter_shapes(preset(model)).values() if factored_size(s) == prod(s)]
+        expected = expected._replace(calls=expected.calls // 3, bytes=4 * sum(whole))
     (seen,) = [c for c in run.collectives if c.kind == "all_reduce"]
     steps = run.window.steps
     assert expected.calls <= seen.calls / steps <= expected.calls + 2
