@@ -221,7 +221,7 @@ def layout_moments(s: Seat) -> dict[str, int]:
             found[name] = max(size, found.get(name, 0))
     return found
 
-# %% ../nbs/10d_layout_memory.ipynb #50285e85
+# %% ../nbs/10d_layout_memory.ipynb #61c6c0f7
 SPLIT = ("tp", "pp", "cp", "mixed", "hsdp")
 
 
@@ -256,8 +256,10 @@ def _answer(s: Seat) -> dict[str, Any]:
 def memory_of(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:
     "What a rank of this request holds: `layout_memory` where a model is split, `memory_per_rank` elsewhere; their errors."
     s = spec.strategy
-    if s.name == "fsdp" and s.ep > 1:
-        raise ValueError(f"strategy = 'fsdp' with ep {s.ep}: not derived")
+    unknown = {f"fsdp with ep {s.ep}": s.name == "fsdp" and s.ep > 1, "compression powersgd": s.compression == "powersgd",
+               "ZeRO++": s.hpz > 1 or s.quantize != "none"}  # fmt: skip
+    if left := [what for what, asked in unknown.items() if asked]:
+        raise ValueError(f"strategy {s.name}: what {left[0]} holds is not derived")
     if s.name in SPLIT or (s.name == "fsdp" and (s.tp * s.cp > 1 or not s.reshard_after_forward)):
         if s.offload == "none":
             return layout_memory(spec, platform)
