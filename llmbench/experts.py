@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['Router', 'choose', 'Plan', 'sort_by_expert', 'reorder', 'Experts', 'balance_loss', 'MoE', 'prepare_experts']
 
-# %% ../nbs/10z_experts.ipynb #79d56f3a
+# %% ../nbs/10z_experts.ipynb #a7b16c07
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -112,12 +113,14 @@ class _AddLoss(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         return grad, torch.full((), ctx.scale, device=grad.device), None
 
-# %% ../nbs/10z_experts.ipynb #eb68e413
+# %% ../nbs/10z_experts.ipynb #3d64d6ca
 class MoE(nn.Module):
     """A mixture of experts in the place of the MLP, (batch, seq, d_model) in and out.
 
     scale: the factor by which a micro batch's loss is multiplied before backward. balance: the last balance loss,
     without coefficient. dispatch: what takes sorted rows to their experts and back; a strategy may set another.
+    census: what makes of this rank's counts the mean over ranks that share the sequences of a micro batch, so that the
+    balance is the whole micro batch's: the mean of such ranks' balance losses is then the loss of all their tokens.
     """
 
     def __init__(self, shape: ModelShape):
@@ -126,6 +129,7 @@ class MoE(nn.Module):
         self.n_experts, self.experts_per_token = shape.n_experts, shape.experts_per_token
         self.coef, self.scale = shape.balance_coef / shape.n_layers, 1.0
         self.balance: Tensor | None = None
+        self.census: Callable[[Tensor], Tensor] | None = None
 
     def dispatch(self, x: Tensor, counts: Tensor) -> Tensor:
         "The experts' outputs for rows that are sorted by expert, `counts` (n_experts) of them for each."
@@ -139,7 +143,7 @@ class MoE(nn.Module):
         answers = self.dispatch(reorder(tokens, order, back, copies), counts)
         answers = reorder(answers, back, order).unflatten(0, (-1, copies))
         mixed = (answers * weights.unsqueeze(-1).to(x.dtype)).sum(1)
-        loss = balance_loss(probabilities, counts)
+        loss = balance_loss(probabilities, counts if self.census is None else self.census(counts))
         self.balance = loss.detach()
         return _AddLoss.apply(mixed, loss, self.coef * self.scale).view_as(x)
 

@@ -20,7 +20,7 @@ import orjson
 from .core import RequestError, relative_difference, unknown_name
 from .training import training_is_real
 
-# %% ../nbs/51_fairness.ipynb #2c204923
+# %% ../nbs/51_fairness.ipynb #c7310f53
 _MODEL = (
     "family", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff", "vocab_size", "max_seq_len",
     "tied_embeddings", "bias", "norm_eps", "rope_theta", "rope_scaling", "parameters",
@@ -29,13 +29,13 @@ _MODEL = (
 _OPTIMIZER = ("name", "lr", "betas", "eps", "weight_decay", "clip_norm", "lr_warmup_steps", "fused")
 _FACTS = (
     *(f"model.{name}" for name in _MODEL), "seq_len", "batch.global_tokens",
-    "precision.param", "precision.compute", "precision.reduce", "precision.loss_scale",
-    "strategy.compression", *(f"optimizer.{name}" for name in _OPTIMIZER),
+    "precision.param", "precision.compute", "precision.reduce", "precision.loss_scale", "precision.float8_by",
+    "strategy.compression", "strategy.quantize", *(f"optimizer.{name}" for name in _OPTIMIZER),
     "attention", "compile", "recompute", "data.kind", "data.fingerprint", "steps", "warmup_steps", "seed",
 )  # fmt: skip
 _LAYOUT = (
     "strategy.name", "world_size", "strategy.dp", "strategy.tp", "strategy.pp", "strategy.cp", "strategy.ep",
-    "strategy.reshard_after_forward", "strategy.dp_replicate", "strategy.bucket_mib", "strategy.offload",
+    "strategy.reshard_after_forward", "strategy.dp_replicate", "strategy.bucket_mib", "strategy.offload", "strategy.hpz",
     "strategy.schedule", "strategy.stages_per_rank", "strategy.layers_per_stage", "batch.micro", "batch.accum",
 )  # fmt: skip
 
@@ -48,16 +48,17 @@ def _at(value: Mapping[str, Any] | None, path: str) -> Any:
         return tuple(sorted(value.items()))
     return tuple(value) if isinstance(value, list) else value
 
-# %% ../nbs/51_fairness.ipynb #876e1ac3
+# %% ../nbs/51_fairness.ipynb #8069299b
 _UNRECORDED = {  # what this harness did before it recorded the setting
     "model.n_experts": 1, "model.experts_per_token": 1, "model.balance_coef": 0.0, "model.rope_scaling": "none",
     "strategy.reshard_after_forward": True, "strategy.dp_replicate": 1, "strategy.bucket_mib": 25.0,
     "strategy.schedule": "1f1b", "strategy.stages_per_rank": 1, "strategy.layers_per_stage": "even", "strategy.compression": "none",
-    "strategy.offload": "none",
+    "strategy.offload": "none", "strategy.quantize": "none", "strategy.hpz": 1, "precision.float8_by": "torchao",
 }  # fmt: skip
 _SETTING_OF = {
     "strategy.reshard_after_forward": ("fsdp", "hsdp"), "strategy.dp_replicate": ("hsdp",),
     "strategy.bucket_mib": ("ddp",), "strategy.compression": ("ddp",), "strategy.offload": ("fsdp", "hsdp", "zero2", "zero3"),
+    "strategy.quantize": ("zero3",), "strategy.hpz": ("zero3",),
 }  # fmt: skip
 
 
@@ -69,6 +70,8 @@ def _idle(facts: Mapping[str, Any]) -> Iterator[str]:
         yield from ("strategy.schedule", "strategy.stages_per_rank", "strategy.layers_per_stage")
     if facts["precision.compute"] not in (None, "float16"):
         yield "precision.loss_scale"
+    if facts["precision.compute"] not in (None, "float8"):
+        yield "precision.float8_by"
     if facts["model.family"] == "gpt2":
         yield from ("model.rope_theta", "model.rope_scaling")
 
@@ -124,7 +127,7 @@ def comparable_facts(run: Mapping[str, Any]) -> dict[str, Any]:
     """
     return dict(_facts(facts_key(run)))
 
-# %% ../nbs/51_fairness.ipynb #487108a6
+# %% ../nbs/51_fairness.ipynb #e41b59db
 DEFAULT_VARIES = ("strategy", "world_size")
 _LAYOUT_FREED = ("batch.micro", "batch.accum", *(f"strategy.{degree}" for degree in ("dp", "tp", "pp", "cp", "ep")))
 _FREED_BY = {
@@ -143,7 +146,7 @@ _SILENT = ("name", "launcher", "timeouts", "repeats")  # vary without changing t
 
 def _is_freed(name: str, varies: Iterable[str]) -> bool:
     freed = [f for key in varies for f in _FREED_BY.get(key, (key,))]
-    if name == "strategy.compression":  # another precision of the exchange, which no strategy brings along
+    if name in ("strategy.compression", "strategy.quantize"):  # another precision of the exchange, which no strategy brings along
         return name in varies
     return any(name == f or name.startswith(f + ".") for f in freed)
 

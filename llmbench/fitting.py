@@ -6,7 +6,7 @@
 __all__ = ['candidates', 'predicted_bytes', 'limit_for', 'first_guess', 'last_fitting', 'Trial', 'Fit', 'find_largest',
            'fit_table']
 
-# %% ../nbs/35b_fitting.ipynb #eb2db20b
+# %% ../nbs/35b_fitting.ipynb #65b601c9
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .core import LlmbenchError, RequestError
 from .hardware import ACCELERATORS, cpu_record
-from .memory import memory_of
+from .layout_memory import memory_of
 from .records import read_run
 from .resolve import resolve_run
 from .schema import Status

@@ -14,7 +14,7 @@ from typing import Any
 
 from .presets import ModelShape
 
-# %% ../nbs/02c_layout_rules.ipynb #6a064e22
+# %% ../nbs/02c_layout_rules.ipynb #faef734d
 @dataclass(frozen=True)
 class Layout:
     "How a run is split: dp × tp × pp × cp ranks, ep within dp, and the settings of hsdp and of a pipeline."
@@ -43,7 +43,7 @@ class Layout:
 
 
 DEGREES = ("tp", "pp", "cp", "ep")
-_MAY_SPLIT = {"tp": ("tp",), "pp": ("pp",), "cp": ("cp",), "ep": ("ep",), "mixed": ("tp", "pp", "cp"), "fsdp": ("tp", "cp")}
+_MAY_SPLIT = {"tp": ("tp",), "pp": ("pp",), "cp": ("cp",), "ep": ("ep",), "mixed": ("tp", "pp", "cp"), "fsdp": ("tp", "cp", "ep")}
 
 
 def split_degrees(layout: Layout) -> tuple[str, ...]:
@@ -167,15 +167,16 @@ def _micro_batch_rule(a: Layout, accum: int) -> Iterator[str]:
     elif a.schedule == "interleaved" and accum % a.pp:
         yield f"accum {accum} is not a multiple of pp {a.pp}, which schedule interleaved needs; write batch.accum: {accum // a.pp * a.pp}"
 
-# %% ../nbs/02c_layout_rules.ipynb #ae33c74d
+# %% ../nbs/02c_layout_rules.ipynb #d692e43b
 def _expert_rule(shape: ModelShape, a: Layout) -> Iterator[str]:
     if shape.n_experts == 1:
         if a.ep > 1:
             yield f"ep {a.ep}: {shape.name} has no experts to spread (n_experts 1); write name: ddp, or take a model with experts"
         return
-    for degree in ("tp", "cp"):
-        if getattr(a, degree) > 1:
-            yield f"{degree} {getattr(a, degree)} with the {shape.n_experts} experts of {shape.name} is not built; use ep"
+    if a.tp > 1:
+        yield f"tp {a.tp} with the {shape.n_experts} experts of {shape.name} is not built: routers and experts are no DTensors; use ep"
+    if a.cp > 1 and a.ep > 1:
+        yield f"cp {a.cp} × ep {a.ep} for the {shape.n_experts} experts of {shape.name} is not built; write cp: 1 or ep: 1"
     if shape.n_experts % a.ep:
         yield f"ep {a.ep} does not divide the {shape.n_experts} experts of {shape.name}"
     elif a.dp % a.ep:

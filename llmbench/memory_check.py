@@ -5,21 +5,24 @@
 # %% auto #0
 __all__ = ['LiveTensors', 'DeviceTensors', 'measured_memory']
 
-# %% ../nbs/28b_memory_check.ipynb #d4f6a26c
+# %% ../nbs/28b_memory_check.ipynb #4ee62f9b
+import contextlib
 import gc
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Self
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from . import attention
 from .data import source_for
 from .loop import next_batch
-from .memory import memory_of
+from .layout_memory import memory_of
 from .mesh import Ranks, place_of
 from .models import build_model
 from .spec import RunSpec
@@ -93,12 +96,24 @@ class DeviceTensors:
         "Most bytes allocated at once since reset."
         return torch.cuda.max_memory_allocated(self.device) - self._before
 
-# %% ../nbs/28b_memory_check.ipynb #eeb2cd38
+# %% ../nbs/28b_memory_check.ipynb #7a347f71
+@contextlib.contextmanager
+def _masks_unwatched() -> Iterator[None]:
+    make = attention.causal_lower_right
+
+    def unwatched(*sizes: int) -> Tensor:
+        with _disable_current_modes():
+            return make(*sizes)
+
+    with patch.object(attention, "causal_lower_right", unwatched):
+        yield
+
+
 def measured_memory(spec: RunSpec, ranks: Ranks) -> dict[str, int | None]:
     "Train two steps; this rank's param, grad and optimizer bytes as a run file has them, and the second step's peak_bytes."
     watched = DeviceTensors(ranks.device) if ranks.device.type == "cuda" else LiveTensors()
     build, source = load_strategy(spec.strategy, ranks.device), source_for(spec)
-    with watched:
+    with watched, _masks_unwatched():
         strategy = build(build_model(spec.model, spec.seed, DTYPES[spec.precision.compute]), spec, ranks)
         for step in (0, 1):
             gc.collect()

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['one_line', 'resolve_run', 'load_run']
 
-# %% ../nbs/03a_resolve.ipynb #bd22c5d0
+# %% ../nbs/03a_resolve.ipynb #f32d0484
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def _resolve_strategy(value: Any, world_size: Any) -> Any:
         raise RequestError(unknown_name("strategy", given["name"], STRATEGIES))
     return fill_degrees(given, world_size)
 
-# %% ../nbs/03a_resolve.ipynb #bf45a601
+# %% ../nbs/03a_resolve.ipynb #fc2026d0
 def _check_split(full: dict[str, Any], batch: Any) -> None:
     "Degrees against model, world size and the batch as it was written; a wrong type is left to the typed check."
     given = full["model"]
@@ -93,6 +94,32 @@ def _check_offload(s: Strategy) -> None:
         raise RequestError(f"offload {s.offload} with {split}: gradients of split matrices are summed on the device; leave offload or {split} out")
 
 
+_ONE_BIT = ("onebitadam", "onebitlamb", "zerooneadam")
+
+
+def _check_onebit(optimizer: Any) -> None:
+    "Optimizers of DeepSpeed that send one bit a value: named by requests of others, and gone from what can be installed."
+    name = optimizer.get("name") if isinstance(optimizer, Mapping) else None
+    if isinstance(name, str) and name.lower().replace("_", "").replace("-", "") in _ONE_BIT:
+        raise RequestError(
+            f"optimizer {name}: DeepSpeed 0.19.8 has no 1-bit optimizers any more (no module runtime.fp16.onebit); "
+            "write name: adamw, with strategy ddp and compression: powersgd"
+        )
+
+
+def _check_zeropp(spec: RunSpec) -> None:
+    "ZeRO++ where DeepSpeed has it; its quantised exchanges are CUDA kernels."
+    s = spec.strategy
+    if s.name != "zero3" and (s.quantize != "none" or s.hpz > 1):
+        raise RequestError(f"strategy {s.name}: quantize and hpz are settings of zero3 (ZeRO++); leave them out, or write name: zero3")
+    if s.dp % s.hpz:
+        raise RequestError(f"hpz {s.hpz} does not divide dp {s.dp}: so many ranks hold a second copy together; write hpz: a divisor, the GPUs of a node")
+    if s.quantize != "none" and spec.hardware in ("cpu", "mi300x"):
+        raise RequestError(f"quantize {s.quantize} on hardware {spec.hardware}: DeepSpeed's quantiser is a CUDA kernel; write quantize: none")
+    if s.quantize != "none" and spec.precision.compute == "float32":
+        raise RequestError(f"quantize {s.quantize} with precision.compute float32: its kernels take 16-bit values; write precision: bf16")
+
+
 def _check_settings(spec: RunSpec) -> None:
     "Settings that only some strategies have; one that would do nothing is refused."
     s, plain = spec.strategy, Strategy.model_fields
@@ -107,6 +134,12 @@ def _check_settings(spec: RunSpec) -> None:
             "with the rest; write precision: bf16 or fp32"
         )
     _check_offload(s)
+    _check_zeropp(spec)
+    if spec.precision.float8_by != "torchao" and (spec.precision.compute != "float8" or spec.recompute != "none" or spec.compile):
+        raise RequestError(
+            f"float8_by {spec.precision.float8_by} with compute {spec.precision.compute}, recompute {spec.recompute}, compile "
+            f"{str(spec.compile).lower()}: built for compute float8 in plain blocks only; write float8_by: torchao"
+        )
     if s.compression == "bf16" and spec.precision.reduce == "bfloat16":
         raise RequestError("compression bf16 with precision.reduce bfloat16: gradients travel in bfloat16 already; leave compression out")
     if s.compression == "powersgd" and (spec.precision.compute == "float16" or spec.precision.reduce == "bfloat16"):
@@ -196,7 +229,7 @@ def one_line(error: ValidationError) -> str:
     given = f"{name} = {first['input']!r}: " if name and not isinstance(first["input"], dict) else ""
     return f"{given}{message}{_number_hint(first['input'])}"
 
-# %% ../nbs/03a_resolve.ipynb #ee637100
+# %% ../nbs/03a_resolve.ipynb #2a45a9f5
 def resolve_run(given: dict[str, Any]) -> RunSpec:
     "A checked RunSpec from what a parameter file says; every mistake is one RequestError in one line."
     unknown = [k for k in given if k not in RunSpec.model_fields]
@@ -224,6 +257,7 @@ def resolve_run(given: dict[str, Any]) -> RunSpec:
 def _checked(full: dict[str, Any]) -> RunSpec:
     full = {key: _with_tuples(key, value) for key, value in full.items()}
     try:
+        _check_onebit(full.get("optimizer"))
         spec = RunSpec(**full)
     except ValidationError as e:
         raise RequestError(one_line(e)) from None

@@ -44,7 +44,7 @@ Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
-# %% ../nbs/01_schema.ipynb #f1001db9
+# %% ../nbs/01_schema.ipynb #c979ac96
 class RopeScalingRecord(_Record):
     "Llama 3.1's stretching of rotary frequencies; null where there is none."
 
@@ -94,6 +94,8 @@ class StrategyRecord(_Record):
     compression: str | None = None
     bucket_mib: float | None = None
     offload: str | None = None
+    quantize: str | None = None
+    hpz: Count | None = None
 
 
 class BatchRecord(_Record):
@@ -112,6 +114,7 @@ class PrecisionRecord(_Record):
     compute: str | None = None
     reduce: str | None = None
     loss_scale: float | None = None  # the first one; only float16 uses it
+    float8_by: str | None = None  # whose products in float8
 
 
 class OptimizerRecord(_Record):

@@ -7,7 +7,7 @@ __all__ = ['Section', 'PARITY_TOLERANCE', 'UNSTEADY', 'SECTIONS', 'throughput_se
            'memory_section', 'scaling_section', 'tolerance_of', 'parity_section', 'run_link', 'runs_section',
            'write_sections']
 
-# %% ../nbs/62_sections.ipynb #b0f54a1a
+# %% ../nbs/62_sections.ipynb #d8395d46
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +23,7 @@ from llmbench.pages import (
     status_badge,
     text_column,
 )
+from .runpage import predicted_gib
 from .shares import memory_chart
 from .stats import MOST_REPEATS, difference_shown, repeats_needed, spread_of
 from .workbench import Study, Workbench, study_figure, study_table
@@ -110,7 +111,7 @@ def latency_section(bench: Workbench, study: Study) -> str:
                     "difference that as many repeats show in 95 of 100 studies, and how many would show 3 %.", "step_points") if told else "",
     ])  # fmt: skip
 
-# %% ../nbs/62_sections.ipynb #b066988b
+# %% ../nbs/62_sections.ipynb #7d938c6a
 _RESIDENT = (
     "::: {.callout-note}\n## Resident memory\nWithout an accelerator the peak is how much the process grew, so it also counts what "
     "the allocator kept and what libraries mapped ([methods](methods.qmd#sec-memory)).\n:::\n"
@@ -122,14 +123,16 @@ def memory_section(bench: Workbench, study: Study) -> str:
     rows = bench.rows("memory", study.name)
     if not _known(rows, "peak_memory_gib"):
         return "Memory was not measured in this study.\n"
+    rows = [r | {"predicted_gib": predicted_gib(bench.runs[r["run_id"]]) if r.get("run_id") in bench.runs else None} for r in rows]
     columns = [LABEL, text_column("Repeats", "repeats"), number_column("Peak (GiB)", "peak_memory_gib"), Column("Over repeats (GiB)", _range),
-               number_column("Model state (GiB)", "model_state_gib"), number_column("Parameters", "param_gib"),
+               number_column("Predicted (GiB)", "predicted_gib"), number_column("Model state (GiB)", "model_state_gib"), number_column("Parameters", "param_gib"),
                number_column("Gradients", "grad_gib"), number_column("Optimizer", "optimizer_gib")]  # fmt: skip
     resident = _RESIDENT if any(r["memory_source"] == "process_rss" for r in rows) else ""
     return "\n".join([
         study_figure(study, "memory", memory_chart(rows), "Peak memory of the fullest rank, by number of ranks and smallest first; median over repeats.", "memory"),
         resident,
-        study_table(study, "memory", rows, columns, "Peak memory of the fullest rank, and the model state that it holds.", "memory"),
+        study_table(study, "memory", rows, columns, "Peak memory of the fullest rank, what its request predicts for tensors alone "
+                    "([definition](methods.qmd#sec-memory)), and the model state that it holds.", "memory"),
     ])  # fmt: skip
 
 

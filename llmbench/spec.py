@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from .presets import PRESETS, ModelShape
 from .schema import SpecRecord
 
-# %% ../nbs/03_spec.ipynb #b87f6afa
+# %% ../nbs/03_spec.ipynb #dc0925fd
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -28,7 +28,7 @@ Compute = Literal["float32", "bfloat16", "float16", "float8"]
 
 
 class Strategy(_Part):
-    """The strategy's name and the parallel degrees: dp × tp × pp × cp is the world size, ep divides dp.
+    """The strategy's name and the parallel degrees: dp × tp × pp × cp is the world size, ep (of ep or fsdp) divides dp.
 
     reshard_after_forward: fsdp lets a block's parameters go between forward and backward, and gathers them twice;
     false keeps them, for the memory of the whole model and one gathering less. dp_replicate: hsdp shards within
@@ -37,6 +37,8 @@ class Strategy(_Part):
     compression: of the gradients that ddp exchanges; bucket_mib: its buckets.
     offload: optimizer keeps its state in the host's memory and updates there (fsdp, hsdp, zero2, zero3); FSDP2, which has
     no other way, keeps its shards of parameters and gradients there with it.
+    quantize, hpz: ZeRO++ (Wang et al. 2023, arXiv:2306.10209) for zero3: parameters gathered in 8 bits (weights), and gradients
+    reduced in 4 as well (both); hpz: ranks that hold a second whole copy together, so that backward gathers among them.
     """
 
     name: str
@@ -53,6 +55,8 @@ class Strategy(_Part):
     compression: Literal["none", "bf16", "powersgd"] = "none"
     bucket_mib: float = Field(25.0, gt=0)
     offload: Literal["none", "optimizer"] = "none"
+    quantize: Literal["none", "weights", "both"] = "none"
+    hpz: Positive = 1
 
 
 class Batch(_Part):
@@ -68,7 +72,7 @@ class Precision(_Part):
 
     param: dtype of the master parameters and the optimizer state; compute: dtype of parameters and
     activations in forward and backward; reduce: dtype in which gradients are summed over ranks.
-    float8: the products inside blocks; what is between them, and the head, is bfloat16.
+    float8: the products inside blocks; what is between them, and the head, is bfloat16. float8_by: whose products those are.
     loss_scale: with float16, what the loss is multiplied by at first; the run goes on from there by itself.
     """
 
@@ -76,6 +80,7 @@ class Precision(_Part):
     compute: Compute = "float32"
     reduce: Dtype = "float32"
     loss_scale: float = Field(65536.0, ge=1)
+    float8_by: Literal["torchao", "transformer_engine"] = "torchao"
 
 
 class Optimizer(_Part):
@@ -192,13 +197,13 @@ class RunSpec(_Part):
     profile: Profile | None = None
     checkpoint: Checkpoint | None = None
 
-# %% ../nbs/03_spec.ipynb #25641579
+# %% ../nbs/03_spec.ipynb #cc57dfd6
 _OBSERVES = {"timeouts", "collective_steps", "profile", "checkpoint"}
 _NOT_HASHED = {"study", "name", "launcher", "hardware"} | _OBSERVES
 _ADDED_LATER = {
-    "strategy": ("dp_replicate", "schedule", "stages_per_rank", "layers_per_stage", "compression", "bucket_mib", "offload"),
+    "strategy": ("dp_replicate", "schedule", "stages_per_rank", "layers_per_stage", "compression", "bucket_mib", "offload", "quantize", "hpz"),
     "model": ("n_experts", "experts_per_token", "balance_coef", "rope_scaling"),
-    "precision": ("loss_scale",),
+    "precision": ("loss_scale", "float8_by"),
 }  # fmt: skip
 _WHOLE_ADDED_LATER = ("memory_limit_gib",)
 

@@ -42,7 +42,7 @@ from .spec import RunSpec, Strategy, run_id, spec_record
 
 log = logging.getLogger(__name__)
 
-# %% ../nbs/28_train.ipynb #ac3e334a
+# %% ../nbs/28_train.ipynb #4979d8d1
 _MODULES = {
     "single": "single", "ddp": "ddp", "fsdp": "fsdp", "zero1": "zero", "zero2": "zero", "zero3": "zero",
     "hsdp": "mixed", "tp": "mixed", "pp": "mixed", "cp": "mixed", "mixed": "mixed", "ep": "experts",
@@ -52,7 +52,8 @@ _MODULES = {
 def load_strategy(strategy: Strategy, device: torch.device) -> Build:
     "The `build` function of a strategy, its framework imported: what that takes is not the training's memory."
     split = max(strategy.tp, strategy.pp, strategy.cp) > 1  # fsdp of a model that is split otherwise, too
-    module = importlib.import_module(f"llmbench.strategies.{'mixed' if split else _MODULES[strategy.name]}")
+    which = "mixed" if split else "experts" if strategy.ep > 1 else _MODULES[strategy.name]
+    module = importlib.import_module(f"llmbench.strategies.{which}")
     if hasattr(module, "load"):
         module.load(device)
     return module.build

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from llmbench.core import relative_difference
-from llmbench.memory import memory_of
+from llmbench.layout_memory import memory_of
 from llmbench.resolve import resolve_run
 from llmbench.traffic import predicted_collectives
 

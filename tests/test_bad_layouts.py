@@ -72,7 +72,7 @@ LAYOUTS = {
     "ep that does not divide dp": (ROUTED | {"world_size": 6, "batch": {"micro": 1}} | split("ep", ep=4), ("ep 4", "dp 6")),
     "ep of 1": (ROUTED | split("ep", ep=1), ("ep is 1", "dp 8")),
     "tp with experts": (ROUTED | split("tp", tp=2), ("tp 2", "8 experts", "use ep")),
-    "cp with experts": (ROUTED | split("cp", cp=2), ("cp 2", "8 experts", "use ep")),
+    "cp with dealt experts": (ROUTED | split("fsdp", cp=2, ep=2), ("cp 2", "8 experts", "ep 2")),
     "a world that is too large to search": (LLAMA | {"world_size": 10**9 + 7} | split("tp", tp=2), ("world_size 1000000007",)),
 }  # fmt: skip
 _OFFER = re.compile(r"((?:\w+ \d+ × )+\w+ \d+) \(name: (\w+)((?:, \w+ \d+)*)\)")

@@ -29,6 +29,8 @@ CASES = {
     "qwen2.5-tied": ("Qwen2", {"tie_word_embeddings": True}),
     "mistral": ("Mistral", {"sliding_window": None}),
     "mistral-window": ("Mistral", {"sliding_window": 48}),
+    "mixtral": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "mixtral-one-of-three": ("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 1, "sliding_window": 64}),
 }
 
 
@@ -87,7 +89,7 @@ def test_a_window_is_the_longest_sequence(hf, tmp_path):
     assert difference[:48].max() <= 1e-4 and difference[48] > 1e-3
 
 
-@pytest.mark.parametrize("name", ["llama-tiny", "qwen-tiny"])
+@pytest.mark.parametrize("name", ["llama-tiny", "qwen-tiny", "mixtral-tiny"])
 def test_presets_are_read_by_transformers(hf, name, tmp_path):
     model = build_model(preset(name), seed=7)
     save_weights(model, tmp_path / "ours")

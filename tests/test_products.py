@@ -29,12 +29,13 @@ FOUR = {
     "tp4-shared-heads": dict(name="tp", tp=4), "cp4": dict(name="cp", cp=4), "pp4": dict(name="pp", pp=4),
 }  # fmt: skip
 TIED = ("tp2", "pp2", "cp2", "tp2-pp2", "pp2-interleaved")  # weights, positions and biases that the other family has not
+ROUTED = ("cp2", "pp2", "cp2-dp2", "cp2-pp2", "fsdp2-cp2")  # a mixture: its balance is of whole sequences
 HALF = ("tp2", "pp2", "cp2", "fsdp2-tp2")
 
 
 def _cases():
     for world_size, layout, strategy in [(2, *case) for case in TWO.items()] + [(4, *case) for case in FOUR.items()]:
-        for model, precision, among in (("llama-tiny", "fp32", None), ("gpt-tiny", "fp32", TIED), ("llama-tiny", "bf16", HALF)):
+        for model, precision, among in (("llama-tiny", "fp32", None), ("gpt-tiny", "fp32", TIED), ("llama-tiny", "bf16", HALF), ("mixtral-tiny", "fp32", ROUTED)):
             if among is None or layout in among:
                 yield pytest.param(world_size, strategy, model, precision, id=f"{layout}-{model}-{precision}")
 

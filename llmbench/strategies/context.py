@@ -5,15 +5,16 @@
 # %% auto #0
 __all__ = ['chunks_of', 'places_of', 'gathered_attention', 'split_sequence']
 
-# %% ../../nbs/26c_strategies_context.ipynb #1b84954e
-from collections.abc import Sequence
+# %% ../../nbs/26c_strategies_context.ipynb #ef7be370
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed._functional_collectives import all_gather_single_autograd
+from torch.distributed._functional_collectives import all_gather_single_autograd, all_reduce
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..attention import Kernel, attention_kernel
+from ..experts import MoE
 from ..models import Decoder
 
 # %% ../../nbs/26c_strategies_context.ipynb #4d847dd6
@@ -27,7 +28,7 @@ def places_of(rank: int, cp: int, seq_len: int) -> Tensor:
     size = seq_len // (2 * cp)
     return torch.cat([torch.arange(c * size, (c + 1) * size) for c in chunks_of(rank, cp)])
 
-# %% ../../nbs/26c_strategies_context.ipynb #a3b83dc1
+# %% ../../nbs/26c_strategies_context.ipynb #ce40e4f3
 def gathered_attention(mesh: DeviceMesh, kernels: Sequence[Kernel]) -> Kernel:
     "Causal attention of a rank's two chunks, each by its kernel, to the keys of all ranks of `mesh` up to the chunk's end."
     rank, cp = mesh.get_local_rank(), mesh.size()
@@ -47,6 +48,13 @@ def gathered_attention(mesh: DeviceMesh, kernels: Sequence[Kernel]) -> Kernel:
     return mix
 
 
+def _mean_counts(mesh: DeviceMesh) -> Callable[[Tensor], Tensor]:
+    def mean(counts: Tensor) -> Tensor:
+        return all_reduce(counts, "sum", mesh) / mesh.size()
+
+    return mean
+
+
 def split_sequence(model: Decoder, cp: DeviceMesh, seq_len: int, attention: str = "sdpa") -> Decoder:
     "Make the model (or a pipeline's stage) expect this rank's pieces of sequences of `seq_len` tokens, in place."
     rank, size, device = cp.get_local_rank(), seq_len // (2 * cp.size()), torch.device(cp.device_type)
@@ -56,4 +64,6 @@ def split_sequence(model: Decoder, cp: DeviceMesh, seq_len: int, attention: str 
     mix = gathered_attention(cp, kernels)
     for block in model.blocks.values():
         block.attention.mix = mix
+        if isinstance(block.mlp, MoE):
+            block.mlp.census = _mean_counts(cp)
     return model

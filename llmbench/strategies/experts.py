@@ -5,22 +5,24 @@
 # %% auto #0
 __all__ = ['Travel', 'deal_experts', 'EP', 'build']
 
-# %% ../../nbs/27c_strategies_experts.ipynb #fbd4b583
+# %% ../../nbs/27c_strategies_experts.ipynb #315b80e2
 import contextlib
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from ..experts import Experts, MoE, reorder, sort_by_expert
-from ..mesh import Ranks, expert_mesh
+from ..mesh import Ranks, device_mesh, expert_mesh
 from ..models import Decoder
 from ..precision import DTYPES
 from ..spec import RunSpec
 from .base import TorchStrategy, prepare_model
 from .ddp import compress
+from .fsdp import shard_blocks
 
 # %% ../../nbs/27c_strategies_experts.ipynb #d199a7d6
 class _Exchange(torch.autograd.Function):
@@ -56,7 +58,7 @@ class Travel:
         answers = self.experts(reorder(rows, order, back), mine)
         return _Exchange.apply(reorder(answers, back, order), received, sent, self.group)
 
-# %% ../../nbs/27c_strategies_experts.ipynb #92d9c25a
+# %% ../../nbs/27c_strategies_experts.ipynb #237f3686
 def deal_experts(model: Decoder, ep: int, index: int) -> None:
     "Keep part `index` of `ep` of every mixture's experts, by a slice of the initial weights that a single process has."
     for layer in model.modules():
@@ -66,17 +68,21 @@ def deal_experts(model: Decoder, ep: int, index: int) -> None:
 
 
 class EP(TorchStrategy):
-    "Replicas but for the experts: `copies` ranks hold the same ones, those along `twins` of the grid (twins, experts)."
+    "Replicas or shards but for the experts: `copies` ranks hold the same ones, those along `twins` of the grid (twins, experts)."
 
-    def __init__(self, model: DistributedDataParallel, spec: RunSpec, grid: DeviceMesh):
+    def __init__(self, model: DistributedDataParallel | FSDPModule, spec: RunSpec, grid: DeviceMesh):
         super().__init__(model, spec)
         self.grid, self.twins = grid, grid.get_group("twins")
         self.dp, self.reduce = spec.strategy.dp, DTYPES[spec.precision.reduce]
         of_experts = {id(p) for m in model.modules() if isinstance(m, Experts) for p in m.parameters()}
         self.dealt = [id(p) in of_experts for p in self.parameters]
-        self.copies = [self.dp // spec.strategy.ep if dealt else self.dp for dealt in self.dealt]
+        others = 1 if isinstance(model, FSDPModule) else self.dp
+        self.copies = [self.dp // spec.strategy.ep if dealt else others for dealt in self.dealt]
 
     def exchange(self, last: bool) -> contextlib.AbstractContextManager:
+        if isinstance(self.model, FSDPModule):
+            self.model.set_requires_gradient_sync(last)
+            return contextlib.nullcontext()
         return contextlib.nullcontext() if last else self.model.no_sync()
 
     def gradients(self) -> list[Tensor]:
@@ -89,18 +95,25 @@ class EP(TorchStrategy):
             gradient.div_(self.dp)
         return found
 
-# %% ../../nbs/27c_strategies_experts.ipynb #14de7568
+# %% ../../nbs/27c_strategies_experts.ipynb #a687816c
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> EP:
-    "The model with a share of its experts on this rank, the rest in DistributedDataParallel."
-    ep, device_ids = spec.strategy.ep, [ranks.device] if ranks.device.type == "cuda" else None
-    grid = expert_mesh(ranks, spec.strategy)
+    "The model with a share of its experts on this rank, the rest in DistributedDataParallel, or sharded where the strategy is fsdp."
+    ep, grid = spec.strategy.ep, expert_mesh(ranks, spec.strategy)
     deal_experts(model, ep, grid.get_local_rank("experts"))
     for layer in model.modules():
         if isinstance(layer, MoE) and ep > 1:
             layer.dispatch = Travel(layer.experts, grid.get_group("experts"))
     model = prepare_model(model, spec, ranks)
-    dealt = [name for name, _ in model.named_parameters() if ".experts." in name]
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, dealt)
+    dealt = {name: p for name, p in model.named_parameters() if ".experts." in name}
+    if spec.strategy.name == "fsdp":
+        mesh = device_mesh(ranks, spec.strategy)
+        return EP(shard_blocks(model, spec, mesh, ranks.world_size, without=set(dealt.values())), spec, grid)
+    return EP(_replicas(model, list(dealt), spec, ranks), spec, grid)
+
+
+def _replicas(model: Decoder, without: list[str], spec: RunSpec, ranks: Ranks) -> DistributedDataParallel:
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, without)
+    device_ids = [ranks.device] if ranks.device.type == "cuda" else None
     wrapped = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
     compress(wrapped, spec)
-    return EP(wrapped, spec, grid)
+    return wrapped

@@ -31,7 +31,7 @@ def precision_policy(precision: Precision) -> MixedPrecisionPolicy:
         reduce_dtype=None if precision.reduce == precision.compute else reduce,
     )
 
-# %% ../../nbs/26_strategies_fsdp.ipynb #7f00b6ae
+# %% ../../nbs/26_strategies_fsdp.ipynb #278225e8
 class FSDP(TorchStrategy):
     "Sharded parameters, gradients and optimizer state."
 
@@ -54,11 +54,14 @@ def offload_policy(offload: str, device_type: str) -> OffloadPolicy:
     return OffloadPolicy() if offload == "none" else CPUOffloadPolicy(pin_memory=device_type != "cpu")
 
 
-def shard_blocks(model: Decoder, spec: RunSpec, mesh: DeviceMesh, shards: int) -> Decoder:
-    "The model sharded in place, block by block, into so many pieces; parameters are let go after forward where the request says so."
+def shard_blocks(model: Decoder, spec: RunSpec, mesh: DeviceMesh, shards: int, without: set[nn.Parameter] | None = None) -> Decoder:
+    """The model sharded in place, block by block, into so many pieces; parameters are let go after forward where the request says so.
+
+    without: parameters that are left as they are.
+    """
     how: dict[str, Any] = {
         "mesh": mesh, "mp_policy": precision_policy(spec.precision), "shard_placement_fn": placement_over(shards),
-        "offload_policy": offload_policy(spec.strategy.offload, mesh.device_type),
+        "offload_policy": offload_policy(spec.strategy.offload, mesh.device_type), "ignored_params": without,
     }  # fmt: skip
     for block in model.blocks.values():
         fully_shard(block, reshard_after_forward=spec.strategy.reshard_after_forward, **how)

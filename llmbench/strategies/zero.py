@@ -22,7 +22,7 @@ from ..models import Decoder, next_token_loss
 from ..spec import RunSpec
 from .base import held_norm, loss_for, make_adamw, optimizer_bytes, prepare_model, tensor_bytes
 
-# %% ../../nbs/27_strategies_zero.ipynb #e4b35b8c
+# %% ../../nbs/27_strategies_zero.ipynb #e01f162c
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 
 
@@ -36,6 +36,8 @@ def deepspeed_config(spec: RunSpec) -> dict[str, Any]:
             "stage3_max_live_parameters": 1_000_000_000,
             "stage3_param_persistence_threshold": 10 * spec.model.d_model,
         }
+    if stage == 3:
+        zero |= _zeropp(spec)
     if stage == 3 and spec.recompute == "selective":
         zero["memory_efficient_linear"] = False
     config = {
@@ -56,6 +58,17 @@ def deepspeed_config(spec: RunSpec) -> dict[str, Any]:
     elif spec.precision.compute == "float16":
         config |= {"fp16": _fp16(spec.precision.loss_scale), "data_types": {"grad_accum_dtype": "fp32"}}
     return config
+
+
+def _zeropp(spec: RunSpec) -> dict[str, Any]:
+    "ZeRO++'s three levers, where they are asked for."
+    found: dict[str, Any] = {}
+    if spec.strategy.quantize != "none":
+        found["zero_quantized_weights"] = True
+        found["zero_quantized_gradients"] = spec.strategy.quantize == "both"
+    if spec.strategy.hpz > 1:
+        found["zero_hpz_partition_size"] = spec.strategy.hpz
+    return found
 
 
 def _fp16(loss_scale: float) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 -- The fullest rank of each run (GiB): its peak, and what it holds of parameters, gradients and optimizer state;
--- medians over repeats, with the least and the most.
+-- medians over repeats, with the least and the most; the first of them by name stands for the request.
 WITH members AS (
     SELECT strategy, world_size, name, spec_hash, hardware, unnest(run_ids) AS run_id
     FROM groups
@@ -14,7 +14,7 @@ WITH members AS (
 SELECT m.strategy, m.world_size, m.name, m.spec_hash, m.hardware, count(*) AS repeats,
        median(f.peak_memory_gib) AS peak_memory_gib, min(f.peak_memory_gib) AS least_gib, max(f.peak_memory_gib) AS most_gib,
        median(f.param_gib) AS param_gib, median(f.grad_gib) AS grad_gib, median(f.optimizer_gib) AS optimizer_gib,
-       median(f.param_gib + f.grad_gib + f.optimizer_gib) AS model_state_gib, any_value(f.memory_source) AS memory_source
+       median(f.param_gib + f.grad_gib + f.optimizer_gib) AS model_state_gib, any_value(f.memory_source) AS memory_source, min(run_id) AS run_id
 FROM members m JOIN runs r USING (run_id) JOIN fullest f USING (run_id)
 WHERE r.status = 'ok'
 GROUP BY m.strategy, m.world_size, m.name, m.spec_hash, m.hardware

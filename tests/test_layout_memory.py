@@ -1,0 +1,91 @@
+"""What split models, dealt experts and DeepSpeed's offload hold: predicted for every rank, and allocated by real ranks."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from llmbench.core import relative_difference
+from llmbench.layout_memory import SPLIT, layout_memory, memory_of
+from llmbench.mesh import place_of
+from llmbench.resolve import resolve_run
+
+pytestmark = pytest.mark.slow  # notebook 28b trains two ranks in the quick set
+
+PROGRAM = """
+import gc, json, os, sys
+from llmbench.loop import join_for
+from llmbench.memory_check import measured_memory
+from llmbench.resolve import resolve_run
+
+found, ranks = [], None
+for request in json.loads(sys.argv[1]):
+    spec = resolve_run(request)
+    ranks = ranks or join_for(spec)
+    found.append(measured_memory(spec, ranks))
+    gc.collect()
+with open(f"{sys.argv[2]}/{ranks.rank}.json", "w") as f:
+    json.dump(found, f)
+os._exit(0)
+"""
+
+
+def request(strategy, model="llama-tiny", micro=4, accum=2, seq_len=128, **more):
+    """512 tokens a micro step: activations weigh as much as state."""
+    return {"model": model, "strategy": strategy, "seq_len": seq_len, "batch": {"micro": micro, "accum": accum}} | more
+
+
+def measure(requests, world_size, folder):
+    """What each rank held, for each request."""
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size), "--no-python"]
+    given = [r | {"world_size": world_size} for r in requests]
+    command = [*start, sys.executable, "-c", PROGRAM, json.dumps(given), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    files = [folder / f"{rank}.json" for rank in range(world_size)]
+    assert all(f.exists() for f in files), done.stderr[-3000:]
+    return list(zip(*(json.loads(f.read_text()) for f in files), strict=True))
+
+
+def compare(given, world_size, held):
+    """The worst difference of each kind over the ranks, each rank against its stage's prediction."""
+    spec, off = resolve_run(given | {"world_size": world_size}), {}
+    for rank, found in enumerate(held):
+        split = spec.strategy.name in SPLIT or spec.strategy.tp * spec.strategy.cp > 1
+        expected = layout_memory(spec, pp_rank=place_of(rank, spec.strategy).pp) if split else memory_of(spec)
+        for kind in ("param_bytes", "grad_bytes", "optimizer_bytes", "peak_bytes"):
+            if found[kind] is not None:  # DeepSpeed's offload does not show its gradients
+                off[kind] = max(off.get(kind, 0), relative_difference(expected[kind], found[kind]))
+    return off
+
+
+TP, PP, CP, EP = dict(name="tp", tp=2), dict(name="pp", pp=2), dict(name="cp", cp=2), dict(name="ep", ep=2)
+ZERO2, ZERO3 = (dict(name=n, offload="optimizer") for n in ("zero2", "zero3"))
+GPT, BF16 = {"model": "gpt-tiny"}, {"precision": "bf16"}
+TWO = {
+    "tp": [request(TP), request(TP, **GPT), request(TP, accum=1, **BF16), request(TP, **GPT, **BF16), request(TP, recompute="full"),
+           request(TP, recompute="selective"), request(TP, micro=1, seq_len=32)],
+    "pp": [request(PP), request(PP, **GPT), request(PP, accum=4), request(PP | {"schedule": "gpipe"}, accum=4), request(PP, **BF16),
+           request(PP | {"schedule": "interleaved", "stages_per_rank": 2}, accum=4), request(PP, recompute="full")],
+    "cp": [request(CP), request(CP, **GPT), request(CP, accum=1, **BF16), request(CP, recompute="full"), request(CP, accum=1)],
+    "ep": [request(EP, "mixtral-tiny", **more) for more in ({}, {"accum": 1}, BF16, {"recompute": "full"})],
+    "offload": [request(z, **m, **more) for z in (ZERO2, ZERO3) for m, more in (({}, {}), (GPT, BF16), ({}, {"accum": 1}))],
+}  # fmt: skip
+FOUR = {
+    "tp2-dp2": [request(TP), request(TP, **GPT), request(TP, accum=1, **BF16)],
+    "tp2-pp2": [request(dict(name="mixed", tp=2, pp=2)), request(dict(name="mixed", tp=2, pp=2), **GPT)],
+    "cp2-tp2": [request(dict(name="mixed", tp=2, cp=2))],
+    "pp2-dp2": [request(PP), request(PP, accum=4, **GPT)],
+    "sharded": [request(dict(name="fsdp", tp=2)), request(dict(name="fsdp", cp=2)), request(dict(name="hsdp", dp_replicate=2)),
+                request(dict(name="fsdp", tp=2), accum=1, **BF16)],
+    "tp4-shared-heads": [request(dict(name="tp", tp=4))],
+    "ep2-dp4": [request(EP, "mixtral-tiny")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("world_size", "layout"), [*((2, n) for n in TWO), *((4, n) for n in FOUR)])
+def test_real_ranks_hold_what_is_predicted(world_size, layout, tmp_path):
+    requests = (TWO if world_size == 2 else FOUR)[layout]
+    for given, held in zip(requests, measure(requests, world_size, tmp_path), strict=True):
+        off = compare(given, world_size, held)
+        assert max(off.values()) <= 0.05, (given, off)
