@@ -35,17 +35,16 @@ def link_sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         said.append(f"Inside the step it takes {_times(inside)} as long: there a rank also waits for slower ones, and copies share the cores with arithmetic.")
     return said
 
-# %% ../nbs/62h_linkpage.ipynb #d5d05b23
+# %% ../nbs/62h_linkpage.ipynb #a5b8e1ac
 _COLUMNS = (
-    LABEL, Column("Collective", lambda r: r["kind"].replace("_", "-")), Column("Calls", lambda r: f"{r['calls']:,g}"),
-    number_column("A rank sends (MB)", "sent_bytes", scale=1e-6), number_column("Link (GB/s)", "link_gb_s"),
-    number_column("Bytes over bandwidth (ms)", "wire_s", scale=1000), number_column("Measured alone (ms)", "alone_s", scale=1000),
-    number_column("Measured / bytes over bandwidth", "ratio"), number_column("In the step (ms)", "time_s", scale=1000),
-    number_column("Exposed in the step (ms)", "exposed_s", scale=1000),
+    LABEL, Column("Collective", lambda r: r["kind"].replace("_", "-")), number_column("Sent (MB)", "sent_bytes", scale=1e-6),
+    number_column("Link (GB/s)", "link_gb_s"), number_column("Sent / link (ms)", "wire_s", scale=1000),
+    number_column("Alone (ms)", "alone_s", scale=1000), number_column("Ratio", "ratio"), number_column("In the step (ms)", "time_s", scale=1000),
 )  # fmt: skip
 _CAPTION = (
     "The collectives of one profiled step: what a rank sends over the bandwidth that was measured from rank 0 to rank 1, beside the time that "
-    "the same calls take alone, and inside the step ([definition](methods.qmd#sec-link)). Medians over repeats; in brackets the least and the most."
+    "the same calls take alone, the ratio of that time to the bytes over the bandwidth, and their time inside the step "
+    "([definition](methods.qmd#sec-link)). Medians over repeats; in brackets the least and the most."
 )
 
 
