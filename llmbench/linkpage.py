@@ -14,7 +14,7 @@ from .pages import LABEL, Column, number_column
 from .sections import scaling_section
 from .workbench import Study, Workbench, study_table
 
-# %% ../nbs/62h_linkpage.ipynb #82797082
+# %% ../nbs/62h_linkpage.ipynb #ae705433
 AGREES = 0.20  # of bytes over bandwidth; gloo's sums and copies take a few per cent, a second stream on the link a whole
 
 
@@ -30,7 +30,7 @@ def link_sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     said = []
     if alone:
         verdict = "within" if max(abs(ratio - 1) for ratio in alone) <= AGREES else "not within"
-        said.append(f"With nothing beside it, communication takes {_times(alone)} as long as its bytes over the link's bandwidth: {verdict} {100 * AGREES:.0f} %.")
+        said.append(f"With nothing beside it, communication takes {_times(alone)} as long as its bytes over the link's bandwidth, in the median of repeats: {verdict} {100 * AGREES:.0f} %.")
     if inside:
         said.append(f"Inside the step it takes {_times(inside)} as long: there a rank also waits for slower ones, and copies share the cores with arithmetic.")
     return said
