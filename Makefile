@@ -24,7 +24,7 @@ FORCE_FLAG := $(if $(FORCE),--force)
 TORCH_FROM ?= --torch-backend cpu
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) $(TORCH_FROM)
 
-.PHONY: help study sweep site test test-slow test-notebooks lab bench gpu-study notebooks lock readme clean
+.PHONY: help study sweep site test test-slow test-notebooks lab bench gpu-study nodes-study notebooks lock readme clean
 .DELETE_ON_ERROR:
 
 help:
@@ -121,6 +121,15 @@ gpu-study: .venv/.deepspeed
 	  printf '\033[1m%s\033[0m\n' "llmbench and torchtitan in turns on the same card (pip install '.[bench]' brings torchtitan)"; \
 	  $(BIN)/python -m llmbench.peers --request $(GPU_PEERS) --reference torchtitan --peers harness --repeats 2 --rounds 20 --out results/bench/card.json || status=$$?; \
 	  $(BIN)/llmbench report && exit $$status
+
+# Three hosts on cables of 1 Gb/s that exist only while it runs (network namespaces: Linux, root). git is told where the program comes
+# from, because a host starts in the folder of its run.
+NODES_RESULTS ?= results
+nodes-study: .venv/.deepspeed
+	$(SAY) "Training on one, two and three hosts with cables of 1 Gb/s"
+	@$(BIN)/python tests/hosts.py 3 --mbit 1000 -- $(BIN)/llmbench launch ssh params/studies/cpu-nodes-1gbit.yaml --ranks-per-node 1 --submit $(FORCE_FLAG) \
+	  --results $(NODES_RESULTS) -s 'shell={shell}' -s 'hosts={hosts}' -s 'folder={folder}/runs' -s 'python={python}' -s env.OMP_NUM_THREADS=1 -s 'env.PYTHONPATH=$(CURDIR)' \
+	  -s 'env.GIT_DIR=$(CURDIR)/.git' -s 'env.GIT_WORK_TREE=$(CURDIR)' -s 'env.LLMBENCH_COMMAND=make nodes-study'
 
 # --- tests ----------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@
 __all__ = ['Event', 'Span', 'Call', 'logical_calls', 'union', 'length', 'outside', 'Transport', 'transports', 'computing',
            'matched', 'collective_table', 'profiled_window', 'all_reduce_bus_gb_s']
 
-# %% ../nbs/22d_collectives.ipynb #096bee2d
+# %% ../nbs/22d_collectives.ipynb #dc165b75
 import json
 import tempfile
 import time
@@ -20,6 +20,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from . import mesh
+from .links import Moved, alone_times
 from .measure import make_clock, synchronize
 
 # %% ../nbs/22d_collectives.ipynb #be7dc0cd
@@ -179,7 +180,7 @@ def collective_table(events: list[Event], world_size: int) -> list[dict[str, Any
         )  # fmt: skip
     return rows
 
-# %% ../nbs/22d_collectives.ipynb #14878059
+# %% ../nbs/22d_collectives.ipynb #5702a365
 def _trace_events(recorded: profile) -> list[Event]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
@@ -187,8 +188,16 @@ def _trace_events(recorded: profile) -> list[Event]:
         return json.loads(file.read_bytes())["traceEvents"]
 
 
-def profiled_window(step: Callable[[], Any], steps: int, ranks: mesh.Ranks) -> dict[str, Any]:
-    "Run `step` so many times under the profiler: steps, their time_s on this rank, and the collectives in them."
+def _moved(events: list[Event], world_size: int) -> list[Moved]:
+    "The calls as they can be made again."
+    return [(c.kind, c.elements, c.dtype or (t.dtype if t else None)) for c, t in matched(logical_calls(events), transports(events), world_size)]
+
+
+def profiled_window(step: Callable[[], Any], steps: int, ranks: mesh.Ranks, *, again: bool = False) -> dict[str, Any]:
+    """Run `step` so many times under the profiler: steps, their time_s on this rank, and the collectives in them.
+
+    again: every collective is one of all ranks, so that their calls can be made once more, alone (llmbench.links.alone_times).
+    """
     cuda = ranks.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     mesh.barrier()
@@ -198,7 +207,10 @@ def profiled_window(step: Callable[[], Any], steps: int, ranks: mesh.Ranks) -> d
             step()
         synchronize(ranks.device)
         time_s = time.perf_counter() - started
-    return {"steps": steps, "time_s": time_s, "collectives": collective_table(_trace_events(recorded), ranks.world_size)}
+    events = _trace_events(recorded)
+    alone = alone_times(_moved(events, ranks.world_size), ranks) if again else {}
+    rows = [row | {"alone_s": alone.get(row["kind"])} for row in collective_table(events, ranks.world_size)]
+    return {"steps": steps, "time_s": time_s, "collectives": rows}
 
 # %% ../nbs/22d_collectives.ipynb #3058e36b
 def all_reduce_bus_gb_s(ranks: mesh.Ranks, size_bytes: int | None = None, repeats: int = 5) -> float | None:

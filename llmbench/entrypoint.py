@@ -49,7 +49,7 @@ def _rank_variables(place: Place, ready: Ready, world_size: int, environ: Mappin
         "MASTER_ADDR": ready.address, "MASTER_PORT": str(place.master_port),
     }  # fmt: skip
 
-# %% ../nbs/31b_entrypoint.ipynb #416c7849
+# %% ../nbs/31b_entrypoint.ipynb #bf6e976b
 def node_label(place: Place) -> str:
     "'' for the node of rank 0, else a suffix for the files of this node or rank."
     if place.is_main:
@@ -68,9 +68,10 @@ def node_launch(
     added, events = chosen_variables(spec.hardware, place.nodes, ready.interface, environ)
     again = environ.get("LLMBENCH_COMMAND") or command_again(out, attempt)
     crowded = oversubscription(place.ranks_per_node, cores) if spec.hardware == "cpu" else None
+    threads = {k: environ[k] for k in ("OMP_NUM_THREADS",) if k in environ}
     return Launch(
         command=node_command(place, ready, arguments, python, wait_s),
-        env=host_variables(spec, place.ranks_per_node, cores, again) | added | _rank_variables(place, ready, spec.world_size, environ),
+        env=host_variables(spec, place.ranks_per_node, cores, again) | threads | added | _rank_variables(place, ready, spec.world_size, environ),
         notes=(*([crowded] if crowded else []), *events),
         log=f"stdout{node_label(place)}.log",
         first_rank=place.ranks[0],

@@ -137,7 +137,7 @@ _WORK = (
     ),
 )  # fmt: skip
 
-# %% ../nbs/57b_methods.ipynb #9cb7e850
+# %% ../nbs/57b_methods.ipynb #b19154bb
 _MACHINE = (
     Definition(
         "memory", "Peak memory", "GiB",
@@ -164,6 +164,16 @@ _MACHINE = (
         "can be held against the all-reduce that each run measures with nothing beside it.",
         r"\frac{S}{t} \cdot \frac{2(n-1)}{n} \ \text{(all-reduce)}, \qquad \frac{S}{t} \cdot \frac{n-1}{n} \ \text{(all-gather, reduce-scatter)}",
         "nccl-tests, doc/PERFORMANCE.md; Patarasu and Yuan 2009", "the speed of the link alone: waiting for a slower rank is in the time",
+    ),
+    Definition(
+        "link", "Bytes over bandwidth", "s",
+        "What a rank sends for a collective of *S* bytes in a ring of *n* ranks, over the bandwidth *b* of the link, which each run measures: rank 0 sends a "
+        "tensor to rank 1 until that has all of it. Gloo has no reduce-scatter and makes an all-reduce of it, so there *c* is 2. Beside it "
+        "stands the time of the same calls *alone*: the profiled step's collectives once more, all ranks waiting for each other before each, nothing computed, "
+        "the fastest of five. Waiting for a slower rank is in the time inside the step, and not in this one. Only for one rank a node, where every step of the ring takes a link.",
+        r"t = \frac{c\,S}{b} \cdot \frac{n-1}{n}, \qquad c = 2 \ \text{(all-reduce)}, \quad c = 1 \ \text{(all-gather, reduce-scatter)}",
+        "Patarasu and Yuan 2009, Journal of Parallel and Distributed Computing 69:117; gloo/allreduce.cc for the ring, and the bytes that the interface counted",
+        "what a step pays: part of the time is hidden behind arithmetic, and waiting comes on top",
     ),
     Definition(
         "transfer", "Host to device", "GB/s (10⁹ bytes)", "Measured copies of page-locked memory; null where there is no device.", r"S / t",

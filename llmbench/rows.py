@@ -18,7 +18,7 @@ from .groups import group_rows, run_rows
 from .rates import RUN_COLUMNS, warmup_flags
 from .results import Seen, made_of, see, settle
 
-# %% ../nbs/53f_rows.ipynb #383a7f57
+# %% ../nbs/53f_rows.ipynb #60a90775
 STEP_COLUMNS = {
     "run_id": "VARCHAR", "rank": "BIGINT", "step": "BIGINT", "time_s": "DOUBLE", "tokens": "BIGINT", "loss": "DOUBLE",
     "grad_norm": "DOUBLE", "lr": "DOUBLE", "memory_allocated_gib": "DOUBLE", "is_warmup": "BOOLEAN",
@@ -33,8 +33,8 @@ _TEXTS = ("spec", "env", "events")
 RUN_TABLE = RUN_COLUMNS | {
     "name": "VARCHAR", "spec_hash": "VARCHAR", "attempt": "BIGINT", "file": "VARCHAR", "ended_at": "VARCHAR", "command": "VARCHAR",
     **dict.fromkeys(_TEXTS, "VARCHAR"), "step_columns": _STEPS, "rank_records": _RANKS,
-    "collective_records": "STRUCT(kind VARCHAR, calls BIGINT, bytes BIGINT, time_s DOUBLE, exposed_s DOUBLE)[]",
-    "window_record": "STRUCT(steps BIGINT, time_s DOUBLE)", "all_reduce_bus_gb_s": "DOUBLE",
+    "collective_records": "STRUCT(kind VARCHAR, calls BIGINT, bytes BIGINT, time_s DOUBLE, exposed_s DOUBLE, alone_s DOUBLE)[]",
+    "window_record": "STRUCT(steps BIGINT, time_s DOUBLE)", "all_reduce_bus_gb_s": "DOUBLE", "link_gb_s": "DOUBLE",
 }  # fmt: skip
 
 # %% ../nbs/53f_rows.ipynb #f9e74ddf
@@ -57,7 +57,7 @@ GROUP_COLUMNS = (
     | {"run_ids": "VARCHAR[]"}
 )  # fmt: skip
 
-# %% ../nbs/53f_rows.ipynb #1a93214b
+# %% ../nbs/53f_rows.ipynb #da14ef6d
 def line_columns(columns: Mapping[str, str]) -> dict[str, str]:
     "The types of a table's columns by their short names in a line, with `part` for the number of the job."
     return {"part": "BIGINT"} | {f"c{i}": kind for i, kind in enumerate(columns.values())}
@@ -94,7 +94,7 @@ def run_line(run: Mapping[str, Any], row: Mapping[str, Any], label: str, part: i
     line[_RAW["rank_records"]] = run["ranks"]
     if run["collectives"] is not None:
         line[_RAW["collective_records"]], line[_RAW["window_record"]] = run["collectives"], run["window"]
-    line[_RAW["all_reduce_bus_gb_s"]] = run["transfer"]["all_reduce_bus_gb_s"]
+    line[_RAW["all_reduce_bus_gb_s"]], line[_RAW["link_gb_s"]] = (run["transfer"][k] for k in ("all_reduce_bus_gb_s", "link_gb_s"))
     return orjson.dumps(line)
 
 # %% ../nbs/53f_rows.ipynb #3b9fbb00
@@ -150,7 +150,7 @@ WITH timed AS (
 SELECT {", ".join(STEP_COLUMNS)} FROM long WHERE step IS NOT NULL ORDER BY run_id, rank, step;
 """
 
-# %% ../nbs/53f_rows.ipynb #b0f68d31
+# %% ../nbs/53f_rows.ipynb #57a3f0a4
 STUDY_TABLE = {
     "study": "VARCHAR", "title": "VARCHAR", "question": "VARCHAR", "repeats": "BIGINT", "baseline": "JSON", "varies": "VARCHAR[]",
 }  # fmt: skip
@@ -167,8 +167,8 @@ SELECT run_id, r.rank AS rank, r.host AS host, r.device AS device, r.memory_sour
 FROM (SELECT run_id, unnest(rank_records) AS r FROM facts.runs) ORDER BY run_id, rank;
 CREATE VIEW collectives AS
 SELECT run_id, c.kind AS kind, c.calls AS calls, c.bytes AS bytes, c.time_s AS time_s, c.exposed_s AS exposed_s,
-       window_record.steps AS window_steps, window_record.time_s AS window_time_s, all_reduce_bus_gb_s
-FROM (SELECT run_id, unnest(collective_records) AS c, window_record, all_reduce_bus_gb_s FROM facts.runs) ORDER BY run_id, kind;
+       window_record.steps AS window_steps, window_record.time_s AS window_time_s, all_reduce_bus_gb_s, c.alone_s AS alone_s, link_gb_s
+FROM (SELECT run_id, unnest(collective_records) AS c, window_record, all_reduce_bus_gb_s, link_gb_s FROM facts.runs) ORDER BY run_id, kind;
 CREATE VIEW groups AS SELECT * FROM facts.groups ORDER BY study, world_size, strategy, spec_hash;
 CREATE VIEW details AS
 SELECT run_id, study, name, spec_hash, attempt, file, started_at, ended_at, command,

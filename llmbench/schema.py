@@ -252,7 +252,7 @@ class RankRecord(_Record):
     param_norm_before: float | None = None  # L2 norm of what the rank holds; equal ones: nothing was learnt
     param_norm_after: float | None = None
 
-# %% ../nbs/01_schema.ipynb #2bdf2693
+# %% ../nbs/01_schema.ipynb #20c8e8c1
 class CollectiveRecord(_Record):
     "One kind of collective in all steps of a profiled window, on the rank that spent longest in them."
 
@@ -261,6 +261,7 @@ class CollectiveRecord(_Record):
     bytes: Bytes | None = None
     time_s: Seconds | None = None
     exposed_s: Seconds | None = None
+    alone_s: Seconds | None = None  # the same calls once more, all ranks beginning together and nothing computed
 
 
 class WindowRecord(_Record):
@@ -283,6 +284,7 @@ class TransferRecord(_Record):
 
     h2d_gb_s: float | None = None  # measured with pinned copies
     all_reduce_bus_gb_s: float | None = None  # bytes × 2 (n - 1) / n / time, as nccl-tests define it
+    link_gb_s: float | None = None  # from rank 0 to rank 1
 
 
 class EventRecord(_Record):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['log', 'load_strategy', 'classify', 'on_terminate', 'start_facts', 'train_rank', 'run_rank', 'checked_spec', 'main']
 
-# %% ../nbs/28_train.ipynb #81a966ca
+# %% ../nbs/28_train.ipynb #a6733405
 import argparse
 import gc
 import importlib
@@ -29,6 +29,7 @@ from .collectives import all_reduce_bus_gb_s, profiled_window
 from .core import LlmbenchError, RequestError, write_json_atomic
 from .energy import EnergyMeter, energy_counter
 from .hardware import capture_env, device_facts
+from .links import link_gb_s
 from .loop import Build, Diverged, Trainer, join_for, run_steps
 from .measure import clock_cost_s, host_to_device_gb_s, limit_memory, make_memory, matmul_tflops
 from .models import build_model
@@ -118,7 +119,7 @@ def start_facts(spec: RunSpec, name: str, attempt: int) -> dict[str, Any]:
         "device_record": {k: v for k, v in seen.items() if k in DeviceRecord.model_fields},
     }  # fmt: skip
 
-# %% ../nbs/28_train.ipynb #c472aa23
+# %% ../nbs/28_train.ipynb #cc5e4f69
 def train_rank(spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None = None) -> list[list[dict[str, Any]]] | None:
     "Train this rank's part, from the newest checkpoint in `resume` on, and log it; on rank 0 the rows of all ranks, else None."
     ranks = join_for(spec)
@@ -160,7 +161,11 @@ def _log_ceilings(spec: RunSpec, ranks: mesh.Ranks, rank_log: RankLog) -> None:
         dtype = DTYPES[spec.precision.compute]
         size = 512 if dtype == torch.float16 else 1024  # most CPUs have no quick product in it
         rank_log.write("ceiling", matmul_tflops=matmul_tflops(ranks.device, dtype, size))
-    rank_log.write("transfer", h2d_gb_s=host_to_device_gb_s(ranks.device), all_reduce_bus_gb_s=all_reduce_bus_gb_s(ranks))
+    links = {"all_reduce_bus_gb_s": all_reduce_bus_gb_s(ranks), "link_gb_s": link_gb_s(ranks)}
+    rank_log.write("transfer", h2d_gb_s=host_to_device_gb_s(ranks.device), **links)
+
+
+_ALL_TOGETHER = ("ddp", "fsdp", "zero1", "zero2", "zero3")  # every collective of theirs is one of all data parallel ranks
 
 
 def _observe(trainer: Trainer, out: Path, rank_log: RankLog) -> None:
@@ -168,7 +173,8 @@ def _observe(trainer: Trainer, out: Path, rank_log: RankLog) -> None:
     spec, ranks = trainer.spec, trainer.ranks
     numbers = itertools.count(spec.steps)
     if spec.collective_steps and ranks.world_size > 1:
-        window = profiled_window(lambda: trainer.step(next(numbers)), spec.collective_steps, ranks)
+        again = spec.strategy.name in _ALL_TOGETHER and spec.strategy.dp == ranks.world_size
+        window = profiled_window(lambda: trainer.step(next(numbers)), spec.collective_steps, ranks, again=again)
         rank_log.write("window", **window)
     if spec.profile:
         profile_steps(lambda: trainer.step(next(numbers)), spec.profile, ranks, out)

@@ -1,16 +1,59 @@
-"""Hosts without hardware: network namespaces with a bridge between them, each with its own name and hosts file. Root only."""
+"""Hosts without hardware: network namespaces with a bridge between them, each with its own name and hosts file. Root only.
+
+As a program it runs a command beside some hosts, whose cables may be given a rate; in the command {shell} stands for what is called
+like ssh, {hosts} for their names, {folder} for a folder that goes when the command ends, {python} for this interpreter:
+
+  python tests/hosts.py 3 --mbit 1000 -- llmbench launch ssh STUDY --ranks-per-node 1 --submit \\
+    -s shell={shell} -s hosts={hosts} -s folder={folder}/runs -s python={python} -s env.OMP_NUM_THREADS=1
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
 NETWORK = "10.77.0."
-POSSIBLE = os.geteuid() == 0 and all(shutil.which(c) for c in ("ip", "nsenter", "unshare"))
+POSSIBLE = os.geteuid() == 0 and all(shutil.which(c) for c in ("ip", "tc", "nsenter", "unshare"))
+
+
+# tmux and systemd would hand a command to a server outside of the namespace
+_SHELL = """\
+#!/bin/bash
+host=$1; shift
+export TMUX_TMPDIR={folder}/tmux-$host; mkdir -p "$TMUX_TMPDIR"
+inside='mount --bind {folder}/hosts /etc/hosts; hostname "$0"; exec bash -c "$1"'
+exec nsenter --net=/run/netns/{mark}h"${{host#host}}" unshare --mount --uts bash -c "$inside" "$host" "$*"
+"""
+
+_RECEIVE = """
+import socket, time
+peer, _ = socket.create_server(("", {port})).accept()
+chunk, got = bytearray(2**20), 0
+peer.recv_into(chunk)  # the clock starts when data flow
+started = time.perf_counter()
+while count := peer.recv_into(chunk):
+    got += count
+print(got / (time.perf_counter() - started) / 1e9)
+"""
+_SEND = """
+import socket, time
+for _ in range(100):
+    try:
+        peer = socket.create_connection(("host0", {port}))
+        break
+    except OSError:
+        time.sleep(0.1)
+for _ in range({mib}):
+    peer.sendall(bytes(2**20))
+"""
 
 
 def _ip(*words: str, check: bool = True) -> str:
@@ -77,6 +120,57 @@ class Hosts:
             self.signal(i, signal.SIGKILL)
             time.sleep(0.02)
 
+    def shape(self, mbit_s: int) -> None:
+        """Give every cable this rate in each direction: a token bucket where the host sends, and one where the switch sends to it."""
+        bucket = ["root", "tbf", "rate", f"{mbit_s}mbit", "burst", "128kb", "latency", "50ms"]
+        for i in range(self.count):
+            for place, device in ((self.namespace(i), "eth0"), (f"{self.mark}sw", f"p{i}")):
+                subprocess.run(["tc", "-n", place, "qdisc", "replace", "dev", device, *bucket], check=True, capture_output=True)
+
+    def sent_bytes(self, i: int) -> int:
+        """Bytes that host i has put on its cable, headers included."""
+        return json.loads(_ip("-n", self.namespace(i), "-s", "-j", "link", "show", "eth0"))[0]["stats64"]["tx"]["bytes"]
+
+    def shell(self) -> Path:
+        """A program that is called like ssh and runs the command on the host that it names."""
+        file = self.folder / "into-host"
+        file.write_text(_SHELL.format(mark=self.mark, folder=self.folder))
+        file.chmod(0o755)
+        return file
+
     def cable(self, i: int, state: str) -> None:
         """Pull (`down`) or plug (`up`) the cable of host i at the switch."""
         _ip("-n", f"{self.mark}sw", "link", "set", f"p{i}", state)
+
+    def transfer_gb_s(self, mib: int = 100) -> float:
+        """10⁹ bytes a second that one TCP connection carries from host 1 to host 0."""
+        programs = _RECEIVE.format(port=29499), _SEND.format(port=29499, mib=mib)
+        log = self.folder / "transfer"
+        for process in [self.start(i, [sys.executable, "-c", program], log=log if i == 0 else None) for i, program in enumerate(programs)]:
+            process.wait()
+        return float(log.read_text())
+
+
+def main() -> int:
+    """Run a command beside hosts; its exit code."""
+    parser = argparse.ArgumentParser(description="Run a command beside hosts that are network namespaces; see the head of this file.")
+    parser.add_argument("count", type=int, help="hosts: host0, host1, …")
+    parser.add_argument("--mbit", type=int, help="10⁶ bits a second of each cable in each direction (default: as fast as it goes)")
+    parser.add_argument("command", nargs="+", help="after --")
+    asked = parser.parse_args()
+    if not POSSIBLE:
+        sys.exit("hosts.py: needs root, iproute2 (ip, tc), nsenter and unshare")
+    with tempfile.TemporaryDirectory() as folder, Hosts(asked.count, Path(folder)) as hosts:
+        if asked.mbit:
+            hosts.shape(asked.mbit)
+            sys.stderr.write(f"hosts.py: cables of {asked.mbit} Mbit/s; one TCP connection carries {8000 * hosts.transfer_gb_s():.0f} Mbit/s\n")
+        names = ",".join(f"host{i}" for i in range(asked.count))
+        said = {"{shell}": str(hosts.shell()), "{hosts}": names, "{folder}": folder, "{python}": sys.executable}
+        command = asked.command
+        for mark, text in said.items():
+            command = [word.replace(mark, text) for word in command]
+        return subprocess.run(command).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,9 @@
 """Runs over several hosts through the entrypoint: the same results as here, and an end whatever happens to a host."""
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,12 +13,13 @@ import yaml
 from hosts import POSSIBLE, Hosts
 
 from llmbench.collect import find_results
-from llmbench.core import test_near
+from llmbench.core import project_root, test_near
 from llmbench.launchers.local import run_local
 from llmbench.records import read_rank, read_run
 from llmbench.resolve import resolve_run
+from llmbench.store import open_store
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not POSSIBLE, reason="needs root, iproute2, nsenter and unshare")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not POSSIBLE, reason="needs root, iproute2 (ip and tc), nsenter and unshare")]
 REQUEST = {"study": "hosts", "model": "gpt-tiny", "seq_len": 64, "batch": {"micro": 2, "accum": 1}, "steps": 3, "warmup_steps": 1}
 COLLECTIVE_S = 10
 
@@ -117,3 +120,80 @@ def test_an_interface_that_is_not_there_ends_every_host_at_once(tmp_path):
         codes = [p.wait(timeout=60) for p in start(hosts, REQUEST | {"strategy": "ddp", "world_size": 2}, tmp_path, GLOO_SOCKET_IFNAME="eth7")]
     assert codes == [2, 2]
     assert "GLOO_SOCKET_IFNAME=eth7: this host has lo, eth0; type export GLOO_SOCKET_IFNAME=eth0" in (tmp_path / "node1.log").read_text()
+
+
+# ---- links of a known rate
+
+_WIRE = """
+import json, os, subprocess, time, torch, torch.distributed as dist
+def sent():
+    said = subprocess.run(["ip", "-s", "-j", "link", "show", "eth0"], capture_output=True, text=True).stdout
+    return json.loads(said)[0]["stats64"]["tx"]["bytes"]
+dist.init_process_group("gloo")
+ranks = dist.get_world_size()
+whole = torch.zeros(ranks * 2**20)
+part = torch.zeros(2**20)
+calls = {"all_reduce": lambda: dist.all_reduce(whole), "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
+         "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole)}
+shares = {}
+for kind, call in calls.items():
+    dist.barrier()
+    before = sent()
+    call()
+    dist.barrier()
+    time.sleep(0.2)
+    shares[kind] = (sent() - before) / (4 * whole.numel())
+dist.barrier()
+print("SHARES", json.dumps(shares), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_gloo_sends_what_the_formula_says(ranks, tmp_path):
+    """By the counters of the interface: all-reduce and reduce-scatter 2 (n - 1) / n of the tensor, all-gather (n - 1) / n."""
+    with Hosts(ranks, tmp_path) as hosts:
+        told = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "host0", "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
+        logs = [tmp_path / f"{i}.log" for i in range(ranks)]
+        started = [hosts.start(i, [sys.executable, "-c", _WIRE], env=told | {"RANK": str(i)}, log=log) for i, log in enumerate(logs)]
+        assert [p.wait(timeout=120) for p in started] == [0] * ranks, logs[0].read_text()
+    ring = (ranks - 1) / ranks
+    for log in logs:
+        shares = json.loads(log.read_text().partition("SHARES ")[2])
+        assert shares == pytest.approx({"all_reduce": 2 * ring, "all_gather": ring, "reduce_scatter": 2 * ring}, rel=0.03)
+
+
+_STUDY = """
+study: shaped
+title: Two nodes on a link of 1 Gb/s
+base: {model: gpt-tiny, seq_len: 32, batch: {accum: 1, global_tokens: 64}, steps: 4, warmup_steps: 1}
+matrix:
+  - {strategy: single, world_size: 1}
+  - {strategy: [ddp, fsdp], world_size: 2}
+"""
+
+
+def test_communication_takes_as_long_as_its_bytes_over_the_bandwidth(tmp_path):
+    """A scaling study over ssh's plan on cables of 1 Gb/s, from `launch` to the page that says that the link explains the time."""
+    (tmp_path / "study.yaml").write_text(_STUDY)
+    launch = [sys.executable, "-m", "llmbench.cli", "launch", "ssh", str(tmp_path / "study.yaml"), "--ranks-per-node", "1", "--submit", "--results", str(tmp_path / "results")]
+    options = ("shell={shell}", "hosts={hosts}", "folder={folder}/runs", "python={python}", "env.OMP_NUM_THREADS=1", f"env.PYTHONPATH={project_root()}")
+    command = [*launch, *(word for option in options for word in ("-s", option))]
+    beside = [sys.executable, str(Path(__file__).with_name("hosts.py")), "2", "--mbit", "1000", "--", *command]
+    with subprocess.Popen(beside, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        said, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, said
+    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+    assert f"llb{process.pid}" not in left, "the hosts are gone with the command"
+    with open_store(tmp_path / "results") as store:
+        query = (project_root() / "reports/_sql/links.sql").read_text().replace("$study", "'shaped'")
+        found = store.sql(query)
+        rows = [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
+    sys.stderr.write("".join(f"\n{r['strategy']} {r['kind']}: {1000 * r['wire_s']:.0f} ms on the wire, {1000 * r['alone_s']:.0f} ms measured" for r in rows))
+    assert [(r["strategy"], r["kind"]) for r in rows] == [("ddp", "all_reduce"), ("fsdp", "all_gather"), ("fsdp", "reduce_scatter")]
+    assert all(0.8 * 0.125 < r["link_gb_s"] <= 0.125 for r in rows), "1 Gb/s, less what headers take"
+    assert all(abs(r["ratio"] - 1) < 0.20 for r in rows), [r["ratio"] for r in rows]
+    site = [sys.executable, "-m", "llmbench.cli", "report", "--results", str(tmp_path / "results"), "--out", str(tmp_path / "site")]
+    built = subprocess.run(site, capture_output=True, text=True, timeout=300)
+    assert built.returncode == 0, built.stderr
+    assert "within 20" in (tmp_path / "site/scaling.html").read_text()

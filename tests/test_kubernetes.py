@@ -46,7 +46,7 @@ def submit(tmp_path: Path, request: dict, *options: str):
     return code, read_run(file)
 
 
-def test_eight_runs_from_launch_to_query(cluster, tmp_path):
+def test_eight_runs_from_launch_to_site(cluster, tmp_path):
     matrix = [{"strategy": ["ddp", "fsdp", "zero2", "zero3"], "world_size": [2, 3]}]
     study, results = tmp_path / "study.yaml", str(tmp_path / "results")
     study.write_text(yaml.safe_dump({"study": "suite", "base": BASE, "matrix": matrix}))
@@ -58,6 +58,12 @@ def test_eight_runs_from_launch_to_query(cluster, tmp_path):
     assert [(r["strategy"], r["nodes"]) for r in rows] == [(s, n) for s in ("ddp", "fsdp", "zero2", "zero3") for n in (2, 3)]
     assert len(json.loads((tmp_path / "results/suite/study.json").read_text())["runs"]) == 8
     assert llmbench(*command) == (0, ""), "typed again, it has nothing to do"
+    site = tmp_path / "site"
+    assert llmbench("report", "--results", results, "--out", str(site))[0] == 0
+    shown = (site / "runs.html").read_text()
+    for run_id in json.loads((tmp_path / "results/suite/study.json").read_text())["runs"]:
+        assert f'href="runs/{run_id}.html"' in shown and (site / f"runs/{run_id}.html").is_file(), run_id
+    assert "8 runs, all ok" in shown and "Communication and the link" in (site / "scaling.html").read_text(), "pods are nodes with one rank each"
 
 
 def test_without_its_service_a_run_says_so(cluster, tmp_path, monkeypatch):

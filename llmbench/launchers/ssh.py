@@ -14,10 +14,10 @@ from ..core import RequestError
 from .plan import Job, Plan, State
 from ..schema import Status
 
-# %% ../../nbs/32f_launchers_ssh.ipynb #6ce29c99
+# %% ../../nbs/32f_launchers_ssh.ipynb #e469141b
 @dataclass(frozen=True)
 class SshOptions:
-    "hosts: one a node, in order (node 0 first). master: node 0's address as the others see it. folder: on each host."
+    "hosts: one a node, in order (node 0 first); a run with fewer nodes takes the first of them. master: node 0's address as the others see it. folder: on each host."
 
     hosts: tuple[str, ...] = ()
     master: str = ""
@@ -84,16 +84,16 @@ def read_ssh(text: str, count: int = 1) -> list[State]:
     failed = [f"node {i} exit code {word}" for i, word in enumerate(words) if word != "0"]
     return [State(True, Status.crash if failed else None, ", ".join(failed) or None)]
 
-# %% ../../nbs/32f_launchers_ssh.ipynb #66ba7b14
+# %% ../../nbs/32f_launchers_ssh.ipynb #2a81a90d
 _FOLLOW = "cd {f} && until [ -s node-{i}.pid ]; do sleep 0.2; done; tail -n +1 -F --pid=$(cat node-{i}.pid) node-{i}.log 2>/dev/null"
 
 
 def render(job: Job, options: SshOptions) -> Plan:
-    "The plan of one run over the hosts of `options`, one a node; RequestError where their number differs."
-    if len(options.hosts) != job.nodes:
+    "The plan of one run over the first hosts of `options`, one a node; RequestError where there are too few."
+    if len(options.hosts) < job.nodes:
         raise RequestError(f"{job.nodes} nodes and {len(options.hosts)} hosts; type -s hosts=HOST0,HOST1,… with one for each node")
     folder, o = shlex.quote(f"{options.folder}/{job.name}"), options
-    numbered = list(enumerate(o.hosts))
+    numbered = list(enumerate(o.hosts[: job.nodes]))
     ask = "cd {f} && if [ -s node-{i}.exit ]; then cat node-{i}.exit; elif [ ! -e node-{i}.pid ] || kill -0 $(cat node-{i}.pid); then echo running; else echo lost; fi"
     asks = [" ".join(map(shlex.quote, _at(h, ask.format(f=folder, i=i), o))) + " 2>/dev/null || echo running" for i, h in numbered]
     end = "kill -TERM $(cat {f}/node-{i}.pid)"
