@@ -65,7 +65,7 @@ _BECAUSE = {
 def _remarks(spec: RunSpec) -> tuple[str, ...]:
     return (AUTOCAST,) if spec.precision.compute != "float32" else ()
 
-# %% ../../nbs/36c_backends_scripts.ipynb #4542c4dd
+# %% ../../nbs/36c_backends_scripts.ipynb #52f7f319
 _TRAINER = '''
 import torch
 from transformers import Trainer, TrainingArguments
@@ -74,9 +74,10 @@ from llmbench.callback import trainer_callback
 from llmbench.peer_frameworks import WithLoss
 
 arguments = TrainingArguments(output_dir=str(HERE / "trainer"), **json.loads((HERE / "training_arguments.json").read_text()))
+known = {} if arguments.deepspeed else {"optimizer": {"lr_warmup_steps": parts.spec.optimizer.lr_warmup_steps}}  # the schedule is ours
 trainer = Trainer(
     model=WithLoss(parts.model), args=arguments, train_dataset=parts.data, optimizers=(parts.optimizer, parts.schedule),
-    data_collator=lambda rows: {"tokens": torch.stack(rows)}, callbacks=[trainer_callback(**recording)],
+    data_collator=lambda rows: {"tokens": torch.stack(rows)}, callbacks=[trainer_callback(known=known, **recording)],
 )
 trainer.train()
 del trainer

@@ -66,7 +66,7 @@ def toml_text(sections: dict[str, dict[str, Any]]) -> str:
     parts = ["".join([f"[{name}]\n", *(f"{k} = {json.dumps(v)}\n" for k, v in values.items())]) for name, values in sections.items()]
     return "\n".join(parts)
 
-# %% ../../nbs/36h_backends_torchtitan.ipynb #23868ea7
+# %% ../../nbs/36h_backends_torchtitan.ipynb #ad8f7803
 _TITAN = '''\
 """{run_id} under torchtitan; written by llmbench."""
 
@@ -126,6 +126,7 @@ register_train_spec("llmbench", dataclasses.replace(llama3.get_train_spec(), **c
 if parts.device.type == "cpu":
     distributed.set_pg_timeouts = lambda **_: None
 train.main(Trainer)
+parts.data.leave_seen(HERE)
 leave(parts)
 '''
 
