@@ -6,7 +6,7 @@
 __all__ = ['result_folders', 'studies_of', 'run_records', 'write_run_pages', 'summary_md', 'fill', 'ReportOutcome',
            'build_report']
 
-# %% ../nbs/64_report.ipynb #cb258a6d
+# %% ../nbs/64_report.ipynb #cb603516
 import json
 import shutil
 import tempfile
@@ -30,6 +30,7 @@ from llmbench.core import (
     write_text_atomic,
 )
 from .curves import run_steps_chart
+from .frameworks import frameworks_section
 from .layoutpage import write_layouts
 from llmbench.overview import (
     Answer,
@@ -164,7 +165,7 @@ def summary_md(title: str, answers: Sequence[Answer], vendors: Mapping[str, Sequ
     parts.append("Intervals are 95 %, over steps and repeats. All rows: `metrics.csv` beside this file; the site: `index.html`.\n")
     return "\n".join(parts)
 
-# %% ../nbs/64_report.ipynb #dab77aab
+# %% ../nbs/64_report.ipynb #77e24380
 def _own_version() -> str:
     try:
         return version("llmbench")
@@ -185,7 +186,7 @@ def _write_metrics(connection: Any, folder: Path) -> None:
     write_text_atomic(folder / "metrics.csv", csv_text(rows, found.columns))
 
 
-_SECTIONS = SECTIONS | {"spending": spending_section, "settings": settings_section, "vendors": vendors_section}
+_SECTIONS = SECTIONS | {"spending": spending_section, "settings": settings_section, "frameworks": frameworks_section, "vendors": vendors_section}
 
 
 def fill(bench: Workbench, settings: Settings, runs: Mapping[str, Mapping[str, Any]], measured: Mapping[str, Any]) -> list[Answer]:

@@ -49,7 +49,7 @@ def spec_under(backend: Backend, spec: RunSpec) -> RunSpec:
     suffix = f"-{backend.name}"
     return spec if spec.name.endswith(suffix) else spec.model_copy(update={"name": f"{spec.name}{suffix}"})
 
-# %% ../../nbs/49_backends_run.ipynb #3a14b30e
+# %% ../../nbs/49_backends_run.ipynb #a3cb3112
 def machine_here(backend: Backend, spec: RunSpec, launch: Launch) -> dict[str, Any]:
     "What this host is, for a run that has just been on it."
     threads = launch.env.get("OMP_NUM_THREADS")
@@ -81,6 +81,7 @@ def read_back(backend: Backend, spec: RunSpec, out: Path, launch: Launch, ending
     run = dump_run(found)
     asked = spec_record(spec).model_dump(mode="json")
     run["spec"] = merged(asked, run["spec"]) | {"name": spec.name, "warmup_steps": spec.warmup_steps, "hash": asked["hash"]}
+    run["spec"]["model"]["name"] = spec.model.name
     run["spec"]["data"]["fingerprint"] = run["spec"]["data"]["fingerprint"] or trained_on(spec, out)
     run["env"] = merged(machine_here(backend, spec, launch), {k: v for k, v in run["env"].items() if v not in (None, [], {})})
     run |= {"run_id": run_id(spec, attempt), "study": spec.study, "attempt": attempt, "ended_at": utc_now()}
@@ -92,7 +93,7 @@ def read_back(backend: Backend, spec: RunSpec, out: Path, launch: Launch, ending
         run |= {"status": Status.crash, "reason": last_words((out / "stdout.log").read_text(errors="replace")) or f"exit code {ending.exit_code}"}
     return validate_run(run)
 
-# %% ../../nbs/49_backends_run.ipynb #b32d43c4
+# %% ../../nbs/49_backends_run.ipynb #864221be
 def _free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -105,7 +106,7 @@ def _ready_launch(backend: Backend, spec: RunSpec, out: Path, attempt: int) -> L
     words = list(launch.command)
     if "--master_port" in words:
         words[words.index("--master_port") + 1] = str(_free_port())
-    again = command_again(out, attempt).replace("llmbench run", f"llmbench backend {backend.name}", 1)
+    again = command_again(out, attempt).replace("llmbench run", f"llmbench backend {backend.name}", 1).replace(" --force", "")
     return replace(launch, command=tuple(words), env=launch.env | {"LLMBENCH_COMMAND": again})
 
 
