@@ -1001,6 +1001,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'llmbench/importers/eventfile.py'),
                                               'llmbench.importers.eventfile._crc_table': ( 'importers_eventfile.html#_crc_table',
                                                                                            'llmbench/importers/eventfile.py'),
+                                              'llmbench.importers.eventfile._framed': ( 'importers_eventfile.html#_framed',
+                                                                                        'llmbench/importers/eventfile.py'),
                                               'llmbench.importers.eventfile._frames': ( 'importers_eventfile.html#_frames',
                                                                                         'llmbench/importers/eventfile.py'),
                                               'llmbench.importers.eventfile._intact': ( 'importers_eventfile.html#_intact',
