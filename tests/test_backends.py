@@ -1,5 +1,6 @@
 """Other frameworks: what is rendered for them stays what it was, and what they train is the same training."""
 
+import ast
 import importlib.util
 import json
 import os
@@ -30,7 +31,7 @@ def rendering(backend, strategy, model, hardware):
     return "\n".join([f"{head}exec " + command.replace(" --", " \\\n  --"), *files])
 
 
-@pytest.mark.parametrize("backend", ["megatron", "nemo", "primus"])
+@pytest.mark.parametrize("backend", ["megatron", "nemo", "megatron-bridge", "primus"])
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("strategy", GOALS)
 def test_renderings_stay_what_they_were(monkeypatch, backend, model, strategy):
@@ -146,3 +147,48 @@ def test_megatron_takes_its_arguments(model, strategy):
     done = subprocess.run([sys.executable, "-c", PARSE, *launch.files["arguments.txt"].split("\n")[:-1]], env=env, capture_output=True, text=True, timeout=120)
     s, sequences = spec.strategy, spec.batch.global_tokens // spec.seq_len
     assert f"PARSED {s.dp} {sequences} {spec.model.n_layers} {s.tp}" in done.stdout, done.stderr[-1500:]
+
+
+CLASSES = {  # of each section, in megatron-bridge 0.3.1 and megatron-core 0.16.1
+    "model": "GPTModelProvider", "train": "TrainingConfig", "optimizer": "OptimizerConfig", "scheduler": "SchedulerConfig", "ddp": "DistributedDataParallelConfig",
+    "dataset": "GPTDatasetConfig", "logger": "LoggerConfig", "tokenizer": "TokenizerConfig", "checkpoint": "CheckpointConfig", "rng": "RNGConfig",
+    "dist": "DistributedInitConfig", "mixed_precision": "MixedPrecisionConfig",
+}
+FILES = ["bridge/models/gpt_provider.py", "bridge/training/config.py", "bridge/training/mixed_precision.py", "bridge/training/tokenizers/config.py"]
+CORE = ["transformer/transformer_config.py", "model_parallel_config.py", "optimizer/optimizer_config.py", "distributed/distributed_data_parallel_config.py",
+        "datasets/gpt_dataset.py", "datasets/blended_megatron_dataset_config.py"]
+
+
+def fields_of(root: Path) -> dict[str, set[str]]:
+    "The fields of each class, those of the classes that it is made of included; nothing is imported."
+    own, bases = {}, {}
+    for file in [*(root / "megatron" / f for f in FILES), *(root / "megatron/core" / f for f in CORE)]:
+        tree = ast.parse(file.read_text())
+        names = {a.asname: a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names if a.asname}
+        for node in (n for n in tree.body if isinstance(n, ast.ClassDef)):
+            key = f"{'core.' if '/core/' in file.as_posix() else ''}{node.name}"
+            own[key] = {a.target.id for a in node.body if isinstance(a, ast.AnnAssign)} | {f.name for f in node.body if isinstance(f, ast.FunctionDef)}
+            bases[key] = [names.get(b.id, b.id) for b in node.bases if isinstance(b, ast.Name)]
+
+    def all_of(name: str, above: tuple[str, ...] = ()) -> set[str]:
+        found = [k for k in (name, f"core.{name}") if k in own and k not in above]
+        return set().union(*(own[k] | set().union(*(all_of(b, (*above, k)) for b in bases[k])) for k in found))
+
+    return {name: all_of(name) for name in CLASSES.values()}
+
+
+@pytest.mark.slow
+def test_megatron_bridge_has_every_field_that_is_set():
+    "Against the sources in BRIDGE_SOURCES, where both wheels lie unpacked; nothing of them is imported, so no GPU and no CUDA is needed."
+    if not os.environ.get("BRIDGE_SOURCES"):
+        pytest.skip("BRIDGE_SOURCES names no folder with megatron-bridge and megatron-core unpacked")
+    known = fields_of(Path(os.environ["BRIDGE_SOURCES"]))
+    for strategy in (*GOALS, "zero1", "zero3", "interleaved"):
+        for model in MODELS:
+            asked = named_request(strategy if strategy in GOALS else "balanced", model, "h100")
+            if strategy not in GOALS:
+                asked |= {"strategy": {"name": "pp", "pp": 2, "schedule": "interleaved", "stages_per_rank": 2} if strategy == "interleaved" else strategy, "recompute": "full"}
+            sections = json.loads(render_backend(BACKENDS["megatron-bridge"], resolve_run(asked), "OUT").files["bridge.json"])
+            sections["model"]["activation_func"] = sections["model"].pop("activation")
+            for name, values in sections.items():
+                assert set(values) <= known[CLASSES[name]], (strategy, model, name, sorted(set(values) - known[CLASSES[name]]))

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['AUTOCAST', 'FLOAT32_NORM', 'OUR_DECODER', 'settings_of', 'matters', 'not_honoured', 'Site', 'Rendered', 'Backend',
-           'backend_refusal', 'render_backend', 'differences', 'shell_text', 'write_rendering', 'torchrun',
-           'mixed_precision', 'clip_remarks']
+           'is_installed', 'backend_refusal', 'render_backend', 'differences', 'shell_text', 'write_rendering',
+           'torchrun', 'mixed_precision', 'clip_remarks']
 
 # %% ../../nbs/36b_backends_base.ipynb #7a973135
 import importlib.util
@@ -125,10 +125,18 @@ class Backend:
         if on_cpu and self.cpu and name not in self.cpu:
             raise RequestError(f"backend {self.name} has no {name} on a CPU; it has {', '.join(self.cpu)}; for another, -o hardware=h100")
 
-# %% ../../nbs/36b_backends_base.ipynb #9cb92d08
+# %% ../../nbs/36b_backends_base.ipynb #e2ef365d
+def is_installed(package: str) -> bool:
+    "Whether a package, or a part of one ('megatron.bridge'), can be found; nothing of it is run but the package around it."
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # the package around it is missing
+        return False
+
+
 def backend_refusal(backend: Backend, spec: RunSpec, **found: Any) -> str | None:
     "Why this machine cannot run the request under a backend, with what to type; None where it can. `found` is for tests."
-    absent = [p for p in backend.packages if importlib.util.find_spec(p) is None]
+    absent = [p for p in backend.packages if not is_installed(p)]
     if absent:
         return f"backend {backend.name} needs {' and '.join(absent)}, not installed; type: {backend.install}"
     if backend.home:

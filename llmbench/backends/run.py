@@ -6,7 +6,7 @@
 __all__ = ['BACKENDS', 'backend_named', 'spec_under', 'machine_here', 'trained_on', 'read_back', 'refused_under', 'run_backend',
            'run_under']
 
-# %% ../../nbs/49_backends_run.ipynb #a75ecffb
+# %% ../../nbs/49_backends_run.ipynb #cdae72ee
 import functools
 import json
 import socket
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .base import Backend, backend_refusal, render_backend
+from .bridge import BRIDGE
 from .megatron import MEGATRON
 from .nemo import NEMO, PRIMUS
 from .scripts import ACCELERATE, DEEPSPEED, HF, LIGHTNING
@@ -33,8 +34,8 @@ from ..schema import RunFile, Status, dump_run, validate_run
 from ..sheet import SheetRequest, run_request
 from ..spec import RunSpec, run_id, spec_record
 
-# %% ../../nbs/49_backends_run.ipynb #8e9ee300
-BACKENDS = {b.name: b for b in (HF, ACCELERATE, LIGHTNING, DEEPSPEED, TORCHTITAN, MEGATRON, NEMO, PRIMUS)}
+# %% ../../nbs/49_backends_run.ipynb #499e7cf4
+BACKENDS = {b.name: b for b in (HF, ACCELERATE, LIGHTNING, DEEPSPEED, TORCHTITAN, MEGATRON, NEMO, BRIDGE, PRIMUS)}
 
 
 def backend_named(name: str) -> Backend:
