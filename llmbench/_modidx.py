@@ -143,6 +143,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'llmbench/backends/run.py'),
                                        'llmbench.backends.run.backend_named': ( 'backends_run.html#backend_named',
                                                                                 'llmbench/backends/run.py'),
+                                       'llmbench.backends.run.from_zero': ('backends_run.html#from_zero', 'llmbench/backends/run.py'),
                                        'llmbench.backends.run.machine_here': ('backends_run.html#machine_here', 'llmbench/backends/run.py'),
                                        'llmbench.backends.run.read_back': ('backends_run.html#read_back', 'llmbench/backends/run.py'),
                                        'llmbench.backends.run.refused_under': ( 'backends_run.html#refused_under',
