@@ -1,6 +1,7 @@
 """Other frameworks: what is rendered for them stays what it was, and what they train is the same training."""
 
 import ast
+import csv
 import importlib.util
 import json
 import os
@@ -11,12 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from llmbench.backends.base import backend_refusal, matters, render_backend, settings_of, shell_text
+from llmbench.backends.base import backend_refusal, is_installed, matters, render_backend, settings_of, shell_text
 from llmbench.backends.run import BACKENDS, run_backend
+from llmbench.backends.study import under_frameworks
 from llmbench.core import RequestError, test_near
 from llmbench.launchers.local import run_local
 from llmbench.named import GOALS, MODELS, named_request
+from llmbench.report import build_report
 from llmbench.resolve import resolve_run
+from llmbench.study import resolve_study
+from llmbench.sweep import sweep
 
 DATA = Path(__file__).parent / "data" / "backends"
 TINY = {"name": "llama-tiny", "n_layers": 2, "d_model": 64, "d_ff": 176, "vocab_size": 512}
@@ -192,3 +197,42 @@ def test_megatron_bridge_has_every_field_that_is_set():
             sections["model"]["activation_func"] = sections["model"].pop("activation")
             for name, values in sections.items():
                 assert set(values) <= known[CLASSES[name]], (strategy, model, name, sorted(set(values) - known[CLASSES[name]]))
+
+
+ADAPTERS = Path(__file__).parent / "adapters"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_megatron_core_trains_the_same_on_cpu_ranks(tmp_path, ranks):
+    "Its GPT, DDP, optimizer and schedule with our weights and batches, its GPU calls redirected; MEGATRON_PATH or an installed megatron-core (0.16.1 was tried)."
+    path = os.environ.get("MEGATRON_PATH") or os.environ.get("BRIDGE_SOURCES")
+    if not path and not is_installed("megatron.core"):
+        pytest.skip("no megatron-core: MEGATRON_PATH names none, and none is installed")
+    plain = {"strategy": "ddp" if ranks > 1 else "single", "world_size": ranks, "optimizer": REQUEST["optimizer"] | {"weight_decay": 0.0}}
+    own = run_local(resolve_run(REQUEST | plain), tmp_path / "own")
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ADAPTERS.parent.parent), str(ADAPTERS), path])), "OMP_NUM_THREADS": "1"}
+    many = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    done = subprocess.run([sys.executable, *many, str(ADAPTERS / "megatron_core.py"), str(tmp_path / "own")], env=env, capture_output=True, text=True, timeout=300)
+    (line,) = [text for text in done.stdout.splitlines() if text.startswith('{"losses"')] or [done.stderr[-1500:]]
+    test_near(json.loads(line)["losses"], own.steps.loss, rel=2e-6)
+
+
+@pytest.mark.slow
+def test_a_study_of_frameworks_becomes_a_page(tmp_path):
+    "All frameworks that are installed train one request in turns; the page says that they trained the same."
+    names = ["llmbench", *(name for name, package in NEEDS.items() if is_installed(package))]
+    if len(names) < 2:
+        pytest.skip("no other framework is installed")
+    asked = {"study": "who", "frameworks": names, "repeats": 1, "base": REQUEST, "matrix": [{"strategy": "single", "world_size": 1}]}
+    study = resolve_study(asked)
+    outcome = sweep(study, results=tmp_path / "results", progress=False, run_one=under_frameworks(study))
+    assert outcome.exit_code == 0, outcome.table()
+    build_report(tmp_path / "results", tmp_path / "site", engine="pandoc", source=Path(__file__).parent.parent / "reports")
+    with (tmp_path / "site/data/who/frameworks.csv").open(newline="") as file:
+        sets = list(csv.DictReader(file))
+    with (tmp_path / "site/data/who/frameworks_loss.csv").open(newline="") as file:
+        apart = {row["framework"]: float(row["worst"]) for row in csv.DictReader(file)}
+    assert len(sets) == len(names) and len(apart) == len(names) - 1 and max(apart.values()) < 2e-5, apart
+    text = (tmp_path / "site/frameworks.html").read_text()
+    assert text.count("same training") == len(names) - 1 and "no comparison" not in text
