@@ -85,6 +85,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'llmbench/backends/base.py'),
                                         'llmbench.backends.base.Rendered': ('backends_base.html#rendered', 'llmbench/backends/base.py'),
                                         'llmbench.backends.base.Site': ('backends_base.html#site', 'llmbench/backends/base.py'),
+                                        'llmbench.backends.base.absent_packages': ( 'backends_base.html#absent_packages',
+                                                                                    'llmbench/backends/base.py'),
                                         'llmbench.backends.base.backend_refusal': ( 'backends_base.html#backend_refusal',
                                                                                     'llmbench/backends/base.py'),
                                         'llmbench.backends.base.clip_remarks': ( 'backends_base.html#clip_remarks',

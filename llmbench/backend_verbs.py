@@ -15,13 +15,13 @@ from typing import Any
 from .core import RequestError
 from .verbs import add_results, add_verb, out, results_folder
 
-# %% ../nbs/68j_backend_verbs.ipynb #753054e4
+# %% ../nbs/68j_backend_verbs.ipynb #4d6a48a7
 def _table() -> str:
-    from llmbench.backends.base import is_installed
+    from llmbench.backends.base import absent_packages
     from llmbench.backends.run import BACKENDS
 
     def here(b: Any) -> str:
-        missing = [p for p in b.packages if not is_installed(p)]
+        missing = absent_packages(b)
         if b.home and not os.environ.get(b.home):
             missing.append(b.home)
         return "installed" if not missing else f"missing: {', '.join(missing)}"

@@ -41,7 +41,7 @@ def rendering(backend, strategy, model, hardware):
 @pytest.mark.parametrize("strategy", GOALS)
 def test_renderings_stay_what_they_were(monkeypatch, backend, model, strategy):
     "LLMBENCH_UPDATE=1 writes them anew; the difference belongs into the commit."
-    for variable in ("MEGATRON_PATH", "PRIMUS_PATH", "NEMO_PYTHON"):
+    for variable in ("MEGATRON_PATH", "PRIMUS_PATH", "NEMO_PYTHON", "BRIDGE_PYTHON"):
         monkeypatch.delenv(variable, raising=False)
     text = rendering(backend, strategy, model, "mi300x" if backend == "primus" else "h100")
     kept = DATA / f"{backend}-{model}-{strategy}.txt"

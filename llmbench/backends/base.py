@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['AUTOCAST', 'FLOAT32_NORM', 'OUR_DECODER', 'settings_of', 'matters', 'not_honoured', 'Site', 'Rendered', 'Backend',
-           'is_installed', 'backend_refusal', 'render_backend', 'differences', 'shell_text', 'write_rendering',
-           'torchrun', 'mixed_precision', 'clip_remarks']
+           'is_installed', 'absent_packages', 'backend_refusal', 'render_backend', 'differences', 'shell_text',
+           'write_rendering', 'torchrun', 'mixed_precision', 'clip_remarks']
 
-# %% ../../nbs/36b_backends_base.ipynb #7a973135
+# %% ../../nbs/36b_backends_base.ipynb #d78e94bb
 import importlib.util
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -74,7 +75,7 @@ def not_honoured(spec: RunSpec, honours: Iterable[str], because: dict[str, str])
         if matters(spec, place, value) and not held(place)
     ]
 
-# %% ../../nbs/36b_backends_base.ipynb #0e4d9458
+# %% ../../nbs/36b_backends_base.ipynb #91b0e413
 @dataclass(frozen=True)
 class Site:
     "Where a rendering will lie and what it is called: folder, run id, interpreter."
@@ -101,7 +102,7 @@ class Backend:
 
     strategies: name of ours and what it is there. honours: places of the request, or parts of it, that its files carry.
     because: for places that they do not carry, what happens instead. home: the variable that names its folder.
-    cpu: the strategies that it has on a CPU.
+    cpu: the strategies that it has on a CPU. interpreter: the variable that names the Python of an environment of its own.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Backend:
     reads: str | None = None
     because: dict[str, str] = field(default_factory=dict)
     cpu: tuple[str, ...] = ()
+    interpreter: str | None = None
 
     def check(self, spec: RunSpec) -> None:
         "Raises RequestError where the framework does not have the request's strategy."
@@ -125,7 +127,7 @@ class Backend:
         if on_cpu and self.cpu and name not in self.cpu:
             raise RequestError(f"backend {self.name} has no {name} on a CPU; it has {', '.join(self.cpu)}; for another, -o hardware=h100")
 
-# %% ../../nbs/36b_backends_base.ipynb #e2ef365d
+# %% ../../nbs/36b_backends_base.ipynb #bda20761
 def is_installed(package: str) -> bool:
     "Whether a package, or a part of one ('megatron.bridge'), can be found; nothing of it is run but the package around it."
     try:
@@ -134,9 +136,24 @@ def is_installed(package: str) -> bool:
         return False
 
 
+_ASK = "import importlib.util as u, sys; print(*[p for p in sys.argv[1:] if u.find_spec(p.split('.')[0]) is None or u.find_spec(p) is None])"
+
+
+def absent_packages(backend: Backend) -> list[str]:
+    "Packages of a backend that are missing here, or in the environment of its own that a variable names."
+    python = backend.interpreter and os.environ.get(backend.interpreter)
+    if not python:
+        return [p for p in backend.packages if not is_installed(p)]
+    try:
+        asked = subprocess.run([python, "-W", "ignore", "-c", _ASK, *backend.packages], capture_output=True, text=True, timeout=120, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return list(backend.packages)
+    return asked.stdout.split()
+
+
 def backend_refusal(backend: Backend, spec: RunSpec, **found: Any) -> str | None:
     "Why this machine cannot run the request under a backend, with what to type; None where it can. `found` is for tests."
-    absent = [p for p in backend.packages if not is_installed(p)]
+    absent = absent_packages(backend)
     if absent:
         return f"backend {backend.name} needs {' and '.join(absent)}, not installed; type: {backend.install}"
     if backend.home:

@@ -5,8 +5,10 @@
 # %% auto #0
 __all__ = ['BRIDGE', 'bridge_model', 'bridge_sections', 'write_bridge']
 
-# %% ../../nbs/36g_backends_bridge.ipynb #580df960
+# %% ../../nbs/36g_backends_bridge.ipynb #ec9218ed
 import json
+import os
+from dataclasses import replace
 from typing import Any
 
 from .base import Backend, Rendered, Site, torchrun
@@ -84,7 +86,7 @@ def _precision(spec: RunSpec) -> dict[str, Any]:
     half = {"bf16": True, "params_dtype": "bfloat16", "pipeline_dtype": "bfloat16"}
     return half | ({"fp8": "hybrid", "fp8_recipe": "delayed"} if compute == "float8" else {})
 
-# %% ../../nbs/36g_backends_bridge.ipynb #3e6d6c25
+# %% ../../nbs/36g_backends_bridge.ipynb #e1b88f83
 _BRIDGE = '''\
 """{run_id} under Megatron-Bridge; written by llmbench for megatron-bridge 0.3.1."""
 
@@ -124,7 +126,8 @@ def write_bridge(spec: RunSpec, site: Site) -> Rendered:
     remarks = megatron_remarks(spec)
     if spec.strategy.name == "fsdp" and not spec.strategy.reshard_after_forward:
         remarks += ("strategy.reshard_after_forward = False: Megatron-Bridge has no place for it, parameters go between forward and backward",)
-    return Rendered(files, torchrun(spec, site, f"{site.out}/train.py"), env, remarks)
+    there = replace(site, python=os.environ.get("BRIDGE_PYTHON", site.python))
+    return Rendered(files, torchrun(spec, there, f"{site.out}/train.py"), env, remarks)
 
 
 BRIDGE = Backend(
@@ -133,5 +136,5 @@ BRIDGE = Backend(
      "zero3": "Megatron FSDP, parameters too", "tp": "tensor and sequence parallel", "pp": "pipeline parallel", "cp": "context parallel",
      "mixed": "several of them", "ep": "expert parallel"},
     MEGATRON_HONOURS, write_bridge, packages=("megatron.bridge", "transformer_engine"), reads="megatron-bridge", because=MEGATRON_BECAUSE,
-    install="pip install megatron-bridge==0.3.1 in an environment of its own, on a machine with a GPU",
+    install="pip install megatron-bridge==0.3.1 in an environment of its own on a machine with a GPU, and set BRIDGE_PYTHON to its python", interpreter="BRIDGE_PYTHON",
 )  # fmt: skip

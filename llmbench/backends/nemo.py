@@ -17,7 +17,7 @@ from .megatron import MEGATRON_BECAUSE, MEGATRON_HONOURS, megatron_remarks, trai
 from ..core import RequestError
 from ..spec import RunSpec
 
-# %% ../../nbs/36f_backends_nemo.ipynb #559164ae
+# %% ../../nbs/36f_backends_nemo.ipynb #fb934821
 RECIPES = {"llama3.1-8b": "llama31_8b", "llama3.1-70b": "llama31_70b", "qwen2.5-7b": "qwen25_7b", "mistral-7b": "mistral_7b", "mixtral-8x7b": "mixtral_8x7b"}
 _RECIPE = '''\
 """{run_id} under NeMo 2; written by llmbench. Needs nemo_toolkit[nlp]==2.7.3."""
@@ -83,7 +83,7 @@ _NEMO_STRATEGIES = {
 }  # fmt: skip
 NEMO = Backend(
     "nemo", "NeMo 2", _NEMO_STRATEGIES | {"fsdp": "the distributed optimizer: NeMo's recipes do not shard parameters"}, MEGATRON_HONOURS, write_nemo,
-    packages=("nemo", "nemo_run"), install="pip install 'nemo_toolkit[nlp]==2.7.3' in an environment of its own, and set NEMO_PYTHON to its python",
+    packages=("nemo", "nemo_run"), install="make nemo-env, and set NEMO_PYTHON to its python", interpreter="NEMO_PYTHON",
     reads="nemo-2", because=MEGATRON_BECAUSE | {"data": "the recipe's mock data"},
 )  # fmt: skip
 
