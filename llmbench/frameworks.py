@@ -54,7 +54,7 @@ def speed_over(row: Mapping[str, Any], reference: Mapping[str, Any] | None, at: 
         return compared_ratio(base, one, at)
     return Interval(row["tokens_per_s"] / reference["tokens_per_s"], None, None, 0, 0)
 
-# %% ../nbs/62j_frameworks.ipynb #9ffb613a
+# %% ../nbs/62j_frameworks.ipynb #45993700
 def apart_at_most(precision: str | None) -> float:
     "Largest relative difference of losses between frameworks that counts as the same training."
     return max(1e-4, tolerance_of(precision))
@@ -69,8 +69,7 @@ def framework_label(row: Mapping[str, Any], several: bool) -> str:
 def _parity(row: Mapping[str, Any]) -> str:
     if row["apart"] is None:
         return "–"
-    limit = apart_at_most(row["precision"])
-    return f"{row['apart']:.1e} of at most {limit:.0e} " + ("[same training]{.badge .yes}" if row["apart"] <= limit else "[differs]{.badge .no}")
+    return f"{row['apart']:.1e} " + ("[same training]{.badge .yes}" if row["apart"] <= apart_at_most(row["precision"]) else "[differs]{.badge .no}")
 
 
 def _ratio(row: Mapping[str, Any]) -> str:
@@ -138,7 +137,7 @@ _COLUMNS = [
 ]  # fmt: skip
 _SAID = [Column("Setting, and what happens instead", lambda r: md_text(r["text"])), text_column("Under", "frameworks")]
 
-# %% ../nbs/62j_frameworks.ipynb #e04c128e
+# %% ../nbs/62j_frameworks.ipynb #94922f33
 def frameworks_section(bench: Workbench, study: Study) -> str | None:
     "Sentences, figures and tables of a study that holds more than one framework; None for any other."
     held = bench.connection.execute("SELECT count(DISTINCT framework) FROM groups WHERE study = ?", [study.name]).fetchone()
@@ -148,7 +147,7 @@ def frameworks_section(bench: Workbench, study: Study) -> str | None:
     reference, at = reference_framework(rows), location_of([r["platform"] for r in rows if r["status"] == "ok"])
     rows, said = _judged(bench, study, rows, reference, at), bench.rows("frameworks_said", study.name)
     others, drawn = [r for r in rows if not r["is_reference"]], _drawn(rows, at)
-    chart = ratio_chart(drawn, title=f"Times as fast as {reference}")
+    chart, limit = ratio_chart(drawn, title=f"Times as fast as {reference}"), max(apart_at_most(r["precision"]) for r in rows)
     caption = (
         f"Speed over that of {md_text(reference)}, by the fastest quarter of the steps where that decides and by the median step, with 95 % intervals "
         "over repeats; dashed: no difference."
@@ -157,7 +156,7 @@ def frameworks_section(bench: Workbench, study: Study) -> str | None:
         *(f"- {framework_sentence(r, reference)}" for r in others), "",
         study_figure(study, "frameworks", chart, caption, "frameworks"),
         study_table(study, "frameworks", rows, _COLUMNS, f"Throughput and step time at the median step with 95 % intervals; the ratio to {md_text(reference)} that "
-                    "decides, the largest relative difference of the loss to it with its tolerance, and whether everything else was equal.", "frameworks"),
+                    f"decides, the largest relative difference of the loss to it (at most {limit:.0e} is the same training), and whether everything else was equal.", "frameworks"),
         study_table(study, "frameworks-said", said, _SAID, "What a framework has no place for, of what was asked.", "frameworks_said") if said else "",
         _losses(study, bench, rows, reference),
     ])  # fmt: skip
