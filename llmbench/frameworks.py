@@ -4,14 +4,13 @@
 
 # %% auto #0
 __all__ = ['OWN', 'reference_framework', 'counterpart', 'speed_over', 'apart_at_most', 'framework_label', 'framework_sentence',
-           'frameworks_section']
+           'framework_rows', 'framework_sentences', 'frameworks_section']
 
-# %% ../nbs/62j_frameworks.ipynb #60c85008
+# %% ../nbs/62j_frameworks.ipynb #ff80a109
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .contrast import location_of
-from .core import relative_difference
 from .curves import loss_difference_chart
 from .fairness import DEFAULT_VARIES, Verdict, run_verdict
 from .pages import Column, md_text, number_column, text_column, with_interval
@@ -137,23 +136,37 @@ _COLUMNS = [
 ]  # fmt: skip
 _SAID = [Column("Setting, and what happens instead", lambda r: md_text(r["text"])), text_column("Under", "frameworks")]
 
-# %% ../nbs/62j_frameworks.ipynb #94922f33
-def frameworks_section(bench: Workbench, study: Study) -> str | None:
-    "Sentences, figures and tables of a study that holds more than one framework; None for any other."
+# %% ../nbs/62j_frameworks.ipynb #d17dbf85
+def framework_rows(bench: Workbench, study: Study) -> tuple[list[dict[str, Any]], str, Location] | None:
+    "The judged sets of a study that holds more than one framework, who the reference is and what decides; None for any other study."
     held = bench.connection.execute("SELECT count(DISTINCT framework) FROM groups WHERE study = ?", [study.name]).fetchone()
     if held[0] < 2:
         return None
     rows = bench.rows("frameworks", study.name)
     reference, at = reference_framework(rows), location_of([r["platform"] for r in rows if r["status"] == "ok"])
-    rows, said = _judged(bench, study, rows, reference, at), bench.rows("frameworks_said", study.name)
-    others, drawn = [r for r in rows if not r["is_reference"]], _drawn(rows, at)
+    return _judged(bench, study, rows, reference, at), reference, at
+
+
+def framework_sentences(bench: Workbench, study: Study) -> list[str]:
+    "What may be said of each framework, for the report in Markdown."
+    rows, reference, _ = framework_rows(bench, study) or ([], OWN, typical)
+    return [framework_sentence(r, reference) for r in rows if not r["is_reference"]]
+
+
+def frameworks_section(bench: Workbench, study: Study) -> str | None:
+    "Sentences, figures and tables of a study that holds more than one framework; None for any other."
+    found = framework_rows(bench, study)
+    if found is None:
+        return None
+    rows, reference, at = found
+    said, drawn = bench.rows("frameworks_said", study.name), _drawn(rows, at)
     chart, limit = ratio_chart(drawn, title=f"Times as fast as {reference}"), max(apart_at_most(r["precision"]) for r in rows)
     caption = (
         f"Speed over that of {md_text(reference)}, by the fastest quarter of the steps where that decides and by the median step, with 95 % intervals "
         "over repeats; dashed: no difference."
     )
     return "\n".join([
-        *(f"- {framework_sentence(r, reference)}" for r in others), "",
+        *(f"- {framework_sentence(r, reference)}" for r in rows if not r["is_reference"]), "",
         study_figure(study, "frameworks", chart, caption, "frameworks"),
         study_table(study, "frameworks", rows, _COLUMNS, f"Throughput and step time at the median step with 95 % intervals; the ratio to {md_text(reference)} that "
                     f"decides, the largest relative difference of the loss to it (at most {limit:.0e} is the same training), and whether everything else was equal.", "frameworks"),
