@@ -236,3 +236,39 @@ def test_a_study_of_frameworks_becomes_a_page(tmp_path):
     assert len(sets) == len(names) and len(apart) == len(names) - 1 and max(apart.values()) < 2e-5, apart
     text = (tmp_path / "site/frameworks.html").read_text()
     assert text.count("same training") == len(names) - 1 and "no comparison" not in text
+
+
+def nemo_python() -> str:
+    "The Python of NeMo's own environment, as make nemo-env leaves it; skips where there is none."
+    found = os.environ.get("NEMO_PYTHON") or str(Path(__file__).parent.parent / ".venv-nemo/bin/python")
+    if not Path(found).is_file():
+        pytest.skip("no NeMo: type make nemo-env, or let NEMO_PYTHON name its python")
+    return found
+
+
+@pytest.mark.slow
+def test_nemo_takes_its_recipes(tmp_path):
+    "Five strategies and two models, built in NeMo 2.7.3; its configuration refuses an attribute that it does not have."
+    python, asked = nemo_python(), {}
+    for strategy in GOALS:
+        for model in MODELS:
+            spec, file = resolve_run(named_request(strategy, model, "h100")), tmp_path / f"{strategy}_{model}.py"
+            file.write_text(render_backend(BACKENDS["nemo"], spec, "OUT").files["recipe.py"])
+            asked[str(file)] = spec
+    done = subprocess.run([python, "-W", "ignore", str(ADAPTERS / "nemo_recipes.py"), *asked], capture_output=True, text=True, timeout=600, cwd=tmp_path)
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"file"')]
+    assert len(told) == len(asked), done.stderr[-1500:]
+    for line in told:
+        spec = asked[line["file"]]
+        sequences = spec.batch.micro * spec.batch.accum * spec.strategy.dp
+        assert (line["tp"], line["pp"], line["steps"], line["sequences"], line["seq_len"]) == (spec.strategy.tp, spec.strategy.pp, spec.steps, sequences, spec.seq_len)
+
+
+@pytest.mark.slow
+def test_nemo_trains_on_a_cpu_rank(tmp_path):
+    "Its trainer, strategy, model and optimizer on mock data, its GPU calls redirected: an adapter, not a speed."
+    env = os.environ | {"PYTHONPATH": str(ADAPTERS), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
+    done = subprocess.run([nemo_python(), "-W", "ignore", str(ADAPTERS / "nemo_train.py"), str(tmp_path), "1"], env=env, capture_output=True, text=True, timeout=600, cwd=tmp_path)
+    (line,) = [text for text in done.stdout.splitlines() if text.startswith('{"losses"')] or [done.stderr[-2500:]]
+    losses = json.loads(line)["losses"]
+    assert len(losses) == 4 and losses[-1] < losses[0], losses

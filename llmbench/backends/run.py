@@ -6,9 +6,10 @@
 __all__ = ['BACKENDS', 'backend_named', 'spec_under', 'machine_here', 'trained_on', 'from_zero', 'read_back', 'refused_under',
            'run_backend', 'run_under']
 
-# %% ../../nbs/49_backends_run.ipynb #cdae72ee
+# %% ../../nbs/49_backends_run.ipynb #27671743
 import functools
 import json
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,7 +51,7 @@ def spec_under(backend: Backend, spec: RunSpec) -> RunSpec:
     suffix = f"-{backend.name}"
     return spec if spec.name.endswith(suffix) else spec.model_copy(update={"name": f"{spec.name}{suffix}"})
 
-# %% ../../nbs/49_backends_run.ipynb #99060e48
+# %% ../../nbs/49_backends_run.ipynb #c519db48
 def machine_here(backend: Backend, spec: RunSpec, launch: Launch) -> dict[str, Any]:
     "What this host is, for a run that has just been on it."
     threads = launch.env.get("OMP_NUM_THREADS")
@@ -58,7 +59,7 @@ def machine_here(backend: Backend, spec: RunSpec, launch: Launch) -> dict[str, A
     here = {"platform": "cpu", "devices": [{"rank": r, "name": cpu.name, "memory_gib": cpu.memory_gib} for r in range(spec.world_size)]}
     return {
         "hostnames": [socket.gethostname()], "cpu": cpu.model_dump(), "versions": installed_versions(), "git": git_record().model_dump(),
-        "lock_hash": lock_hash(), "variables": run_variables(), "command": launch.env["LLMBENCH_COMMAND"], "framework": backend.name,
+        "lock_hash": lock_hash(), "variables": run_variables(os.environ | launch.env), "command": launch.env["LLMBENCH_COMMAND"], "framework": backend.name,
         "threads_per_rank": int(threads) if threads else None, **(here if spec.hardware == "cpu" else {}),
     }  # fmt: skip
 
