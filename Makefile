@@ -6,6 +6,7 @@
 #   make bench      what a step costs beside a bare loop and other frameworks   (half a gigabyte more, five minutes)
 #   make test-slow  the long tests     make gpu-study  the GPU study, on a machine that has one
 #   make lock       what the images install, with hashes: docker/requirements.*.lock   (UPGRADE=1: newer versions)
+#   make nemo-env   NeMo 2.7.3 in .venv-nemo, apart from ours, for `llmbench backend nemo`      (2.5 GB more)
 #
 # FORCE=1 repeats runs that are finished. On a machine without a GPU, PIP_EXTRA_INDEX_URL may name PyTorch's
 # index of CPU builds, which saves several gigabytes of download.
@@ -14,6 +15,7 @@ PYTHON ?= python3
 SHELL := /bin/bash
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+NEMO_PIP := .venv-nemo/bin/pip install --quiet --disable-pip-version-check
 TORCH := $(shell sed -n 's/^train = \["\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SAY := @printf '\033[1m%s\033[0m\n'
 GPU_STUDIES ?= $(patsubst %,params/studies/h200-%.yaml,gpt-124m llama-1b llama-8b-layers llama-8b-precision llama-8b-lengths)
@@ -24,7 +26,7 @@ FORCE_FLAG := $(if $(FORCE),--force)
 TORCH_FROM ?= --torch-backend cpu
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) $(TORCH_FROM)
 
-.PHONY: help study sweep site test test-slow test-notebooks lab bench gpu-study nodes-study notebooks lock readme clean
+.PHONY: help study sweep site test test-slow test-notebooks lab bench gpu-study nodes-study nemo-env notebooks lock readme clean
 .DELETE_ON_ERROR:
 
 help:
@@ -89,6 +91,17 @@ MISSING := for pair in $(CLUSTER_TOOLS); do PATH="$$PATH:/usr/sbin:/sbin" comman
 	@$(PIP) -e '.[lab]'
 	@touch $@
 
+# NeMo wants older versions of numpy, transformers and lightning than we do, so it never shares an environment with us.
+.venv-nemo/.ready: docker/nemo.txt
+	$(SAY) "Setting up .venv-nemo (once; several minutes)"
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' || { echo "NeMo 2.7.3 needs Python 3.10 to 3.12; type make nemo-env PYTHON=/path/to/python3.11"; exit 2; }
+	@$(PYTHON) -m venv .venv-nemo
+	@$(NEMO_PIP) "$(TORCH)"
+	@$(NEMO_PIP) -r docker/nemo.txt
+	@$(NEMO_PIP) --no-deps nemo_toolkit==2.7.3
+	@.venv-nemo/bin/python -W ignore -c 'from nemo.collections import llm; [getattr(llm, n).pretrain_recipe for n in ("llama31_8b", "qwen25_7b", "mistral_7b")]' 2>&1 | tail -3; exit $${PIPESTATUS[0]}
+	@touch $@
+
 # --- what people type -----------------------------------------------------------------------------------------------
 
 study: .venv/.deepspeed
@@ -113,6 +126,9 @@ bench: .venv/.bench
 	  $(BIN)/python -m llmbench.peers --repeats 3 --rounds 30 --out results/bench/peers.json || status=$$?; \
 	  printf '\033[1m%s\033[0m\n' "What llmbench's own commands take as results grow"; \
 	  $(BIN)/python -m llmbench.growth --out results/bench/growth.json && exit $$status
+
+nemo-env: .venv-nemo/.ready
+	@echo "NeMo 2.7.3 is in .venv-nemo; for llmbench backend nemo type: export NEMO_PYTHON=$$PWD/.venv-nemo/bin/python"
 
 gpu-study: .venv/.deepspeed
 	$(SAY) "Training on this machine's GPU: $(GPU_STUDIES)"

@@ -15,20 +15,19 @@ from typing import Any
 from .core import RequestError
 from .verbs import add_results, add_verb, out, results_folder
 
-# %% ../nbs/68j_backend_verbs.ipynb #35d28516
+# %% ../nbs/68j_backend_verbs.ipynb #4d6a48a7
 def _table() -> str:
+    from llmbench.backends.base import absent_packages
     from llmbench.backends.run import BACKENDS
 
     def here(b: Any) -> str:
-        import importlib.util
-
-        missing = [p for p in b.packages if importlib.util.find_spec(p) is None]
+        missing = absent_packages(b)
         if b.home and not os.environ.get(b.home):
             missing.append(b.home)
         return "installed" if not missing else f"missing: {', '.join(missing)}"
 
-    rows = [f"{b.name:<12}{b.title:<24}{here(b):<34}{', '.join(b.strategies)}" for b in BACKENDS.values()]
-    return "\n".join([f"{'backend':<12}{'framework':<24}{'here':<34}strategies", *rows])
+    rows = [f"{b.name:<17}{b.title:<24}{here(b):<46}{', '.join(b.strategies)}" for b in BACKENDS.values()]
+    return "\n".join([f"{'backend':<17}{'framework':<24}{'here':<46}strategies", *rows])
 
 
 def _rendered(backend: Any, spec: Any, folder: str, attempt: int) -> str:
@@ -61,7 +60,7 @@ def backend(arguments: argparse.Namespace) -> int:
     sys.stderr.write(f"{os.path.relpath(folder)}\n")
     return 0 if run.status == "ok" else 1
 
-# %% ../nbs/68j_backend_verbs.ipynb #1a6789ef
+# %% ../nbs/68j_backend_verbs.ipynb #40d59044
 BACKEND_VERBS = ("backend",)
 
 
@@ -69,7 +68,7 @@ def add_backend_verb(verbs: Any) -> None:
     "The verb backend."
     p = add_verb(verbs, "backend", backend, "the same request under another framework, run or rendered",
                  "llmbench backend hf params/cpu/ddp.yaml --render rendered/hf")  # fmt: skip
-    p.add_argument("backend", nargs="?", help="hf, accelerate, lightning, deepspeed, torchtitan, megatron, nemo, primus (default: a table of them)")
+    p.add_argument("backend", nargs="?", help="hf, accelerate, lightning, deepspeed, torchtitan, megatron, nemo, megatron-bridge, primus (default: a table of them)")
     p.add_argument("file", nargs="?", help="a parameter file of a run")
     p.add_argument("-o", "--override", action="append", default=[], metavar="key.sub=value", help="change one value of the file; may be repeated")
     p.add_argument("--render", "--render-only", metavar="DIR", help="write files, command and environment there, and run nothing")

@@ -32,7 +32,7 @@ def _run_text(spec: Any) -> str:
     notes = "".join(f"# {line}\n" for line in [run_id(spec), *describe_layout(spec).splitlines()])
     return notes + yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=100)
 
-# %% ../nbs/69_cli.ipynb #202291fa
+# %% ../nbs/69_cli.ipynb #532a8170
 def _study_text(study: Any) -> str:
     from llmbench.spec import precision_name, spec_hash
 
@@ -43,6 +43,7 @@ def _study_text(study: Any) -> str:
         for s in study.runs
     ]
     head = [f"{study.study}: {study.title}", *([study.question] if study.question else [])]
+    runs = [f"{line}, under {study.under[s.name]}" if s.name in study.under else line for s, line in zip(study.runs, runs, strict=True)]
     total = len(study.attempts())
     baseline = ", ".join(f"{key} {value}" for key, value in study.baseline.items())
     times = f" × {study.repeats} repeats, interleaved = {total}" if study.repeats > 1 else ""
@@ -94,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     sys.stderr.write(f"{os.path.relpath(request.folder)}\n")
     return code
 
-# %% ../nbs/69_cli.ipynb #8fae098f
+# %% ../nbs/69_cli.ipynb #835ea632
 def sweep(arguments: argparse.Namespace) -> int:
     "Run every run of a study that has no answer yet."
     from llmbench.params import read_yaml
@@ -111,6 +112,10 @@ def sweep(arguments: argparse.Namespace) -> int:
     from llmbench.sweep import sweep as sweep_study
 
     run_one = directly if arguments.direct else through_the_sheet
+    if study.under:
+        from llmbench.backends.study import under_frameworks
+
+        run_one = under_frameworks(study)
     how = {"force": arguments.force, "resume": arguments.resume, "run_one": run_one}
     return _report_outcome(sweep_study(study, results=results_folder(arguments), **how))
 

@@ -102,15 +102,15 @@ def _machine(env: Mapping[str, Any], world_size: int | None) -> tuple:
     cores = _cores_in_use(env, world_size) if platform in ("cpu", None) else "none"
     return platform, device, cores, env.get("framework"), (env.get("versions") or {}).get("torch")
 
-# %% ../nbs/51_fairness.ipynb #5f0bc34b
+# %% ../nbs/51_fairness.ipynb #05b71f3c
 FactsKey = tuple[bytes, bool, tuple]
 
 
 def facts_key(run: Mapping[str, Any]) -> FactsKey:
-    "What the facts of a run depend on: its request as bytes, whether this harness wrote it, its machine."
+    "What the facts of a run depend on: its request as bytes, whether it is one of this harness in full, its machine."
     spec = run.get("spec", run)
-    harness = (run.get("source") or {}).get("kind") == "harness"
-    return orjson.dumps(spec), harness, _machine(run.get("env") or {}, spec.get("world_size"))
+    asked_here = (run.get("source") or {}).get("kind") == "harness" or any(e.get("kind") == "from_request" for e in run.get("events") or ())
+    return orjson.dumps(spec), asked_here, _machine(run.get("env") or {}, spec.get("world_size"))
 
 
 @lru_cache(maxsize=4096)

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['Numbered', 'RankBatches', 'device_of', 'decoder', 'schedule_for', 'Parts', 'recording_for', 'allow_gloo', 'leave']
 
-# %% ../nbs/29g_framework_parts.ipynb #8efd028c
+# %% ../nbs/29g_framework_parts.ipynb #106fd002
 import gc
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from .resolve import load_run
 from .spec import RunSpec, spec_record
 from .strategies.base import learning_rate, make_adamw
 
-# %% ../nbs/29g_framework_parts.ipynb #ca171abd
+# %% ../nbs/29g_framework_parts.ipynb #49e92cf5
 class Numbered(Dataset):
     "The sequences of a run as (seq_len + 1) token ids; `of_step` gives the digests of those that were taken."
 
@@ -50,6 +51,10 @@ class Numbered(Dataset):
         "Number and digest of each sequence of a step that this rank has taken; each is told once."
         mine = sorted(n for n in self._seen if n // self.per_step == step)
         return [(n, self._seen.pop(n)) for n in mine]
+
+    def leave_seen(self, folder: Path) -> None:
+        "Write the numbers and digests of all sequences that this rank has taken to seen-NNN.json, for a framework whose log does not tell."
+        (folder / f"seen-{place()[0]:03d}.json").write_text(json.dumps(sorted(self._seen.items())))
 
 
 class RankBatches:

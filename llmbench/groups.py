@@ -86,15 +86,16 @@ def run_rows(runs: Sequence[Run], studies: Studies, prices: tuple[Price, ...] = 
         row |= {"scaling_efficiency_pct": scaled.efficiency_pct, "scaling_baseline": scaled.baseline}
     return rows
 
-# %% ../nbs/53c_groups.ipynb #a205f162
+# %% ../nbs/53c_groups.ipynb #19b41b24
 def repeat_sets(rows: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     "Positions of the runs that are repeats of each other; a run without a request hash stands alone."
-    asked = [(r["study"], r["spec_hash"] or r["run_id"]) for r in rows]
-    places: dict[Any, set] = {}
-    for key, row in zip(asked, rows, strict=True):
-        places.setdefault(key, set()).update({row["hardware"]} - {None})
-    where = [next(iter(places[k])) if len(places[k]) == 1 else r["hardware"] for k, r in zip(asked, rows, strict=True)]
-    return list(_by(list(zip(asked, where, strict=True))).values())
+    keys: list[tuple] = [(r["study"], r["spec_hash"] or r["run_id"]) for r in rows]
+    for name in ("framework", "hardware"):
+        known: dict[Any, set] = {}
+        for key, row in zip(keys, rows, strict=True):
+            known.setdefault(key, set()).update({row[name]} - {None})
+        keys = [(*k, next(iter(known[k])) if len(known[k]) == 1 else r[name]) for k, r in zip(keys, rows, strict=True)]
+    return list(_by(keys).values())
 
 # %% ../nbs/53c_groups.ipynb #59daba8d
 _EQUAL = (

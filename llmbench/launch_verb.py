@@ -15,7 +15,7 @@ from typing import Any
 from .core import RequestError, load_settings
 from .verbs import add_results, add_verb, out, results_folder
 
-# %% ../nbs/68h_launch_verb.ipynb #3f0bd7ed
+# %% ../nbs/68h_launch_verb.ipynb #86ff15f7
 ENGINES = ("local", "docker", "ssh", "slurm", "k8s")
 
 
@@ -29,7 +29,10 @@ def asked_jobs(arguments: argparse.Namespace) -> tuple[Any, ...]:
     if is_study(read_yaml(arguments.file)):
         if arguments.override:
             raise RequestError(f"{arguments.file}: a study; -o changes a run, so change base: or matrix: in the file")
-        pairs = load_study(arguments.file).attempts()
+        study = load_study(arguments.file)
+        if study.under:
+            raise RequestError(f"{arguments.file}: a study of frameworks, which train on this host; type llmbench sweep {arguments.file}")
+        pairs = study.attempts()
     else:
         pairs = [(load_run(arguments.file, arguments.override), arguments.attempt)]
     shape = {"nodes": arguments.nodes, "ranks_per_node": arguments.ranks_per_node}

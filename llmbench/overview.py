@@ -35,7 +35,7 @@ from llmbench.pages import (
 from .stats import Interval, compared_ratio, group_interval, undisturbed
 from .workbench import Study, Workbench
 
-# %% ../nbs/63_overview.ipynb #5af8247a
+# %% ../nbs/63_overview.ipynb #d395f1d7
 @dataclass(frozen=True)
 class Answer:
     "What the first page says of one study."
@@ -77,7 +77,7 @@ def answer_of(bench: Workbench, study: Study) -> Answer:
     ends = ("scaling_efficiency_pct", "scaling_efficiency_pct_low", "scaling_efficiency_pct_high")
     efficiency = {r["label"]: Interval(*(r[k] for k in ends), n_runs=0, n_steps=0) for r in scaled}
     contenders = bench.rows("contenders", study.name)
-    if study.of_settings:  # settings are what it compares, and each has a comparison group of its own
+    if study.of_settings or study.of_frameworks:  # they are what it compares, and each has a comparison group of its own
         contenders = [r | {"comparison_group": None} for r in contenders]
     return Answer(study, facts, fairness, tuple(contests_of(contenders)), efficiency)
 

@@ -92,7 +92,7 @@ def _targets(run: Run) -> Said:
         return "cannot tell", f"imported: loss {num(loss[0])} to {num(last)}, nothing against it"
     return "clean", f"loss {num(loss[0])} to {num(last)}; mask and shift are tested in the harness"
 
-# %% ../nbs/58ae_ownruns.ipynb #00c49956
+# %% ../nbs/58ae_ownruns.ipynb #a20c1ba2
 def _copy(run: Run) -> Said:
     "Fault 6: a copy rate on a CPU, or one that is the batch over the step time."
     rate, spec = run["transfer"]["h2d_gb_s"], run["spec"]
@@ -116,7 +116,8 @@ def _machine(run: Run) -> Said:
         wrong += [f"rank on {h}, which is not among the hosts {', '.join(env['hostnames'])}" for h in sorted(strangers)]
     if env["devices"] and ranks and len(env["devices"]) != len(ranks):
         wrong.append(f"{len(env['devices'])} devices for {len(ranks)} ranks")
-    if run["source"]["kind"] == "import" and (env["lock_hash"] or env["git"]["commit"]):
+    here = run["source"]["format"] == "callback" or any(e["kind"] == "from_request" for e in run["events"])  # written where it ran, by a callback or a backend
+    if run["source"]["kind"] == "import" and not here and (env["lock_hash"] or env["git"]["commit"]):
         wrong.append("an imported run with the package hash or commit of whoever imported it")
     if wrong:
         return "certain", "; ".join(dict.fromkeys(wrong))

@@ -174,7 +174,7 @@ def recorded(ranks: list[list[dict[str, Any]]], own: list[dict[str, Any]]) -> Ru
     run["source"] = {"kind": "import", "format": "callback", "file": None, "sha256": None}
     return validate_run(run)
 
-# %% ../nbs/29e_recording.ipynb #71b1cf49
+# %% ../nbs/29e_recording.ipynb #04dfcbe5
 class Recording:
     """Facts of a training as they arise, in rank-NNN.jsonl; `finish` makes the run file of them.
 
@@ -213,6 +213,8 @@ class Recording:
         self.rows = StepRows(self.log, clock, memory, self.sequences)
         for name, text in self._notes:
             self.note(name, text)
+        if self.asked.get("hash"):  # a whole request: a null in it is a choice, not ignorance
+            self.note("from_request", "what the framework does not say of the settings is the request's")
         memory.reset()
         self._watch()
         return self.folder

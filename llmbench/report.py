@@ -6,7 +6,7 @@
 __all__ = ['result_folders', 'studies_of', 'run_records', 'write_run_pages', 'summary_md', 'fill', 'ReportOutcome',
            'build_report']
 
-# %% ../nbs/64_report.ipynb #923d858f
+# %% ../nbs/64_report.ipynb #4fa3a06f
 import json
 import shutil
 import tempfile
@@ -30,6 +30,7 @@ from llmbench.core import (
     write_text_atomic,
 )
 from .curves import run_steps_chart
+from .frameworks import framework_sentences, frameworks_section
 from .layoutpage import write_layouts
 from .linkpage import nodes_section
 from llmbench.overview import (
@@ -152,20 +153,19 @@ def write_run_pages(bench: Workbench, runs: Mapping[str, Mapping[str, Any]]) -> 
         write_text_atomic(bench.folder / "runs" / f"{row['run_id']}.qmd", text)
         write_json_atomic(facts / f"{row['run_id']}.json", run)
 
-# %% ../nbs/64_report.ipynb #5c80862e
-def summary_md(title: str, answers: Sequence[Answer], vendors: Mapping[str, Sequence[str]] = {}) -> str:
-    "The report as plain Markdown: sentences, winners, verdict and setting of every study; `vendors`: sentences by study."
+# %% ../nbs/64_report.ipynb #07cef29b
+def summary_md(title: str, answers: Sequence[Answer], more: Mapping[str, Sequence[str]] = {}) -> str:
+    "The report as plain Markdown: sentences, winners, verdict and setting of every study; `more`: sentences by study, of vendors and frameworks."
     parts = [f"# {title}\n"]
     for answer in answers:
-        parts += [f"- {s}\n" for s in vendors.get(answer.study.name, ())]
         verdict = {True: "yes", False: "no"}.get(answer.fairness.comparable, "unknown")
-        parts += [f"## {md_text(answer.study.title)}\n", *(md_text(s) + "\n" for s in answer_sentences(answer))]
+        parts += [f"## {md_text(answer.study.title)}\n", *(md_text(s) + "\n" for s in answer_sentences(answer)), *(f"- {s}\n" for s in more.get(answer.study.name, ()))]
         parts.append(f"Comparable: **{verdict}**" + "".join(f"\n- {md_text(r)}" for r in reason_lines(answer.fairness)) + "\n")
         parts += [winners_table(answer), contenders_table(answer), facts_table(setting_facts(answer))]
     parts.append("Intervals are 95 %, over steps and repeats. All rows: `metrics.csv` beside this file; the site: `index.html`.\n")
     return "\n".join(parts)
 
-# %% ../nbs/64_report.ipynb #2f22b655
+# %% ../nbs/64_report.ipynb #62033ed9
 def _own_version() -> str:
     try:
         return version("llmbench")
@@ -186,7 +186,7 @@ def _write_metrics(connection: Any, folder: Path) -> None:
     write_text_atomic(folder / "metrics.csv", csv_text(rows, found.columns))
 
 
-_SECTIONS = SECTIONS | {"scaling": nodes_section, "spending": spending_section, "settings": settings_section, "vendors": vendors_section}
+_SECTIONS = SECTIONS | {"scaling": nodes_section, "spending": spending_section, "settings": settings_section, "frameworks": frameworks_section, "vendors": vendors_section}
 
 
 def fill(bench: Workbench, settings: Settings, runs: Mapping[str, Mapping[str, Any]], measured: Mapping[str, Any]) -> list[Answer]:
@@ -203,7 +203,7 @@ def fill(bench: Workbench, settings: Settings, runs: Mapping[str, Mapping[str, A
     _write_metrics(bench.connection, bench.folder)
     variables = _variables(bench.connection, settings)
     write_text_atomic(bench.folder / "_variables.yml", yaml.safe_dump(variables, allow_unicode=True, sort_keys=True))
-    write_text_atomic(bench.folder / "report.md", summary_md(variables["site"]["title"], answers, {s.name: vendor_sentences(bench, s) for s in studies}))
+    write_text_atomic(bench.folder / "report.md", summary_md(variables["site"]["title"], answers, {s.name: vendor_sentences(bench, s) + framework_sentences(bench, s) for s in studies}))
     return answers
 
 # %% ../nbs/64_report.ipynb #ee6dc2ea

@@ -243,7 +243,7 @@ SECTIONS: dict[str, Section] = {
     "scaling": scaling_section, "parity": parity_section, "runs": runs_section,
 }  # fmt: skip
 
-# %% ../nbs/62_sections.ipynb #047e6c71
+# %% ../nbs/62_sections.ipynb #360ff349
 _OF_STRATEGIES = ("scaling", "parity")
 
 
@@ -256,7 +256,7 @@ def write_sections(bench: Workbench, studies: Sequence[Study], sections: Mapping
     "Write `_generated/<page>.md`, one part a study, for each page; the pages that have no part, which are not written."
     empty = []
     for page, section in sections.items():
-        asked = [s for s in studies if not (s.of_settings and page in _OF_STRATEGIES)]
+        asked = [s for s in studies if not ((s.of_settings or s.of_frameworks) and page in _OF_STRATEGIES)]
         found = [(study, section(bench, study)) for study in asked]
         parts = [_part(page, study, text) for study, text in found if text is not None]
         if parts:

@@ -18,7 +18,7 @@ from .charts import chart_html, chart_rows, run_label, split_name
 from .core import LlmbenchError, write_text_atomic
 from .pages import Column, csv_text, figure_md, marked, set_key, set_labels, source_links, table_md
 
-# %% ../nbs/61b_workbench.ipynb #be20b15e
+# %% ../nbs/61b_workbench.ipynb #93b19d55
 @dataclass(frozen=True)
 class Study:
     "A study that the store holds: its id, what to call it, what its declared baseline has, and which keys it varies."
@@ -35,7 +35,12 @@ class Study:
     @property
     def of_settings(self) -> bool:
         "Whether it varies settings only; one that declares nothing is taken for a study of strategies."
-        return bool(self.varies) and not {"strategy", "world_size"} & set(self.varies)
+        return bool(self.varies) and not {"strategy", "world_size", "framework"} & set(self.varies)
+
+    @property
+    def of_frameworks(self) -> bool:
+        "Whether it asks who trains, on one and the same hardware."
+        return bool(self.varies) and "framework" in self.varies and "hardware" not in self.varies
 
 # %% ../nbs/61b_workbench.ipynb #8cdc04cc
 def sql_literal(value: str | None) -> str:

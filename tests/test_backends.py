@@ -1,7 +1,10 @@
 """Other frameworks: what is rendered for them stays what it was, and what they train is the same training."""
 
+import ast
+import csv
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -10,12 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from llmbench.backends.base import backend_refusal, matters, render_backend, settings_of, shell_text
+from llmbench.backends.base import backend_refusal, is_installed, matters, render_backend, settings_of, shell_text
 from llmbench.backends.run import BACKENDS, run_backend
+from llmbench.backends.study import under_frameworks
 from llmbench.core import RequestError, test_near
 from llmbench.launchers.local import run_local
 from llmbench.named import GOALS, MODELS, named_request
+from llmbench.report import build_report
 from llmbench.resolve import resolve_run
+from llmbench.study import resolve_study
+from llmbench.sweep import sweep
 
 DATA = Path(__file__).parent / "data" / "backends"
 TINY = {"name": "llama-tiny", "n_layers": 2, "d_model": 64, "d_ff": 176, "vocab_size": 512}
@@ -30,12 +37,12 @@ def rendering(backend, strategy, model, hardware):
     return "\n".join([f"{head}exec " + command.replace(" --", " \\\n  --"), *files])
 
 
-@pytest.mark.parametrize("backend", ["megatron", "nemo", "primus"])
+@pytest.mark.parametrize("backend", ["megatron", "nemo", "megatron-bridge", "primus"])
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("strategy", GOALS)
 def test_renderings_stay_what_they_were(monkeypatch, backend, model, strategy):
     "LLMBENCH_UPDATE=1 writes them anew; the difference belongs into the commit."
-    for variable in ("MEGATRON_PATH", "PRIMUS_PATH", "NEMO_PYTHON"):
+    for variable in ("MEGATRON_PATH", "PRIMUS_PATH", "NEMO_PYTHON", "BRIDGE_PYTHON"):
         monkeypatch.delenv(variable, raising=False)
     text = rendering(backend, strategy, model, "mi300x" if backend == "primus" else "h100")
     kept = DATA / f"{backend}-{model}-{strategy}.txt"
@@ -146,3 +153,127 @@ def test_megatron_takes_its_arguments(model, strategy):
     done = subprocess.run([sys.executable, "-c", PARSE, *launch.files["arguments.txt"].split("\n")[:-1]], env=env, capture_output=True, text=True, timeout=120)
     s, sequences = spec.strategy, spec.batch.global_tokens // spec.seq_len
     assert f"PARSED {s.dp} {sequences} {spec.model.n_layers} {s.tp}" in done.stdout, done.stderr[-1500:]
+
+
+CLASSES = {  # of each section, in megatron-bridge 0.3.1 and megatron-core 0.16.1
+    "model": "GPTModelProvider", "train": "TrainingConfig", "optimizer": "OptimizerConfig", "scheduler": "SchedulerConfig", "ddp": "DistributedDataParallelConfig",
+    "dataset": "GPTDatasetConfig", "logger": "LoggerConfig", "tokenizer": "TokenizerConfig", "checkpoint": "CheckpointConfig", "rng": "RNGConfig",
+    "dist": "DistributedInitConfig", "mixed_precision": "MixedPrecisionConfig",
+}
+FILES = ["bridge/models/gpt_provider.py", "bridge/training/config.py", "bridge/training/mixed_precision.py", "bridge/training/tokenizers/config.py"]
+CORE = ["transformer/transformer_config.py", "model_parallel_config.py", "optimizer/optimizer_config.py", "distributed/distributed_data_parallel_config.py",
+        "datasets/gpt_dataset.py", "datasets/blended_megatron_dataset_config.py"]
+
+
+def fields_of(root: Path) -> dict[str, set[str]]:
+    "The fields of each class, those of the classes that it is made of included; nothing is imported."
+    own, bases = {}, {}
+    for file in [*(root / "megatron" / f for f in FILES), *(root / "megatron/core" / f for f in CORE)]:
+        tree = ast.parse(file.read_text())
+        names = {a.asname: a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names if a.asname}
+        for node in (n for n in tree.body if isinstance(n, ast.ClassDef)):
+            key = f"{'core.' if '/core/' in file.as_posix() else ''}{node.name}"
+            own[key] = {a.target.id for a in node.body if isinstance(a, ast.AnnAssign)} | {f.name for f in node.body if isinstance(f, ast.FunctionDef)}
+            bases[key] = [names.get(b.id, b.id) for b in node.bases if isinstance(b, ast.Name)]
+
+    def all_of(name: str, above: tuple[str, ...] = ()) -> set[str]:
+        found = [k for k in (name, f"core.{name}") if k in own and k not in above]
+        return set().union(*(own[k] | set().union(*(all_of(b, (*above, k)) for b in bases[k])) for k in found))
+
+    return {name: all_of(name) for name in CLASSES.values()}
+
+
+@pytest.mark.slow
+def test_megatron_bridge_has_every_field_that_is_set():
+    "Against the sources in BRIDGE_SOURCES, where both wheels lie unpacked; nothing of them is imported, so no GPU and no CUDA is needed."
+    if not os.environ.get("BRIDGE_SOURCES"):
+        pytest.skip("BRIDGE_SOURCES names no folder with megatron-bridge and megatron-core unpacked")
+    known = fields_of(Path(os.environ["BRIDGE_SOURCES"]))
+    for strategy in (*GOALS, "zero1", "zero3", "interleaved"):
+        for model in MODELS:
+            asked = named_request(strategy if strategy in GOALS else "balanced", model, "h100")
+            if strategy not in GOALS:
+                asked |= {"strategy": {"name": "pp", "pp": 2, "schedule": "interleaved", "stages_per_rank": 2} if strategy == "interleaved" else strategy, "recompute": "full"}
+            sections = json.loads(render_backend(BACKENDS["megatron-bridge"], resolve_run(asked), "OUT").files["bridge.json"])
+            sections["model"]["activation_func"] = sections["model"].pop("activation")
+            for name, values in sections.items():
+                assert set(values) <= known[CLASSES[name]], (strategy, model, name, sorted(set(values) - known[CLASSES[name]]))
+
+
+ADAPTERS = Path(__file__).parent / "adapters"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_megatron_core_trains_the_same_on_cpu_ranks(tmp_path, ranks):
+    "Its GPT, DDP, optimizer and schedule with our weights and batches, its GPU calls redirected; MEGATRON_PATH or an installed megatron-core (0.16.1 was tried)."
+    path = os.environ.get("MEGATRON_PATH") or os.environ.get("BRIDGE_SOURCES")
+    if not path and not is_installed("megatron.core"):
+        pytest.skip("no megatron-core: MEGATRON_PATH names none, and none is installed")
+    plain = {"strategy": "ddp" if ranks > 1 else "single", "world_size": ranks, "optimizer": REQUEST["optimizer"] | {"weight_decay": 0.0}}
+    own = run_local(resolve_run(REQUEST | plain), tmp_path / "own")
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ADAPTERS.parent.parent), str(ADAPTERS), path])), "OMP_NUM_THREADS": "1"}
+    many = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    done = subprocess.run([sys.executable, *many, str(ADAPTERS / "megatron_core.py"), str(tmp_path / "own")], env=env, capture_output=True, text=True, timeout=300)
+    (line,) = [text for text in done.stdout.splitlines() if text.startswith('{"losses"')] or [done.stderr[-1500:]]
+    test_near(json.loads(line)["losses"], own.steps.loss, rel=2e-6)
+
+
+@pytest.mark.slow
+def test_a_study_of_frameworks_becomes_a_page(tmp_path):
+    "All frameworks that are installed train one request in turns; the page says that they trained the same."
+    names = ["llmbench", *(name for name, package in NEEDS.items() if is_installed(package))]
+    if len(names) < 2:
+        pytest.skip("no other framework is installed")
+    asked = {"study": "who", "frameworks": names, "repeats": 1, "base": REQUEST, "matrix": [{"strategy": "single", "world_size": 1}]}
+    study = resolve_study(asked)
+    outcome = sweep(study, results=tmp_path / "results", progress=False, run_one=under_frameworks(study))
+    assert outcome.exit_code == 0, outcome.table()
+    build_report(tmp_path / "results", tmp_path / "site", engine="pandoc", source=Path(__file__).parent.parent / "reports")
+    with (tmp_path / "site/data/who/frameworks.csv").open(newline="") as file:
+        sets = list(csv.DictReader(file))
+    with (tmp_path / "site/data/who/frameworks_loss.csv").open(newline="") as file:
+        apart = {row["framework"]: float(row["worst"]) for row in csv.DictReader(file)}
+    assert len(sets) == len(names) and len(apart) == len(names) - 1 and max(apart.values()) < 2e-5, apart
+    text = (tmp_path / "site/frameworks.html").read_text()
+    assert text.count("same training") == len(names) - 1 and "no comparison" not in text
+
+
+def nemo_python() -> str:
+    "The Python of NeMo's own environment, as make nemo-env leaves it; skips where there is none."
+    found = os.environ.get("NEMO_PYTHON") or str(Path(__file__).parent.parent / ".venv-nemo/bin/python")
+    if not Path(found).is_file():
+        pytest.skip("no NeMo: type make nemo-env, or let NEMO_PYTHON name its python")
+    return found
+
+
+@pytest.mark.slow
+def test_nemo_takes_its_recipes(tmp_path):
+    "Five strategies and two models, built in NeMo 2.7.3; its configuration refuses an attribute that it does not have."
+    python, asked = nemo_python(), {}
+    for strategy in GOALS:
+        for model in MODELS:
+            spec, file = resolve_run(named_request(strategy, model, "h100")), tmp_path / f"{strategy}_{model}.py"
+            file.write_text(render_backend(BACKENDS["nemo"], spec, "OUT").files["recipe.py"])
+            asked[str(file)] = spec
+    done = subprocess.run([python, "-W", "ignore", str(ADAPTERS / "nemo_recipes.py"), *asked], capture_output=True, text=True, timeout=600, cwd=tmp_path)
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"file"')]
+    assert len(told) == len(asked), done.stderr[-1500:]
+    for line in told:
+        spec = asked[line["file"]]
+        sequences = spec.batch.micro * spec.batch.accum * spec.strategy.dp
+        assert (line["tp"], line["pp"], line["steps"], line["sequences"], line["seq_len"]) == (spec.strategy.tp, spec.strategy.pp, spec.steps, sequences, spec.seq_len)
+
+
+@pytest.mark.slow
+def test_nemo_trains_on_cpu_ranks(tmp_path):
+    "Its trainer, strategy, model and optimizer on its mock data, its GPU calls redirected, on one rank and on two: an adapter, not a speed."
+    env = os.environ | {"PYTHONPATH": str(ADAPTERS), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    found = []
+    for ranks in ("1", "2"):
+        command = [nemo_python(), "-W", "ignore", str(ADAPTERS / "nemo_train.py"), str(tmp_path / ranks), ranks]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, cwd=tmp_path)
+        (line,) = [text for text in done.stdout.splitlines() if text.startswith('{"losses"')] or [done.stderr[-2500:]]
+        found.append(json.loads(line)["losses"])
+    assert all(abs(loss - math.log(512)) < 0.2 for loss in found[0]), "mock tokens are drawn evenly of 512: nothing can be learnt"
+    test_near(found[1], found[0], rel=1e-4)

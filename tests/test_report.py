@@ -15,7 +15,7 @@ from llmbench.core import LlmbenchError, RequestError, significant, write_json_a
 from llmbench.methods import TOPICS
 from llmbench.records import write_run
 from llmbench.report import build_report
-from llmbench.schema import SCHEMA, validate_run
+from llmbench.schema import SCHEMA, dump_run, validate_run
 from llmbench.site import broken_links
 from llmbench.resolve import resolve_run
 from llmbench.spec import run_id, spec_record
@@ -49,6 +49,16 @@ def made_run(strategy: str, attempt: int, *, study: str = "small", status: str =
         "reason": None if status == "ok" else "rank 1: [1.2](x) GiB <b>asked</b> | refused", "started_at": f"2026-11-21T10:{attempt:02d}:00.000Z",
         "spec": record, "steps": columns, "ranks": ranks, "env": env,
     } | (facts or {}))
+
+
+def trained_by(framework: str, attempt: int, *, step_s: float = 0.5, **more):
+    """A run of the same request under a framework, with invented figures."""
+    run = dump_run(made_run("single", attempt, study="who", asked={"name": f"single-{framework}"}, step_s=step_s, **more))
+    run["env"] |= {"framework": framework, "versions": {"torch": "2.13.0", framework: "9.9"}}
+    if framework != "llmbench":
+        told = [{"kind": "from_request", "text": "…"}, {"kind": "not_honoured", "text": "precision.reduce = float32: [its](own) <b>type</b>"}]
+        run |= {"source": {"kind": "import", "format": "callback", "file": None, "sha256": None}, "events": told}
+    return validate_run(run)
 
 
 def put(folder: Path, run) -> None:
@@ -268,18 +278,23 @@ def rich(sources, tmp_path_factory) -> Path:
         put(folder, made_run("fsdp", attempt, asked=longer, times=moved if attempt == 2 else None))
         for name, settings, step_s in (("plain", {}, 0.9), ("bf16", {"precision": "bf16"}, 0.6), ("fused", {"optimizer": {"fused": True}}, 0.9)):
             put(folder, made_run("single", attempt, study="tuned", asked={"name": name} | settings, step_s=step_s))
+        for framework, step_s in (("llmbench", 0.5), ("lightning", 0.4), ("deepspeed", 0.7)):
+            put(folder, trained_by(framework, attempt, step_s=step_s))
+        put(folder, trained_by("torchtitan", attempt, status="refused"))
     profiled = next((folder / "small").glob("small.ddp-w2.*.1"))
     write_json_atomic(profiled / "kernels-rank-000.json", KERNELS)
     study = {"study": "small", "title": "A small study", "baseline": {"strategy": "single"}, "varies": ["strategy", "world_size"]}
     write_json_atomic(folder / "small" / "study.json", study)
     tuned = {"study": "tuned", "title": "What settings add", "baseline": {"name": "plain"}, "varies": ["precision", "optimizer.fused"]}
     write_json_atomic(folder / "tuned" / "study.json", tuned)
+    who = {"study": "who", "title": "Who trains it", "baseline": {"framework": "llmbench"}, "varies": ["strategy", "framework"]}
+    write_json_atomic(folder / "who" / "study.json", who)
     out = tmp_path_factory.mktemp("out") / "site"
     build_report(folder, out, engine="pandoc", source=sources)
     return out
 
 
-OPTIONAL = ("spending", "settings", "peers", "growth")
+OPTIONAL = ("spending", "settings", "frameworks", "peers", "growth")
 
 
 def test_a_page_with_nothing_to_show_is_not_made_and_nobody_links_to_it(site, rich):
@@ -348,6 +363,19 @@ def test_one_request_on_two_cards_is_two_sets_everywhere(plain, tmp_path):
         text = (site / f"{page}.html").read_text()
         assert all(label in text for label in labels), page
     assert {r["speedup"] for r in rows(site, "cards/scaling") if r["strategy"] == "single"} == {"1.0"}, "each card is measured against itself"
+
+
+def test_frameworks_are_compared_with_this_harness(rich):
+    text = texts(rich)["frameworks.html"].partition('<article class="content">')[2].replace("&nbsp;", "\u00a0")
+    assert re.search(r"<strong>lightning 9.9 is faster</strong>: 1\.2\d \(1\.2\d to 1\.\d\d\) times as fast as llmbench, to the same loss", text)
+    assert re.search(r"<strong>deepspeed 9.9 is slower</strong>: 0\.7", text) and "<strong>torchtitan 9.9</strong> did not train" in text
+    assert "same training" in text and "&lt;b&gt;type" in text and "A small study" not in text
+    sets = {r["framework"]: r for r in rows(rich, "who/frameworks")}
+    assert len(sets) == 4 and sets["lightning"]["repeats"] == "3" and sets["torchtitan"]["tokens_per_s"] == ""
+    assert significant(float(sets["lightning"]["tokens_per_s"])) in text
+    said = rows(rich, "who/frameworks_said")
+    assert [(r["frameworks"], r["number"]) for r in said] == [("deepspeed, lightning, torchtitan", "3")]
+    assert all("Who trains it" not in texts(rich)[f"{p}.html"].partition('<article class="content">')[2] for p in ("settings", "scaling", "parity"))
 
 
 def test_the_bench_pages_say_what_the_files_say(rich):

@@ -17,7 +17,7 @@ from .megatron import MEGATRON_BECAUSE, MEGATRON_HONOURS, megatron_remarks, trai
 from ..core import RequestError
 from ..spec import RunSpec
 
-# %% ../../nbs/36f_backends_nemo.ipynb #559164ae
+# %% ../../nbs/36f_backends_nemo.ipynb #f258e647
 RECIPES = {"llama3.1-8b": "llama31_8b", "llama3.1-70b": "llama31_70b", "qwen2.5-7b": "qwen25_7b", "mistral-7b": "mistral_7b", "mixtral-8x7b": "mixtral_8x7b"}
 _RECIPE = '''\
 """{run_id} under NeMo 2; written by llmbench. Needs nemo_toolkit[nlp]==2.7.3."""
@@ -30,6 +30,12 @@ recipe = llm.{recipe}.pretrain_recipe(name="{name}", dir="{out}/nemo", num_nodes
 if __name__ == "__main__":
     run.run(recipe, executor=run.LocalExecutor(ntasks_per_node={gpus}, launcher="torchrun"), direct=False)
 '''
+
+
+_NOTHING_TO_GATHER = """\
+if not isinstance(recipe.trainer.strategy.ddp, str):  # a name means Megatron's defaults, which gather nothing ahead
+    recipe.trainer.strategy.ddp.overlap_param_gather = False
+"""
 
 
 def recipe_settings(spec: RunSpec) -> dict[str, Any]:
@@ -46,8 +52,6 @@ def recipe_settings(spec: RunSpec) -> dict[str, Any]:
         "optim.config.weight_decay": o.weight_decay, "optim.config.clip_grad": o.clip_norm or 0.0, "optim.config.use_distributed_optimizer": s.name in ("zero1", "fsdp"),
         "optim.lr_scheduler.warmup_steps": o.lr_warmup_steps, "optim.lr_scheduler.min_lr": o.lr, "log.ckpt": None, "resume": None,
     }  # fmt: skip
-    if not found["optim.config.use_distributed_optimizer"]:
-        found["trainer.strategy.ddp.overlap_param_gather"] = False  # there is nothing to gather
     if s.pp > 1 and s.schedule == "interleaved":
         found["trainer.strategy.virtual_pipeline_model_parallel_size"] = s.stages_per_rank
     if spec.recompute != "none":
@@ -71,6 +75,8 @@ def write_nemo(spec: RunSpec, site: Site) -> Rendered:
     if spec.model.name not in RECIPES:
         raise RequestError(f"backend nemo has no recipe for {spec.model.name}; it has {', '.join(RECIPES)}")
     lines = "".join(f"recipe.{place} = {value!r}\n" for place, value in recipe_settings(spec).items())
+    if spec.strategy.name not in ("zero1", "fsdp"):
+        lines += _NOTHING_TO_GATHER
     text = _RECIPE.format(run_id=site.run_id, recipe=RECIPES[spec.model.name], name=spec.name, out=site.out, nodes=1, gpus=spec.world_size, settings=lines)
     python = os.environ.get("NEMO_PYTHON", site.python)
     remarks = ("model: the recipe's own, its vocabulary padded by its tokenizer", *megatron_remarks(spec))
@@ -83,7 +89,7 @@ _NEMO_STRATEGIES = {
 }  # fmt: skip
 NEMO = Backend(
     "nemo", "NeMo 2", _NEMO_STRATEGIES | {"fsdp": "the distributed optimizer: NeMo's recipes do not shard parameters"}, MEGATRON_HONOURS, write_nemo,
-    packages=("nemo", "nemo_run"), install="pip install 'nemo_toolkit[nlp]==2.7.3' in an environment of its own, and set NEMO_PYTHON to its python",
+    packages=("nemo", "nemo_run"), install="make nemo-env, and set NEMO_PYTHON to its python", interpreter="NEMO_PYTHON",
     reads="nemo-2", because=MEGATRON_BECAUSE | {"data": "the recipe's mock data"},
 )  # fmt: skip
 

@@ -6,17 +6,17 @@
 __all__ = ['HF', 'ACCELERATE', 'LIGHTNING', 'DEEPSPEED', 'training_arguments', 'write_hf', 'accelerate_config',
            'write_accelerate', 'lightning_settings', 'write_lightning', 'write_deepspeed']
 
-# %% ../../nbs/36c_backends_scripts.ipynb #27690b63
+# %% ../../nbs/36c_backends_scripts.ipynb #5010c4f6
 import json
 from typing import Any
 
 import yaml
 
-from .base import AUTOCAST, OUR_DECODER, Backend, Rendered, Site, mixed_precision, torchrun
+from .base import AUTOCAST, OUR_DECODER, Backend, Rendered, Site, clip_remarks, mixed_precision, torchrun
 from ..core import RequestError
 from ..spec import RunSpec
 
-# %% ../../nbs/36c_backends_scripts.ipynb #4098d82a
+# %% ../../nbs/36c_backends_scripts.ipynb #449b2cce
 _HEAD = '''\
 """{run_id} under {title}; written by llmbench."""
 
@@ -63,9 +63,9 @@ _BECAUSE = {
 
 
 def _remarks(spec: RunSpec) -> tuple[str, ...]:
-    return (AUTOCAST,) if spec.precision.compute != "float32" else ()
+    return ((AUTOCAST,) if spec.precision.compute != "float32" else ()) + clip_remarks(spec)
 
-# %% ../../nbs/36c_backends_scripts.ipynb #4542c4dd
+# %% ../../nbs/36c_backends_scripts.ipynb #52f7f319
 _TRAINER = '''
 import torch
 from transformers import Trainer, TrainingArguments
@@ -74,9 +74,10 @@ from llmbench.callback import trainer_callback
 from llmbench.peer_frameworks import WithLoss
 
 arguments = TrainingArguments(output_dir=str(HERE / "trainer"), **json.loads((HERE / "training_arguments.json").read_text()))
+known = {} if arguments.deepspeed else {"optimizer": {"lr_warmup_steps": parts.spec.optimizer.lr_warmup_steps}}  # the schedule is ours
 trainer = Trainer(
     model=WithLoss(parts.model), args=arguments, train_dataset=parts.data, optimizers=(parts.optimizer, parts.schedule),
-    data_collator=lambda rows: {"tokens": torch.stack(rows)}, callbacks=[trainer_callback(**recording)],
+    data_collator=lambda rows: {"tokens": torch.stack(rows)}, callbacks=[trainer_callback(known=known, **recording)],
 )
 trainer.train()
 del trainer
@@ -248,7 +249,7 @@ LIGHTNING = Backend(
     packages=("lightning",), because=_BECAUSE, cpu=("single", "ddp"),
 )  # fmt: skip
 
-# %% ../../nbs/36c_backends_scripts.ipynb #2516df2e
+# %% ../../nbs/36c_backends_scripts.ipynb #8f865e10
 _DEEPSPEED = '''
 from llmbench.callback import Recorder
 from llmbench.models import next_token_loss
@@ -288,7 +289,7 @@ def write_deepspeed(spec: RunSpec, site: Site) -> Rendered:
     files = {"deepspeed.json": _json(config), "train.py": _script(_DEEPSPEED, site, "DeepSpeed")}
     launcher = (site.python, "-m", "deepspeed.launcher.runner", "--num_gpus", str(spec.world_size), "--master_port", "29500", "--no_local_rank")
     env = {"LOCAL_SIZE": str(spec.world_size)} if spec.hardware == "cpu" else {}
-    return Rendered(files, (*launcher, f"{site.out}/train.py"), env)
+    return Rendered(files, (*launcher, f"{site.out}/train.py"), env, clip_remarks(spec))
 
 
 DEEPSPEED = Backend(

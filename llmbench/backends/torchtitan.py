@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['TORCHTITAN', 'titan_degrees', 'titan_job', 'toml_text', 'write_torchtitan']
 
-# %% ../../nbs/36h_backends_torchtitan.ipynb #8a7ae267
+# %% ../../nbs/36h_backends_torchtitan.ipynb #f0561fbd
 import json
 from typing import Any
 
-from .base import Backend, Rendered, Site, mixed_precision, torchrun
+from .base import Backend, Rendered, Site, clip_remarks, mixed_precision, torchrun
 from ..core import RequestError
 from ..spec import RunSpec
 
@@ -66,7 +66,7 @@ def toml_text(sections: dict[str, dict[str, Any]]) -> str:
     parts = ["".join([f"[{name}]\n", *(f"{k} = {json.dumps(v)}\n" for k, v in values.items())]) for name, values in sections.items()]
     return "\n".join(parts)
 
-# %% ../../nbs/36h_backends_torchtitan.ipynb #23868ea7
+# %% ../../nbs/36h_backends_torchtitan.ipynb #bcbe28ed
 _TITAN = '''\
 """{run_id} under torchtitan; written by llmbench."""
 
@@ -126,6 +126,7 @@ register_train_spec("llmbench", dataclasses.replace(llama3.get_train_spec(), **c
 if parts.device.type == "cpu":
     distributed.set_pg_timeouts = lambda **_: None
 train.main(Trainer)
+parts.data.leave_seen(HERE)
 leave(parts)
 '''
 
@@ -139,7 +140,7 @@ def write_torchtitan(spec: RunSpec, site: Site) -> Rendered:
     remarks += ["optimizer.clip_norm: torchtitan always clips; the norm is set out of reach"] if spec.optimizer.clip_norm is None else []
     remarks += ["recompute: selective keeps every second product in torchtitan"] if spec.recompute == "selective" else []
     remarks += ["strategy.layers_per_stage: torchtitan counts embedding and head as layers when it splits"] if spec.strategy.pp > 1 else []
-    return Rendered(files, torchrun(spec, site, f"{site.out}/train.py", "--job.config_file", f"{site.out}/job.toml"), {}, tuple(remarks))
+    return Rendered(files, torchrun(spec, site, f"{site.out}/train.py", "--job.config_file", f"{site.out}/job.toml"), {}, (*remarks, *clip_remarks(spec)))
 
 
 TORCHTITAN = Backend(

@@ -72,8 +72,9 @@ def figures(run: RunFile, basis: str = "") -> dict[str, Any]:
         "global_batch": run.spec.batch.global_sequences or (tokens / seq_len if tokens and seq_len else None), "seq_len": seq_len, "n_gpus": run.spec.world_size,
     }  # fmt: skip
 
-# %% ../../nbs/48_importers_check.ipynb #31647c40
+# %% ../../nbs/48_importers_check.ipynb #8aa45863
 TOLERANCE = 1e-3
+_TABLES = ("nsys-stats-text", "ado", "optimum-benchmark", "superbench", "automodel-jsonl")
 
 
 @dataclass(frozen=True)
@@ -123,15 +124,21 @@ def compare(row: Mapping[str, str], done: Imported, explained: Mapping[tuple[str
         return [Line(file, "runs_in_file", 1, 0, explained.get((file, "runs_in_file")))]
     run = max(done.runs, key=lambda r: len(r.steps.step))
     ours = figures(run, other.get("tokens_basis", "")) | {"n_steps": _counts(run), "runs_in_file": len(done.runs)}
+    if row.get("format") in _TABLES:
+        ours["n_rows"] = {done.tally.understood}
     return [Line(file, k, v, ours[k], explained.get((file, k))) for k, v in _expected(row) if k in ours]
 
-# %% ../../nbs/48_importers_check.ipynb #0fedc718
+# %% ../../nbs/48_importers_check.ipynb #b729ede6
 _MEANS = (
     "buffer_size 5: train_step_timing is the mean over the last five steps, which holds the compilation of step 0 until step 4. The expectation is "
     "a figure over those means (over logged.time_mean_s it comes out exactly); ours is over the step times behind them"
 )
 _NO_RUN = "the description of a system holds no run; its 8 accelerators are in the runs of the logs that it belongs to"
 EXPLAINED: dict[tuple[str, str], str] = {
+    ("nsys-stats-text/aws_esm1nv_task19_nsys_stats.txt", "n_rows"): (
+        "357 is the number of lines in the file, heads, dashes and empty lines included; its six tables have 319 rows "
+        "(102 + 60 + 32 + 117 + 4 + 4), and as many lines begin with a label and a share"
+    ),
     ("mlperf-mllog/v5.1_system_AMD_MI355X.json", "runs_in_file"): _NO_RUN,
     ("mlperf-mllog/v5.1_system_NVIDIA_theia8.json", "runs_in_file"): _NO_RUN,
     ("nemo2-stdout/gcp_llama3_8b_b200x8_fp8.log", "step_time_mean_s"): f"{_MEANS}, and its note gives 4.32599 s for rows that are free of it",

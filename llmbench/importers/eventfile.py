@@ -222,7 +222,7 @@ def points(file: BinaryIO, seen: Records) -> Iterator[Point]:
         except (ValueError, IndexError):
             seen.damaged += 1
 
-# %% ../../nbs/45_importers_eventfile.ipynb #233d87ee
+# %% ../../nbs/45_importers_eventfile.ipynb #2b109ce3
 def _sized(number: int, data: bytes) -> bytes:
     "A field of bytes; `data` may be of any length."
     size, head = len(data), bytearray([number << 3 | 2])
@@ -251,8 +251,18 @@ def event_bytes(logged: list[Point]) -> bytes:
         event = b"\x09" + struct.pack("<d", p.time) + _number(2, p.step) + _sized(5, _sized(1, _sized(1, p.tag.encode()) + kept))
         out.append(event)
     version = b"\x09" + struct.pack("<d", 0.0) + _sized(3, b"brain.Event:2")
-    framed = b""
-    for data in [version, *out]:
+    return b"".join(_framed([version, *out]))
+
+
+def _framed(payloads: list[bytes]) -> Iterator[bytes]:
+    "Each payload as a record, in pieces; the checksums of payloads of one length are made together."
+    checks, lengths = [0] * len(payloads), {}
+    for at, data in enumerate(payloads):
+        lengths.setdefault(len(data), []).append(at)
+    for length, places in lengths.items():
+        rows = np.frombuffer(b"".join(payloads[at] for at in places), np.uint8).reshape(len(places), length)
+        for at, check in zip(places, masked_crc32c(rows).tolist(), strict=True):
+            checks[at] = check
+    for data, check in zip(payloads, checks, strict=True):
         head = struct.pack("<Q", len(data))
-        framed += head + struct.pack("<I", masked_crc(head)) + data + struct.pack("<I", masked_crc(data))
-    return framed
+        yield from (head, struct.pack("<I", _length_crc(head)), data, struct.pack("<I", check))
