@@ -149,11 +149,12 @@ nodes-study: .venv/.deepspeed
 
 # --- tests ----------------------------------------------------------------------------------------------------------
 
+# COVER=all: coverage follows ranks and launchers, too.
 # Workers wait for processes and deadlines half of their time, so that three keep two cores busy; passive: threads that wait for each other sleep instead of spinning.
 test: .venv/.deepspeed .venv/.dev .venv/.browser
 	$(SAY) "Tests of the house, of processes and pages, and every notebook against the exported package"
 	@rm -f .coverage .coverage.*
-	@export OMP_WAIT_POLICY=passive; status=0; $(BIN)/coverage run -m pytest -q -m 'not slow' -n $(TEST_WORKERS) --dist worksteal --durations=15 tests || status=$$?; \
+	@export OMP_WAIT_POLICY=passive COVER=$(COVER); status=0; $(BIN)/coverage run -m pytest -q -m 'not slow' -n $(TEST_WORKERS) --dist worksteal --durations=15 tests || status=$$?; \
 	  $(BIN)/coverage combine -q; $(BIN)/coverage report --sort=cover; exit $$status
 
 test-notebooks: .venv/.deepspeed .venv/.dev

@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 
 import pytest
+from conftest import FOLLOWED
 from notebooks import ROOT, library_notebooks, read_notebook
 
 LIBRARIES = ("torch", "torch.distributed", "duckdb", "altair", "pydantic", "papermill", "yaml")
@@ -23,8 +24,15 @@ SLOW_DEADLINE_S = 1200
 
 @pytest.fixture(scope="module")
 def processes():
+    """Starts the processes of notebooks; their server starts with the first, so that coverage follows it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(LIBRARIES))
+    with pytest.MonkeyPatch.context() as patch:
+        if FOLLOWED:
+            patch.setenv("COVERAGE_PROCESS_CONFIG", FOLLOWED)
+        first = context.Process(target=os.getpid)
+        first.start()
+        first.join()
     return context
 
 
@@ -56,6 +64,8 @@ def run_alone(path: Path, log: Path, slow: bool) -> None:
     os.dup2(written, 1)
     os.dup2(written, 2)
     os.chdir(ROOT / "nbs")
+    if os.environ.get("COVER") != "all":
+        os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
     run_cells(read_notebook(path), slow)
 
 
