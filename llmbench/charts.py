@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['STRATEGY_COLOURS', 'NEUTRAL', 'MAX_ROWS', 'chart_theme', 'strategy_order', 'strategy_colours', 'chart_rows',
            'split_name', 'run_label', 'labelled', 'colour_of', 'best_first', 'in_words', 'interval_bars',
-           'throughput_chart', 'chart_svg', 'chart_html', 'efficiency_chart']
+           'throughput_chart', 'chart_svg', 'warm_up', 'chart_html', 'efficiency_chart']
 
 # %% ../nbs/55_charts.ipynb #f110dd80
 import hashlib
@@ -207,6 +207,11 @@ def chart_svg(chart: alt.TopLevelMixin | Mapping[str, Any]) -> str:
     svg = vl_convert.vegalite_to_svg(spec)  # numbers its clip paths through the life of the process
     numbers = {n: str(i) for i, n in enumerate(dict.fromkeys(re.findall(r'id="clip(\d+)"', svg)))}
     return re.sub(r"\bclip(\d+)\b", lambda m: f"clip-{own}-{numbers.get(m[1], m[1])}", svg)
+
+
+def warm_up() -> None:
+    "Load what makes pictures: the first takes most of a second, each further one a tenth."
+    chart_svg({"data": {"values": []}, "mark": "point"})
 
 
 def _spec(chart: alt.TopLevelMixin | Mapping[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,13 @@
 # %% auto #0
 __all__ = ['log', 'load_strategy', 'classify', 'on_terminate', 'start_facts', 'train_rank', 'run_rank', 'checked_spec', 'main']
 
+# %% ../nbs/28_train.ipynb #5e1fa7c3
+import gc
+
+gc.disable()  # importing torch makes hundreds of thousands of objects and no garbage: half a second of CPU in every rank
+
 # %% ../nbs/28_train.ipynb #a6733405
 import argparse
-import gc
 import importlib
 import itertools
 import logging
@@ -41,6 +45,7 @@ from .schema import DeviceRecord, RunFile, Status
 from .resolve import load_run
 from .spec import RunSpec, Strategy, run_id, spec_record
 
+gc.enable()
 log = logging.getLogger(__name__)
 
 # %% ../nbs/28_train.ipynb #4979d8d1
