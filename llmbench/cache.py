@@ -70,7 +70,7 @@ def _place_to_write(files: Sequence[Path]) -> tuple[Path, Path] | None:
             return file, Path(new)
     return None
 
-# %% ../nbs/53h_cache.ipynb #d27d8ae8
+# %% ../nbs/53h_cache.ipynb #6b735120
 @dataclass
 class Kept:
     "Tables from an earlier call: their file, and the trees of stamps that the folders had."
@@ -90,7 +90,8 @@ def _connected(file: Path | None, option: str = "ROW_GROUP_SIZE 16384") -> duckd
 
 
 def _state(connection: duckdb.DuckDBPyConnection, name: str) -> Any:
-    found = connection.execute("SELECT value FROM facts.state WHERE name = ?", [name]).fetchone()
+    # the name is ours and stands in the text: to bind a parameter duckdb imports pandas, where that is installed
+    found = connection.execute(f"SELECT value FROM facts.state WHERE name = '{name}'").fetchone()
     return orjson.loads(found[0])
 
 

@@ -4,26 +4,25 @@
 
 # %% auto #0
 __all__ = ['OWN', 'reference_framework', 'counterpart', 'speed_over', 'apart_at_most', 'framework_label', 'framework_sentence',
-           'framework_rows', 'framework_sentences', 'frameworks_section']
+           'Frameworks', 'judged_frameworks', 'framework_sentences', 'frameworks_section']
 
-# %% ../nbs/62j_frameworks.ipynb #ff80a109
+# %% ../nbs/62j_frameworks.ipynb #f4ea7cec
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from .against import loss_cell, loss_figure, ratio_cell, ratio_figure, ratio_rows
 from .contrast import location_of
-from .curves import loss_difference_chart
 from .fairness import DEFAULT_VARIES, Verdict, run_verdict
-from .pages import Column, md_text, number_column, text_column, with_interval
-from .ratios import ratio_chart
+from .pages import Column, md_text, number_column, text_column
 from .sections import tolerance_of
-from .stats import Interval, Location, compared_ratio, typical, undisturbed
+from .stats import Interval, Location, compared_ratio, typical
 from .vendors import verdict_words
-from .workbench import Study, Workbench, study_figure, study_table
+from .workbench import Study, Workbench, study_table
 
-# %% ../nbs/62j_frameworks.ipynb #0d0839c1
+# %% ../nbs/62j_frameworks.ipynb #8e666959
 OWN = "llmbench"
 _SAME = ("model", "strategy", "world_size", "precision")
-_MEASURES = {undisturbed: "fastest quarter", typical: "median step"}
 
 
 def reference_framework(rows: Sequence[Mapping[str, Any]]) -> str | None:
@@ -53,7 +52,7 @@ def speed_over(row: Mapping[str, Any], reference: Mapping[str, Any] | None, at: 
         return compared_ratio(base, one, at)
     return Interval(row["tokens_per_s"] / reference["tokens_per_s"], None, None, 0, 0)
 
-# %% ../nbs/62j_frameworks.ipynb #45993700
+# %% ../nbs/62j_frameworks.ipynb #f09a886a
 def apart_at_most(precision: str | None) -> float:
     "Largest relative difference of losses between frameworks that counts as the same training."
     return max(1e-4, tolerance_of(precision))
@@ -63,16 +62,6 @@ def framework_label(row: Mapping[str, Any], several: bool) -> str:
     "A framework and its version; with strategy and ranks where a study has several."
     name = " ".join(x for x in (row["framework"] or "unknown", row["version"]) if x)
     return f"{name} · {row['strategy']} · {row['world_size']}" if several else name
-
-
-def _parity(row: Mapping[str, Any]) -> str:
-    if row["apart"] is None:
-        return "–"
-    return f"{row['apart']:.1e} " + ("[same training]{.badge .yes}" if row["apart"] <= apart_at_most(row["precision"]) else "[differs]{.badge .no}")
-
-
-def _ratio(row: Mapping[str, Any]) -> str:
-    return "–" if row["ratio"] is None else with_interval(row["ratio"].estimate, row["ratio"].low, row["ratio"].high)
 
 
 def _verdict(row: Mapping[str, Any]) -> str:
@@ -86,7 +75,7 @@ def framework_sentence(row: Mapping[str, Any], reference: str) -> str:
         return f"**{name}** did not train: {md_text(row['why'] or row['status'])}."
     if row["ratio"] is None:
         return f"**{name}** has nothing to stand beside: {reference} did not train this request."
-    said = f"{_ratio(row)} times as fast as {reference}"
+    said = f"{ratio_cell(row['ratio'])} times as fast as {reference}"
     if row["verdict"].verdict != "yes":
         return f"**{name}** took steps {said}, and that is no comparison: {md_text(verdict_words(row['verdict']))}."
     if row["apart"] is None or row["apart"] > apart_at_most(row["precision"]):
@@ -96,80 +85,87 @@ def framework_sentence(row: Mapping[str, Any], reference: str) -> str:
         return f"**{name}** is not shown to be faster or slower than {reference}: {said}, to the same loss."
     return f"**{name} is {'faster' if row['ratio'].estimate > 1 else 'slower'}**: {said}, to the same loss."
 
-# %% ../nbs/62j_frameworks.ipynb #7f909938
-def _judged(bench: Workbench, study: Study, rows: Sequence[Mapping[str, Any]], reference: str, at: Location) -> list[dict[str, Any]]:
+# %% ../nbs/62j_frameworks.ipynb #4e15fdae
+@dataclass(frozen=True)
+class Frameworks:
+    "A study of several frameworks: who the reference is, where steps are compared, the judged sets, their losses' distance at each step."
+
+    reference: str
+    at: Location
+    rows: list[dict[str, Any]]
+    apart: list[dict[str, Any]]
+
+    @property
+    def sentences(self) -> list[str]:
+        "What may be said of each framework but the reference."
+        return [framework_sentence(r, self.reference) for r in self.rows if not r["is_reference"]]
+
+
+def _who(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["framework"], row["name"], row["spec_hash"]
+
+
+def _judged(bench: Workbench, study: Study, rows: Sequence[Mapping[str, Any]], worst: Mapping[tuple[Any, ...], float], reference: str, at: Location) -> list[dict[str, Any]]:
     "Rows with title, counterpart, ratio, verdict, largest difference of the loss, and why one did not train."
-    worst = {(r["framework"], r["name"], r["spec_hash"]): r["worst"] for r in bench.rows("frameworks_loss", study.name, reference=reference)}
     several, found = len({(r["strategy"], r["world_size"]) for r in rows}) > 1, []
     for row in rows:
         other = counterpart(row, rows, reference)
         one, base = (bench.runs.get(r["run_ids"][0]) if r else None for r in (row, other))
         verdict = run_verdict(one, base, (*(study.varies or DEFAULT_VARIES), "framework")) if one and base and row is not other else None
-        apart = worst.get((row["framework"], row["name"], row["spec_hash"]))
-        more = {"title": framework_label(row, several), "ratio": speed_over(row, other, at), "verdict": verdict, "apart": apart, "why": one and one.get("reason")}
+        more = {"title": framework_label(row, several), "ratio": speed_over(row, other, at), "verdict": verdict, "apart": worst.get(_who(row)), "why": one and one.get("reason")}
         found.append(dict(row) | more | {"median_ratio": speed_over(row, other, typical), "is_reference": row["framework"] == reference})
     return found
 
 
-def _drawn(rows: Sequence[Mapping[str, Any]], at: Location) -> list[dict[str, Any]]:
-    "What ratio_chart draws: a set's ratio where it decides, and at the median step."
-    nothing, shown = Interval(None, None, None, 0, 0), {at: "ratio", typical: "median_ratio"}
-    pairs = [(r["title"], _MEASURES[where], r[key] or nothing) for r in rows if not r["is_reference"] for where, key in shown.items()]
-    return [{"label": title, "measure": measure, "ratio": i.estimate, "low": i.low, "high": i.high} for title, measure, i in pairs]
+def _speeds(study: Study, found: Frameworks) -> str:
+    "Each framework's ratio where it decides, and at the median step."
+    shown = [line for r in found.rows if not r["is_reference"] for line in ratio_rows(r["title"], {found.at: r["ratio"], typical: r["median_ratio"]})]
+    return ratio_figure(study, "frameworks", shown, found.reference, "frameworks")
 
 
-def _losses(study: Study, bench: Workbench, rows: Sequence[Mapping[str, Any]], reference: str) -> str:
-    "The losses' distance at each step as a figure; nothing where no step can be compared."
-    points, titles = bench.rows("frameworks_loss", study.name, reference=reference), {(r["framework"], r["name"], r["spec_hash"]): r["title"] for r in rows}
-    if not points:
-        return ""
-    named = [{"strategy": titles[p["framework"], p["name"], p["spec_hash"]], "world_size": None, "step": p["step"], "difference": p["difference"]} for p in points]
-    chart = loss_difference_chart(named, tolerance=max(apart_at_most(p["precision"]) for p in points), reference=reference)
-    caption = f"Relative difference of the loss to {md_text(reference)} at each step, the largest over repeats. Equal losses are drawn on the floor, 1e-9."
-    return study_figure(study, "frameworks-loss", chart, caption, "frameworks_loss")
+def _losses(study: Study, found: Frameworks) -> str:
+    "The losses' distance at each step."
+    titles, at_most = {_who(r): r["title"] for r in found.rows}, max((apart_at_most(p["precision"]) for p in found.apart), default=0.0)
+    named = [{"strategy": titles[_who(p)], "world_size": None, "step": p["step"], "difference": p["difference"]} for p in found.apart]
+    return loss_figure(study, "frameworks-loss", named, found.reference, at_most, "frameworks_loss")
 
 
 _COLUMNS = [
     Column("Framework", lambda r: md_text(r["title"])), text_column("Repeats", "repeats"), number_column("Throughput (tokens/s)", "tokens_per_s"),
-    number_column("Step time (ms)", "step_time_s", scale=1000), Column("Times the reference", _ratio), Column("Loss apart", _parity),
+    number_column("Step time (ms)", "step_time_s", scale=1000), Column("Times the reference", lambda r: ratio_cell(r["ratio"])), Column("Loss apart", lambda r: loss_cell(r["apart"], apart_at_most(r["precision"]))),
     Column("Comparable", _verdict), number_column("Peak (GiB)", "peak_memory_gib"),
 ]  # fmt: skip
 _SAID = [Column("Setting, and what happens instead", lambda r: md_text(r["text"])), text_column("Under", "frameworks")]
 
-# %% ../nbs/62j_frameworks.ipynb #d17dbf85
-def framework_rows(bench: Workbench, study: Study) -> tuple[list[dict[str, Any]], str, Location] | None:
-    "The judged sets of a study that holds more than one framework, who the reference is and what decides; None for any other study."
+# %% ../nbs/62j_frameworks.ipynb #6f0bc513
+def judged_frameworks(bench: Workbench, study: Study) -> Frameworks | None:
+    "What is known of a study that holds more than one framework; None for any other."
     held = bench.connection.execute("SELECT count(DISTINCT framework) FROM groups WHERE study = ?", [study.name]).fetchone()
     if held[0] < 2:
         return None
     rows = bench.rows("frameworks", study.name)
     reference, at = reference_framework(rows), location_of([r["platform"] for r in rows if r["status"] == "ok"])
-    return _judged(bench, study, rows, reference, at), reference, at
+    apart = bench.rows("frameworks_loss", study.name, reference=reference)
+    return Frameworks(reference, at, _judged(bench, study, rows, {_who(p): p["worst"] for p in apart}, reference, at), apart)
 
 
 def framework_sentences(bench: Workbench, study: Study) -> list[str]:
     "What may be said of each framework, for the report in Markdown."
-    rows, reference, _ = framework_rows(bench, study) or ([], OWN, typical)
-    return [framework_sentence(r, reference) for r in rows if not r["is_reference"]]
+    found = judged_frameworks(bench, study)
+    return found.sentences if found else []
 
 
 def frameworks_section(bench: Workbench, study: Study) -> str | None:
     "Sentences, figures and tables of a study that holds more than one framework; None for any other."
-    found = framework_rows(bench, study)
+    found = judged_frameworks(bench, study)
     if found is None:
         return None
-    rows, reference, at = found
-    said, drawn = bench.rows("frameworks_said", study.name), _drawn(rows, at)
-    chart, limit = ratio_chart(drawn, title=f"Times as fast as {reference}"), max(apart_at_most(r["precision"]) for r in rows)
-    caption = (
-        f"Speed over that of {md_text(reference)}, by the fastest quarter of the steps where that decides and by the median step, with 95 % intervals "
-        "over repeats; dashed: no difference."
-    )
+    said = bench.rows("frameworks_said", study.name)
     return "\n".join([
-        *(f"- {framework_sentence(r, reference)}" for r in rows if not r["is_reference"]), "",
-        study_figure(study, "frameworks", chart, caption, "frameworks"),
-        study_table(study, "frameworks", rows, _COLUMNS, f"Throughput and step time at the median step with 95 % intervals; the ratio to {md_text(reference)} that "
-                    f"decides, the largest relative difference of the loss to it (at most {limit:.0e} is the same training), and whether everything else was equal.", "frameworks"),
+        *(f"- {sentence}" for sentence in found.sentences), "",
+        _speeds(study, found),
+        study_table(study, "frameworks", found.rows, _COLUMNS, "Throughput and step time at the median step with 95 % intervals; the ratio to "
+                    f"{md_text(found.reference)} that decides, the largest relative difference of the loss to it, and whether everything else was equal.", "frameworks"),
         study_table(study, "frameworks-said", said, _SAID, "What a framework has no place for, of what was asked.", "frameworks_said") if said else "",
-        _losses(study, bench, rows, reference),
+        _losses(study, found),
     ])  # fmt: skip

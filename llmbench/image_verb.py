@@ -17,7 +17,7 @@ from typing import Any
 from .core import RequestError, load_settings
 from .verbs import add_verb, out
 
-# %% ../nbs/68k_image_verb.ipynb #5b6ae804
+# %% ../nbs/68k_image_verb.ipynb #608fdbc8
 _PLATFORMS = ("cpu", "cuda", "rocm")  # written once more, because --help imports nothing that takes time
 
 
@@ -46,16 +46,13 @@ def _bill(tool: str, image: Any, path: Path) -> str:
 
 
 def _build(arguments: argparse.Namespace, tool: str, name: str) -> int:
-    from llmbench.launchers.images import build_image, build_words, find_image
+    from llmbench.launchers.images import build_image, build_words
 
     root = load_settings().root
     words = build_words(tool, arguments.platform, name.rpartition(":")[0], _commit(root), base=arguments.base, more=arguments.more)
     base = _files(arguments, name)
     build_image(words, root, base.with_name(f"{base.name}.log"))
-    image = find_image(tool, name)
-    out(image.text)
-    out(_bill(tool, image, base.with_name(f"{base.name}.cdx.json")))
-    return 0
+    return _sbom(arguments, tool, name)
 
 
 def _sbom(arguments: argparse.Namespace, tool: str, name: str) -> int:

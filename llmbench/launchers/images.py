@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PLATFORMS', 'TOOLS', 'NO_TOOL', 'platform_of', 'local_name', 'pushed_name', 'find_tool', 'ask', 'Image', 'read_image',
            'find_image', 'build_words', 'build_image', 'is_loopback', 'push_words', 'push_image', 'probe_words',
-           'Check', 'read_probe', 'trial_request', 'read_trial', 'verify_offline', 'checks_text']
+           'Check', 'read_answer', 'read_probe', 'trial_request', 'read_trial', 'verify_offline', 'checks_text']
 
 # %% ../../nbs/32h_launchers_images.ipynb #6149b1c9
 import json
@@ -164,7 +164,7 @@ def push_image(tool: str, image: str, target: str) -> str:
         digest = written.read_text().strip() if written.exists() else (re.findall(r"digest: (sha256:[0-9a-f]{64})", said) or [""])[-1]
     return f"{target.rpartition(':')[0]}@{digest}" if digest else target
 
-# %% ../../nbs/32h_launchers_images.ipynb #c32f5b5d
+# %% ../../nbs/32h_launchers_images.ipynb #5a77b281
 _PROBE = """
 import json, os, pathlib, re, socket
 def fails(action):
@@ -195,12 +195,17 @@ class Check:
     good: bool
 
 
-def read_probe(text: str) -> list[Check]:
-    "The checks of what the first container printed; LlmbenchError where it printed something else."
+def read_answer(text: str) -> dict[str, Any]:
+    "The JSON object that a program in a container printed among other lines; LlmbenchError where it printed none."
     try:
-        seen = json.loads(next(line for line in text.splitlines() if line.startswith("{")))
+        return json.loads(next(line for line in text.splitlines() if line.startswith("{")))
     except (StopIteration, ValueError):
         raise LlmbenchError(f"the image's python3 said: {text.strip()[-300:] or 'nothing'}") from None
+
+
+def read_probe(text: str) -> list[Check]:
+    "The checks of what the first container printed; LlmbenchError where it printed something else."
+    seen = read_answer(text)
     rights = "no capabilities" if not seen["capabilities"] else f"capabilities {seen['capabilities']:x}"
     wrote = [place for place, said in zip(("/", "/app", "/etc", "/usr/local"), seen["write"], strict=True) if said is None]
     network = f"interfaces {', '.join(seen['interfaces'])}; connect: {seen['connect'] or 'it did'}; resolve: {seen['resolve'] or 'it did'}"

@@ -1,11 +1,14 @@
--- What each set of settings reached: throughput with its 95 % interval, the most that its devices could do, peak memory.
+-- What each set of settings reached: throughput with its 95 % interval, the most that its devices could do, peak memory; the precision whose
+-- tolerance its loss is held to, which gradients exchanged in bfloat16 make a coarser one.
 WITH bounds AS (
-    SELECT g.spec_hash, g.run_ids, median(r.ceiling_tokens_per_s) AS ceiling_tokens_per_s
-    FROM groups g JOIN runs r ON list_contains(g.run_ids, r.run_id)
+    SELECT g.spec_hash, g.run_ids, median(r.ceiling_tokens_per_s) AS ceiling_tokens_per_s,
+           bool_or((d.spec ->> '$.strategy.compression') = 'bf16') AS exchanges_bf16
+    FROM groups g JOIN runs r ON list_contains(g.run_ids, r.run_id) JOIN details d USING (run_id)
     WHERE g.study = $study AND r.status = 'ok'
     GROUP BY ALL
 )
-SELECT strategy, world_size, name, spec_hash, hardware, status, repeats, failed, fairness, precision, model, global_batch_tokens, seq_len,
+SELECT strategy, world_size, name, spec_hash, hardware, status, repeats, failed, fairness, precision,
+       if(precision = 'fp32' AND exchanges_bf16, 'bf16', precision) AS held_to, model, global_batch_tokens, seq_len,
        tokens_per_s, tokens_per_s_low, tokens_per_s_high, ceiling_tokens_per_s, mfu_pct, peak_memory_gib, loss_last
 FROM groups LEFT JOIN bounds USING (spec_hash, run_ids)
 WHERE study = $study
