@@ -33,7 +33,7 @@ def layout_name(layout: Layout) -> str:
     "What tables call a layout: its strategy with the degrees that split the model, and with dp beside them."
     return split_name({"strategy": layout.name, **{k: getattr(layout, k) for k in ("dp", "tp", "pp", "cp", "ep", "dp_replicate")}})
 
-# %% ../nbs/62f_layoutcost.ipynb #07c10e7d
+# %% ../nbs/62f_layoutcost.ipynb #5c87915e
 def stated_batch() -> tuple[int, int]:
     "Sequences of an optimizer step and tokens of a sequence, as the named strategies have them."
     asked = named_request("balanced", "llama", "h100")
@@ -45,9 +45,9 @@ def held_parameters(shape: ModelShape, layout: Layout) -> int:
     strategy = Strategy(**{k: getattr(layout, k) for k in ("name", "dp", "tp", "pp", "cp", "ep", "dp_replicate")})
     pieces = (part_of(shape, strategy, rank).pieces().values() for rank in range(layout.pp))
     held = max(sum(prod(size) for size in part) for part in pieces)
-    held -= parameter_groups(shape)["mlp"] * (layout.ep - 1) // layout.ep
+    dealt = parameter_groups(shape)["mlp"] if layout.ep > 1 else 0  # whole on every rank that has them: fsdp shards the rest
     shards = layout.dp * layout.cp // layout.dp_replicate if layout.name in ("fsdp", "hsdp") else 1
-    return -(-held // shards)
+    return -(-(held - dealt) // shards) + dealt // layout.ep
 
 # %% ../nbs/62f_layoutcost.ipynb #19af0c48
 def sent_a_step(shape: ModelShape, layout: Layout) -> int:

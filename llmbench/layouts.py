@@ -15,7 +15,7 @@ from .core import RequestError
 from .layout_rules import DEGREES, Accum, Layout, accum_at, broken_rules, name_of, split_degrees
 from .presets import ModelShape
 
-# %% ../nbs/02ca_layouts.ipynb #79110aeb
+# %% ../nbs/02ca_layouts.ipynb #9fbccb6e
 def _divisors(n: int) -> list[int]:
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return small + [n // d for d in reversed(small) if d * d != n]
@@ -36,7 +36,7 @@ def _named(a: Layout, shape: ModelShape, names: tuple[str, ...]) -> Iterator[Lay
         elif name == name_of(a) or name not in (*DEGREES, "mixed"):
             yield replace(a, name=name)
     if shape.n_experts > 1 and not split_degrees(a):
-        yield from (replace(a, name="ep", ep=ep) for ep in _divisors(a.dp)[1:])
+        yield from (replace(a, name=name, ep=ep) for name in ("ep", *(n for n in names if n == "fsdp")) for ep in _divisors(a.dp)[1:])
 
 
 def valid_layouts(

@@ -30,7 +30,8 @@ LAYOUTS = {
     "ddp": ("ddp", "gpt-tiny"), "fsdp": ("fsdp", "llama-tiny"), "zero2": ("zero2", "gpt-tiny"), "zero3": ("zero3", "llama-tiny"), "tp": (TP, "llama-tiny"),
 }  # fmt: skip
 EP = {"name": "ep", "dp": 2, "ep": 2}
-ALL = LAYOUTS | {"ep": (EP, "mixtral-tiny")}
+FSDP_EP = {"name": "fsdp", "dp": 2, "ep": 2}
+ALL = LAYOUTS | {"ep": (EP, "mixtral-tiny"), "fsdp-ep": (FSDP_EP, "mixtral-tiny")}
 KILLS = sorted(random.Random(4).sample(range(EVERY, STEPS - 1), 5))  # five steps, drawn once: the same in every session
 
 
@@ -111,11 +112,12 @@ def test_a_killed_run_goes_on_with_the_same_losses(whole, tmp_path, name, step):
 @pytest.mark.parametrize(("name", "to", "ranks"), [
     ("ddp", "ddp", 1), ("ddp", "single", 1), ("fsdp", "fsdp", 1), ("fsdp", "ddp", 2), ("tp", "fsdp", 2), ("fsdp", TP, 2),
     ("tp", {"name": "pp", "dp": 1, "pp": 2}, 2), ("tp", {"name": "fsdp", "dp": 2, "tp": 2}, 4), ("ep", EP, 2), ("ep", "ddp", 2),
+    ("ep", FSDP_EP, 2), ("fsdp-ep", FSDP_EP, 2), ("fsdp-ep", "ddp", 2),
 ])  # fmt: skip
 def test_other_ranks_take_it_up_with_the_same_losses(whole, tmp_path, name, to, ranks):
     """The same global batch; micro batches are shared out anew, but for experts, whose load is balanced in each of them."""
     folder, reference = whole(name)
-    spec = spec_of(to, ALL[name][1], ranks, batch={"micro": 2 if name == "ep" else 1, "global_tokens": 128}, steps=STEPS + 4)
+    spec = spec_of(to, ALL[name][1], ranks, batch={"micro": 2 if "ep" in name else 1, "global_tokens": 128}, steps=STEPS + 4)
     run = run_local(spec, tmp_path, resume=folder)
     assert run.status == "ok", run.reason
     assert run.steps.step == list(range(STEPS, STEPS + 4)) and [e.step for e in run.events if e.kind == "resumed"] == [STEPS]
