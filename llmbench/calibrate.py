@@ -6,13 +6,14 @@
 __all__ = ['Studies', 'DESIGNS', 'Noise', 'read_noise', 'Trial', 'tried', 'design_rows', 'design_table', 'real_pairs',
            'split_pairs', 'real_rows', 'main']
 
-# %% ../nbs/58c_calibrate.ipynb #b4bc744e
+# %% ../nbs/58c_calibrate.ipynb #f01ff924
 import argparse
 import math
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 from .contrast import location_of
 from .core import LlmbenchError, RequestError, load_settings, project_root
 from .rates import measured
+from .resolve import resolve_run
 from .results import read_results
 from .sheet import SheetRequest
 from .spec import RunSpec
@@ -30,6 +32,7 @@ from llmbench.stats import (
     compared_ratio,
     repeats_needed,
     spread_of,
+    turns_interval,
     typical,
     undisturbed,
 )
@@ -150,18 +153,22 @@ def design_table(noise: Sequence[Noise], designs: Sequence[tuple[int, int]] = DE
     needed = ("", "", "repeats for 95 %", *(str(repeats_needed(n.spread(), slowdown, power=0.95)) for n in noise))
     return format_rows((*_HEAD, *(n.name for n in noise)), [*rows, spreads, needed])
 
-# %% ../nbs/58c_calibrate.ipynb #9435bdaa
-def real_pairs(spec: RunSpec, pairs: int, repeats: int, folder: Path | str) -> list[tuple[list[list[float]], list[list[float]]]]:
+# %% ../nbs/58c_calibrate.ipynb #954cd90b
+def real_pairs(
+    spec: RunSpec, pairs: int, repeats: int, folder: Path | str, in_turns: bool = False
+) -> list[tuple[list[list[float]], list[list[float]]]]:
     """Train `pairs` × 2 × `repeats` runs of `spec` into `folder`; the step times in s of A and B for each pair.
 
-    Runs that are there already are not trained again. Raises LlmbenchError where one did not end ok.
+    in_turns: A and B of a repeat side by side, a step of each in turn. Runs that are there already are not trained again.
+    Raises LlmbenchError where one did not end ok.
     """
-    requests = [SheetRequest(spec, attempt, Path(folder)) for attempt in range(1, 2 * repeats * pairs + 1)]
-    outcome = run_requests(requests, run_one=directly)
+    sides = [spec.model_copy(update={"name": name}) for name in ("a", "b")]
+    requests = [SheetRequest(side, attempt, Path(folder)) for attempt in range(1, repeats * pairs + 1) for side in sides]
+    outcome = run_requests(requests, run_one=directly, in_turns=in_turns)
     if outcome.exit_code:
         raise LlmbenchError(f"not every run ended ok:\n{outcome.table()}")
-    runs = {run["attempt"]: measured(run, "time_s") for run in read_results([Path(folder)]).runs.values()}
-    return split_pairs([runs[request.attempt] for request in requests], repeats)
+    runs = {run["run_id"]: measured(run, "time_s") for run in read_results([Path(folder)]).runs.values()}
+    return split_pairs([runs[request.run_id] for request in requests], repeats)
 
 
 def split_pairs(times: Sequence[list[float]], repeats: int) -> list[tuple[list[list[float]], list[list[float]]]]:
@@ -170,17 +177,20 @@ def split_pairs(times: Sequence[list[float]], repeats: int) -> list[tuple[list[l
     return [(list(chunk[::2]), list(chunk[1::2])) for chunk in chunks]
 
 
-def real_rows(pairs: Sequence[tuple], at: Location, slowdown: float) -> list[tuple]:
-    "A row a pair: what the comparison of A with B claims as they are, and with A slowed down, in %."
+def _turn_by_turn(a: Sequence[list[float]], b: Sequence[list[float]]) -> Interval:
+    return turns_interval(list(zip(a, b, strict=True)))
+
+
+def real_rows(pairs: Sequence[tuple], compare: Callable[..., Interval], slowdown: float) -> list[tuple]:
+    "A row a pair: what `compare` claims of A and B as they are, and with A slowed down, in %."
     rows = []
     for number, (a, b) in enumerate(pairs, 1):
-        equal = compared_ratio(a, b, at)
-        slow = compared_ratio([[t * (1 + slowdown) for t in run] for run in a], b, at)
+        equal, slow = compare(a, b), compare([[t * (1 + slowdown) for t in run] for run in a], b)
         ends = [round(100 * (v - 1), 1) for i in (equal, slow) for v in (i.low, i.high)]
         rows.append((number, len(a), *ends[:2], equal.excludes(1.0), *ends[2:], slow.excludes(1.0) and slow.estimate > 1))
     return rows
 
-# %% ../nbs/58c_calibrate.ipynb #897e7870
+# %% ../nbs/58c_calibrate.ipynb #2fcd1fcd
 _REAL_HEAD = ("pair", "repeats", "equal_low_pct", "equal_high_pct", "false_alarm", "slowed_low_pct", "slowed_high_pct", "found")
 
 
@@ -194,6 +204,8 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--real", type=int, metavar="N", help="train N pairs of identical groups instead of drawing them")
     p.add_argument("--strategy", default="ddp", help="with --real: which run of the default study (default ddp)")
     p.add_argument("--repeats", type=int, help="with --real: repeats of each group (default: those of the study)")
+    p.add_argument("--steps", type=int, help="with --real: steps of each run, warm-up included (default: those of the study)")
+    p.add_argument("--in-turns", action="store_true", help="with --real: A and B side by side, a step of each in turn")
     p.add_argument("--keep", metavar="DIR", help="with --real: keep the runs there, and go on where it was stopped")
     return p
 
@@ -203,10 +215,12 @@ def _real(arguments: argparse.Namespace) -> str:
     spec = next((s for s in study.runs if s.strategy.name == arguments.strategy), None)
     if spec is None:
         raise RequestError(f"the default study has no {arguments.strategy}; it has {', '.join(s.strategy.name for s in study.runs)}")
-    repeats = arguments.repeats or study.repeats
+    if arguments.steps:
+        spec = resolve_run(spec.model_dump(mode="json") | {"steps": arguments.steps})
     with tempfile.TemporaryDirectory() as scratch:
-        pairs = real_pairs(spec, arguments.real, repeats, arguments.keep or scratch)
-    rows = real_rows(pairs, location_of([spec.hardware]), arguments.slowdown / 100)
+        pairs = real_pairs(spec, arguments.real, arguments.repeats or study.repeats, arguments.keep or scratch, arguments.in_turns)
+    compare = _turn_by_turn if arguments.in_turns else partial(compared_ratio, at=location_of([spec.hardware]))
+    rows = real_rows(pairs, compare, arguments.slowdown / 100)
     alarms, found = sum(r[4] for r in rows), sum(r[-1] for r in rows)
     return format_rows(_REAL_HEAD, rows) + f"{len(rows)} pairs: {alarms} false alarms, {found} planted slowdowns found\n"
 

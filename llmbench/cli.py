@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     sys.stderr.write(f"{os.path.relpath(request.folder)}\n")
     return code
 
-# %% ../nbs/69_cli.ipynb #835ea632
+# %% ../nbs/69_cli.ipynb #320b2061
 def sweep(arguments: argparse.Namespace) -> int:
     "Run every run of a study that has no answer yet."
     from llmbench.params import read_yaml
@@ -116,7 +116,9 @@ def sweep(arguments: argparse.Namespace) -> int:
         from llmbench.backends.study import under_frameworks
 
         run_one = under_frameworks(study)
-    how = {"force": arguments.force, "resume": arguments.resume, "run_one": run_one}
+    if arguments.in_turns and (study.under or arguments.resume):
+        raise RequestError("--in-turns is for runs of this harness from their first step on; leave out " + ("--resume" if arguments.resume else "frameworks:"))
+    how = {"force": arguments.force, "resume": arguments.resume, "run_one": run_one, "in_turns": arguments.in_turns}
     return _report_outcome(sweep_study(study, results=results_folder(arguments), **how))
 
 # %% ../nbs/69_cli.ipynb #350af5f4
@@ -152,7 +154,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add_results(parser)
     parser.add_argument("--force", action="store_true", help="repeat what is finished; a result is replaced when the new one is complete")
 
-# %% ../nbs/69_cli.ipynb #271b1928
+# %% ../nbs/69_cli.ipynb #13c543e5
 def build_parser() -> argparse.ArgumentParser:
     "All verbs and their arguments."
     parser = Parser(prog="llmbench", description="Which strategy trains the same model fastest, at what cost, and how sure is that?",
@@ -174,6 +176,7 @@ def build_parser() -> argparse.ArgumentParser:
     p = add_verb(verbs, "sweep", sweep, "all runs of a study; what is finished is skipped", "llmbench sweep params/studies/cpu-quickstart.yaml")
     p.add_argument("study", nargs="?", help="a study file (default: [study] default in settings.ini)")
     p.add_argument("--direct", action="store_true", help="without notebooks, for a machine that has only what training needs")
+    p.add_argument("--in-turns", action="store_true", help="the runs of a repeat side by side, a step of each in turn: for a machine that others share")
     p.add_argument("--resume", action="store_true", help="go on with interrupted runs where their last checkpoints stand")
     _add_run_options(p)
     add_fit_verb(verbs)

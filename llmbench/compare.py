@@ -20,7 +20,7 @@ from .rates import measured
 from .selection import RepeatSet, ResultsPool, parse_wanted, pick
 from .stats import MOST_REPEATS, Interval, group_interval, median, typical, undisturbed
 
-# %% ../nbs/56b_compare.ipynb #81b9f411
+# %% ../nbs/56b_compare.ipynb #914758bc
 def _pct(share: float, sign: bool = False) -> str:
     return f"{100 * share:{'+' if sign else ''}.1f}".replace("-", "−")
 
@@ -34,6 +34,10 @@ def _span(speed: Interval, sign: int = 1) -> str:
 def _n(one: RepeatSet) -> str:
     steps = sorted({len(measured(run, "time_s")) for run in one.runs})
     return f"{len(one.runs)} × {steps[0] if len(steps) == 1 else f'{steps[0]} to {steps[-1]}'}"
+
+
+def _in_turns(c: Comparison) -> str:
+    return " in turns" if c.in_turns else ""
 
 
 def _why_not(c: Comparison) -> str:
@@ -54,7 +58,7 @@ def _needs(c: Comparison) -> str:
 
 def sentence(c: Comparison) -> str:
     "What the comparison allows to say, in one line; speeds are tokens a second, so 50 % slower takes twice as long."
-    (a, b), n = c.names, " and ".join(dict.fromkeys((_n(c.a), _n(c.b))))
+    (a, b), n = c.names, " and ".join(dict.fromkeys((_n(c.a), _n(c.b)))) + _in_turns(c)
     if c.outcome in ("unfair", "unknown"):
         return f"no winner between {a} and {b}: n = {n}, comparable: {_why_not(c)}"
     tail = f"n = {n}, comparable: yes"
@@ -90,7 +94,7 @@ def notes(c: Comparison) -> list[str]:
     remarks = [f"differs, as it must between platforms: {r}" for r in c.verdict.remarks]
     return [*_odd_medians(c), *_about_side(c.names[0], c.a), *_about_side(c.names[1], c.b), *remarks]
 
-# %% ../nbs/56b_compare.ipynb #4c24c80b
+# %% ../nbs/56b_compare.ipynb #212e4351
 _AT = {undisturbed: "fastest quarter of the steps", typical: "median step"}
 _ROWS = (("tokens/s, median step", "tokens_per_s", 4), ("peak memory, GiB", "peak_memory_gib", 3), ("last loss", "loss_last", 5))
 
@@ -113,7 +117,7 @@ def _speed_row(c: Comparison) -> tuple[str, str, str, str]:
     times = (group_interval(token_times(one), c.at).estimate for one in (c.a, c.b))
     rates = (significant(1 / t if t else None, 4) for t in times)
     change = _relative(c.speed.estimate, 1)
-    return f"tokens/s, {_AT[c.at]}", *rates, f"{change} ({_span(c.speed)})" if c.speed.low is not None else change
+    return f"tokens/s, {_AT[c.at]}{_in_turns(c)}", *rates, f"{change} ({_span(c.speed)})" if c.speed.low is not None else change
 
 
 def table(c: Comparison) -> list[tuple[str, str, str, str]]:
@@ -171,7 +175,7 @@ def as_markdown(c: Comparison, limit: float | None = None) -> str:
     remarks = [f"- {line}" for line in [*notes(c), *checked]]
     return "\n".join([f"**{sentence(c)}**", "", *heads, *rows, *(["", *remarks] if remarks else [])]) + "\n"
 
-# %% ../nbs/56b_compare.ipynb #76a4979a
+# %% ../nbs/56b_compare.ipynb #e8d5980a
 def _side_facts(one: RepeatSet) -> dict[str, Any]:
     rates = {k: _known(one, k) for k in ("step_time_s", "tokens_per_s", "peak_memory_gib", "loss_last")}
     return {"run_ids": [r["run_id"] for r in one.runs], "failed": dict(one.failed)} | rates
@@ -182,7 +186,7 @@ def as_json(c: Comparison, limit: float | None = None) -> str:
     speed = {"ratio": c.speed.estimate, "low": c.speed.low, "high": c.speed.high, "at": _AT[c.at]}
     facts = {
         "sentence": sentence(c), "outcome": c.outcome, "a": {"name": c.names[0]} | _side_facts(c.a),
-        "b": {"name": c.names[1]} | _side_facts(c.b), "speed": speed, "medians_ratio": c.medians.estimate,
+        "b": {"name": c.names[1]} | _side_facts(c.b), "speed": speed, "in_turns": c.in_turns, "medians_ratio": c.medians.estimate,
         "repeats": c.speed.n_runs, "needed_repeats": c.needed, "needed_for_pct": 100 * c.effect, "comparable": c.verdict.verdict,
         "differences": [str(d) for d in c.verdict.differences], "unknowns": list(c.verdict.unknowns),
         "problems": list(c.verdict.problems), "notes": notes(c), "check": None,

@@ -115,7 +115,7 @@ class Trainer:
             **({} if scale is None else {"loss_scale": scale, "skipped": not math.isfinite(norm)}),
         }  # fmt: skip
 
-# %% ../nbs/23_loop.ipynb #7f0238b6
+# %% ../nbs/23_loop.ipynb #eb795bcf
 class Diverged(Exception):
     "The loss or the gradient norm stopped being a number."
 
@@ -140,12 +140,13 @@ def _pause(trainer: Trainer, meter: EnergyMeter | None, act: Callable[[], None])
 
 
 def run_steps(
-    trainer: Trainer, on_step: Callable[[dict[str, Any]], None], meter: EnergyMeter | None = None, keeper: Keeper | None = None
-) -> None:
+    trainer: Trainer, on_step: Callable[[dict[str, Any]], None], meter: EnergyMeter | None = None, keeper: Keeper | None = None,
+    gate: Callable[[], None] | None = None,
+) -> None:  # fmt: skip
     """Train the request's steps from the trainer's first on and hand each step's facts to `on_step`, in order.
 
-    meter: read at the end of warm-up and at the end. keeper: asked after each step. Raises Diverged, on every rank at
-    the same step, after that step's facts were handed over.
+    meter: read at the end of warm-up and at the end. keeper: asked after each step. gate: passed before each step, when
+    the device is idle. Raises Diverged, on every rank at the same step, after that step's facts were handed over.
     """
     waiting: list[StepResult] = []
     running: EnergyMeter | None = None
@@ -160,6 +161,8 @@ def run_steps(
     mesh.barrier()
     synchronize(trainer.ranks.device)
     for step in range(trainer.first, trainer.spec.steps):
+        if gate:
+            _pause(trainer, running, gate)
         if meter and step == trainer.spec.warmup_steps:
             synchronize(trainer.ranks.device)
             running = meter

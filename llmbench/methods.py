@@ -227,7 +227,7 @@ _SCALING = (
     ),
 )  # fmt: skip
 
-# %% ../nbs/57b_methods.ipynb #ad4996fa
+# %% ../nbs/57b_methods.ipynb #124937c4
 _COMPARING = (
     Definition(
         "ratio", "Which one is faster", "1 (a ratio)",
@@ -237,6 +237,14 @@ _COMPARING = (
         "repeats of both on by ranks (the interval of Hodges and Lehmann); never from one repeat. Throughputs and bars are at the median step everywhere.",
         r"\log \frac{\hat t_a}{\hat t_b} \;\pm\; t_{0.95,\,\nu}\sqrt{\frac{s_a^2}{n_a} + \frac{s_b^2}{n_b}}",
         "Welch 1947, Biometrika 34:28; Hodges and Lehmann 1963 for ranks", "anything about many comparisons at once: of twenty pairs of equals, one may be claimed by chance",
+    ),
+    Definition(
+        "turns", "Which one is faster, of runs that took turns", "1 (a ratio)",
+        "With `llmbench sweep --in-turns` the runs of a repeat are loaded side by side, and one of them takes a step at a time, in an order that is drawn for every round. "
+        "What disturbs the machine for longer than a step then disturbs all of them. `llmbench compare` takes the median of the ratios of steps with the same number, and "
+        "the interval of Student's t over the pairs of runs. All models are in memory at once, and each step begins with caches that the others have used.",
+        r"\overline{m} \;\pm\; t_{0.95,\,n-1}\,\frac{s_m}{\sqrt n}, \quad m_k = \operatorname{median}_i \log \frac{t_{a,k,i}}{t_{b,k,i}}",
+        "Student's t of paired differences (Student 1908)", "the speed that each would have alone: it is the ratio that is sharp, and disturbances shorter than a step stay in it",
     ),
     Definition(
         "fairness", "Comparable or not", "yes, no or unknown",

@@ -252,7 +252,7 @@ class RankRecord(_Record):
     param_norm_before: float | None = None  # L2 norm of what the rank holds; equal ones: nothing was learnt
     param_norm_after: float | None = None
 
-# %% ../nbs/01_schema.ipynb #20c8e8c1
+# %% ../nbs/01_schema.ipynb #301f121e
 class CollectiveRecord(_Record):
     "One kind of collective in all steps of a profiled window, on the rank that spent longest in them."
 
@@ -277,6 +277,7 @@ class MeasurementRecord(_Record):
     clock: Literal["device_events", "monotonic"] | None = None
     clock_cost_s: Seconds | None = None  # a start and an end with nothing between them, inside time_s
     energy_source: Literal["nvml", "amdsmi", "rapl"] | None = None
+    turns: str | None = None  # shared by runs whose steps were taken in turns, so that step k of one is beside step k of the other
 
 
 class TransferRecord(_Record):

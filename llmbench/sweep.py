@@ -6,7 +6,7 @@
 __all__ = ['RunOne', 'SweepRow', 'SweepOutcome', 'Progress', 'through_the_sheet', 'directly', 'taken_up', 'run_requests',
            'study_record', 'sweep']
 
-# %% ../nbs/35_sweep.ipynb #5049bbc1
+# %% ../nbs/35_sweep.ipynb #34d086cb
 import contextlib
 import fcntl
 import itertools
@@ -27,6 +27,7 @@ from .launchers.local import refused_run
 from .records import read_run, write_run
 from .restarts import checkpoints
 from .schema import RunFile, Status
+from .rotation import Member, rotate
 from .sheet import SheetRequest, publish, run_request
 from .spec import RunSpec, run_id
 from .study import StudySpec
@@ -88,7 +89,7 @@ def _summary(rows: tuple[SweepRow, ...], interrupted: bool) -> str:
     lines = [text, *(f"  {r.run_id}: {r.status.value}: {r.reason}" for r in failed)]
     return "\n".join(lines + (["interrupted; the same command goes on from here"] if interrupted else []))
 
-# %% ../nbs/35_sweep.ipynb #ab52d0a7
+# %% ../nbs/35_sweep.ipynb #ef02b3ef
 class Progress:
     "One line a finished run and, on a terminal, a bar below them; to stderr."
 
@@ -100,9 +101,13 @@ class Progress:
 
     def steps(self, spec: RunSpec, attempt: int, steps: int) -> None:
         "Show how far the present run is."
+        self.at(steps / spec.steps, f"{spec.name} #{attempt} step {steps}/{spec.steps}")
+
+    def at(self, runs: float, text: str) -> None:
+        "Show that so many runs beyond the finished ones are done, as a fraction."
         if not self.bar.disable:
-            self.bar.n = self.done + 0.95 * steps / spec.steps
-            self.bar.set_description_str(f"{self.done}/{self.total} {spec.name} #{attempt} step {steps}/{spec.steps}")
+            self.bar.n = self.done + 0.95 * runs
+            self.bar.set_description_str(f"{self.done}/{self.total} {text}")
 
     def finished(self, row: SweepRow) -> None:
         "Count a run."
@@ -195,30 +200,57 @@ def _cancelled(request: SheetRequest) -> SweepRow:
     status, reason = (old.status, old.reason) if old else (None, None)
     return SweepRow(request.run_id, request.spec.name, request.attempt, status, reason)
 
-# %% ../nbs/35_sweep.ipynb #58ef2ae5
-def _go(requests: list[SheetRequest], progress: Progress, *how: Any) -> SweepOutcome:
+# %% ../nbs/35_sweep.ipynb #7e622e63
+def _together(requests: list[SheetRequest], progress: Progress, force: bool) -> list[SweepRow]:
+    "Runs that take turns; as they are where all have an answer, all anew where one has none: they belong together."
+    if force or not all((old := _earlier(r)) and old.status.is_answer for r in requests):
+        able, done = [r for r in requests if not refusal(r.spec)], dict.fromkeys(requests, 0.0)
+
+        def show(request: SheetRequest, steps: int) -> None:
+            done[request] = steps / request.spec.steps
+            progress.at(sum(done.values()), f"{len(able)} runs in turns #{request.attempt}")
+
+        ended = {m.request: m for m in (rotate(able, on_steps=show) if able else ())}
+        refused = {r: _one(r, progress, True, directly) for r in requests if r not in ended}
+        return [refused.get(r) or _row_of(ended[r]) for r in requests]
+    return [_one(r, progress, False, directly) for r in requests]
+
+
+def _row_of(member: Member) -> SweepRow:
+    run, request = member.run, member.request
+    return SweepRow(run.run_id, request.spec.name, request.attempt, run.status, run.reason, wall_s=member.wall_s)
+
+# %% ../nbs/35_sweep.ipynb #fd700871
+def _go(groups: list[list[SheetRequest]], progress: Progress, take: Callable[[list[SheetRequest]], list[SweepRow]]) -> SweepOutcome:
     rows: list[SweepRow] = []
     try:
-        for request in requests:
-            rows.append(_one(request, progress, *how))
-            progress.finished(rows[-1])
+        for group in groups:
+            for row in take(group):
+                rows.append(row)
+                progress.finished(row)
     except KeyboardInterrupt:
-        return SweepOutcome((*rows, *map(_cancelled, requests[len(rows) :])), interrupted=True)
+        left = [request for group in groups for request in group][len(rows) :]
+        return SweepOutcome((*rows, *map(_cancelled, left)), interrupted=True)
     finally:
         progress.close()
     return SweepOutcome(tuple(rows))
 
 
 def run_requests(
-    requests: list[SheetRequest], *, force: bool = False, resume: bool = False, progress: bool = True, run_one: RunOne = through_the_sheet
-) -> SweepOutcome:
+    requests: list[SheetRequest], *, force: bool = False, resume: bool = False, progress: bool = True, run_one: RunOne = through_the_sheet,
+    in_turns: bool = False,
+) -> SweepOutcome:  # fmt: skip
     """Run the requests of one study in order, those without an answer (with `force`: all); resume: from their last checkpoints on.
 
-    A failed run is a row, the rest goes on. After Ctrl-C or SIGTERM the outcome says `interrupted`, and the same
+    in_turns: the runs of a repeat are loaded together, without notebooks, and take their steps in turns. A failed run is a row, the rest goes on. After Ctrl-C or SIGTERM the outcome says `interrupted`, and the same
     call goes on from there. Raises LlmbenchError while another sweep holds the study's folder.
     """
     with _locked(requests[0].folder.parent), _terminate_is_interrupt():
-        return _go(requests, Progress(len(requests), progress), force, run_one, resume)
+        shown = Progress(len(requests), progress)
+        if in_turns:
+            repeats = [list(g) for _, g in itertools.groupby(sorted(requests, key=lambda r: r.attempt), key=lambda r: r.attempt)]
+            return _go(repeats, shown, lambda group: _together(group, shown, force))
+        return _go([[r] for r in requests], shown, lambda group: [_one(group[0], shown, force, run_one, resume)])
 
 # %% ../nbs/35_sweep.ipynb #0e30d33b
 def study_record(study: StudySpec) -> dict[str, Any]:

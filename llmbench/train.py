@@ -10,7 +10,7 @@ import gc
 
 gc.disable()  # importing torch makes hundreds of thousands of objects and no garbage: half a second of CPU in every rank
 
-# %% ../nbs/28_train.ipynb #a6733405
+# %% ../nbs/28_train.ipynb #b629ee22
 import argparse
 import importlib
 import itertools
@@ -32,6 +32,7 @@ from .checkpoint import Checkpoints
 from .collectives import all_reduce_bus_gb_s, profiled_window
 from .core import LlmbenchError, RequestError, write_json_atomic
 from .energy import EnergyMeter, energy_counter
+from .gate import NAME, gate_of
 from .hardware import capture_env, device_facts
 from .links import link_gb_s
 from .loop import Build, Diverged, Trainer, join_for, run_steps
@@ -124,11 +125,14 @@ def start_facts(spec: RunSpec, name: str, attempt: int) -> dict[str, Any]:
         "device_record": {k: v for k, v in seen.items() if k in DeviceRecord.model_fields},
     }  # fmt: skip
 
-# %% ../nbs/28_train.ipynb #cc5e4f69
+# %% ../nbs/28_train.ipynb #ee9ed2ab
 def train_rank(spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None = None) -> list[list[dict[str, Any]]] | None:
     "Train this rank's part, from the newest checkpoint in `resume` on, and log it; on rank 0 the rows of all ranks, else None."
     ranks = join_for(spec)
     mesh.barrier()
+    gate = gate_of(os.environ)
+    if gate:
+        gate()
     _log_ceilings(spec, ranks, rank_log)
     build = load_strategy(spec.strategy, ranks.device)
     memory = make_memory(ranks.device)
@@ -139,11 +143,11 @@ def train_rank(spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None 
     trainer = Trainer(strategy, spec, ranks, memory, keeper.begin(resume))
     meter = EnergyMeter(energy_counter(ranks.device, ranks.local_rank))
     clock = {"clock": trainer.clock.name, "clock_cost_s": clock_cost_s(ranks.device)}
-    rank_log.write("measurement", **clock, energy_source=meter.source)
+    rank_log.write("measurement", **clock, energy_source=meter.source, **({"turns": os.environ.get(NAME)} if gate else {}))
     norm_before = strategy.parameter_norm()
     memory.reset()
     try:
-        run_steps(trainer, lambda facts: rank_log.write("step", **facts), meter, keeper)
+        run_steps(trainer, lambda facts: rank_log.write("step", **facts), meter, keeper, gate)
     except Diverged as e:
         rank_log.write("end", status=Status.diverged, reason=str(e), time=utc_now())
     else:

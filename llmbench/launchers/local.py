@@ -6,7 +6,7 @@
 __all__ = ['StepCallback', 'tagged_processes', 'kill_tree', 'start', 'Ending', 'supervise', 'last_words', 'judge', 'refused_run',
            'run_local']
 
-# %% ../../nbs/31_launchers_local.ipynb #10bbd178
+# %% ../../nbs/31_launchers_local.ipynb #babaf171
 import ctypes
 import os
 import re
@@ -15,9 +15,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from ..core import LlmbenchError, write_text_atomic
@@ -120,7 +121,7 @@ class _Watch:
             self.done_at = time.monotonic()
         return self.done_at is not None and time.monotonic() - self.done_at > _LINGER_S
 
-# %% ../../nbs/31_launchers_local.ipynb #5b2e1bc6
+# %% ../../nbs/31_launchers_local.ipynb #4898c75e
 def _ending(exit_code: int, cause: Status | None, steps: int, deadline_s: float) -> Ending:
     reasons = {
         Status.timeout: f"the deadline of {deadline_s:g} s (timeouts.run_s) passed; steps done: {steps}",
@@ -129,10 +130,12 @@ def _ending(exit_code: int, cause: Status | None, steps: int, deadline_s: float)
     return Ending(exit_code, cause, reasons.get(cause))
 
 
-def supervise(launch: Launch, out: Path | str, *, deadline_s: float, on_step: StepCallback | None = None, go_on: bool = False) -> Ending:
+def supervise(
+    launch: Launch, out: Path | str, *, deadline_s: float, on_step: StepCallback | None = None, go_on: bool = False, stop: Event | None = None
+) -> Ending:
     """Run a launch to its end, at most `deadline_s` seconds; nothing of it is alive when this returns.
 
-    go_on: what rank 0 has written before belongs to an earlier start.
+    go_on: what rank 0 has written before belongs to an earlier start. stop: set by another thread, it is Ctrl-C for this run.
     """
     watch = _Watch(Path(out), on_step, go_on, launch.first_rank)
     process, tag = start(launch, out)
@@ -142,6 +145,8 @@ def supervise(launch: Launch, out: Path | str, *, deadline_s: float, on_step: St
             if time.monotonic() - began > deadline_s:
                 cause = Status.timeout
                 break
+            if stop is not None and stop.is_set():
+                raise KeyboardInterrupt
             watch.hand_on()
             time.sleep(0.1)
     except KeyboardInterrupt:
@@ -239,7 +244,7 @@ def refused_run(spec: RunSpec, reason: str, *, attempt: int = 1) -> RunFile:
     record = spec_record(spec).model_dump()
     return empty_run(run_id(spec, attempt), record, Status.refused, reason, study=spec.study, attempt=attempt)
 
-# %% ../../nbs/31_launchers_local.ipynb #8192a8c6
+# %% ../../nbs/31_launchers_local.ipynb #3d4edb03
 def _short(path: Path) -> Path:
     "The path relative to the present folder where it lies below it: run files carry no machine's folders."
     resolved, here = path.resolve(), Path.cwd()
@@ -255,13 +260,14 @@ def _follow_up(launch: Launch, out: Path) -> None:
 
 def run_local(
     spec: RunSpec, out: Path | str, *, attempt: int = 1, on_step: StepCallback | None = None, launch: Launch | None = None,
-    resume: Path | str | None = None,
+    resume: Path | str | None = None, env: Mapping[str, str] | None = None, deadline_s: float | None = None, stop: Event | None = None,
 ) -> RunFile:  # fmt: skip
     """Run `spec` on this host into the folder `out` and return its run file, whatever its status.
 
     on_step: called with each step row of rank 0. launch: something else to start, for tests. resume: `out`, to go on
-    with the run in it, or another run's folder, to take up its checkpoint. Raises RequestError where that does not fit,
-    and KeyboardInterrupt again after Ctrl-C, when run.json with status cancelled is written.
+    with the run in it, or another run's folder, to take up its checkpoint. env: more variables. deadline_s: instead of the
+    request's own, for a run that shares its time. stop: an event that another thread sets, as good as Ctrl-C. Raises
+    RequestError where a checkpoint does not fit, and KeyboardInterrupt again after Ctrl-C, when run.json with status cancelled is written.
     """
     out = Path(out)
     go_on = resume is not None and check_resume(resume, out, spec, run_id(spec, attempt))
@@ -271,7 +277,8 @@ def run_local(
         write_run(out, run)
         return run
     launch = launch or render(spec, _short(out), attempt=attempt, resume="" if go_on else resume and str(resume))
-    ending = supervise(launch, out, deadline_s=spec.timeouts.run_s, on_step=on_step, go_on=go_on)
+    launch = replace(launch, env=launch.env | dict(env or {}))
+    ending = supervise(launch, out, deadline_s=deadline_s or spec.timeouts.run_s, on_step=on_step, go_on=go_on, stop=stop)
     _follow_up(launch, out)
     run = judge(spec, out, ending, attempt=attempt)
     run = run.model_copy(update={"events": [*run.events, *launch.notes]})
