@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = pytest.mark.slow
 
 # fault: name of the mutation, file below llmbench/, what stands there once, what is put in its place, what the test then says
 MUTATIONS = {
@@ -50,8 +49,8 @@ MUTATIONS = {
     ),
     "03 bfloat16 master weights under DDP": (
         "strategies/ddp.py",
-        "model = prepare_model(model, spec, ranks)",
-        "model = prepare_model(model, spec, ranks).bfloat16()",
+        "prepare_model(model, spec, ranks), device_ids",
+        "prepare_model(model, spec, ranks).bfloat16(), device_ids",
         "master parameters, gradients and moments",
     ),
     "04 every rank takes the first share": ("data.py", "(m * dp + dp_rank) * micro", "(m * dp) * micro", "every global batch, once"),
@@ -61,7 +60,7 @@ MUTATIONS = {
         "self.source, mesh.place_of(0, self.spec.strategy), self.ranks.device",
         "every global batch, once",
     ),
-    "05 no causal mask": ("models.py", "is_causal=True", "is_causal=False", "a later token reached an earlier position"),
+    "05 no causal mask": ("attention.py", '{"is_causal": True}', '{"is_causal": False}', "a later token reached an earlier position"),
     "05 targets not shifted": ("models.py", "sequences[:, 1:])", "sequences[:, :-1])", "differ by"),
     "06 a rate where nothing is copied": (
         "measure.py",
@@ -121,6 +120,7 @@ def run_tests(folder, which):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
+@pytest.mark.slow
 def test_a_faithful_copy_passes(tmp_path):
     package = copied_package(tmp_path)
     (package / "measure.py").write_text((package / "measure.py").read_text() + MARK)
@@ -129,6 +129,7 @@ def test_a_faithful_copy_passes(tmp_path):
     assert (package / "measure.imported").exists(), "the tests ran with another package"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_the_fault_put_back_is_noticed(tmp_path, name):
     file, old, new, says = MUTATIONS[name]
@@ -140,6 +141,12 @@ def test_the_fault_put_back_is_noticed(tmp_path, name):
     assert source.with_suffix(".imported").exists(), "the tests ran with another package"
     assert done.returncode == 1, f"fault {name} was put back and no test failed\n{done.stdout[-3000:]}"
     assert "1 failed" in done.stdout and says in done.stdout, f"another failure than the fault's\n{done.stdout[-3000:]}"
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_the_line_of_a_fault_is_there_once(name):
+    file, old, *_ = MUTATIONS[name]
+    assert (ROOT / "llmbench" / file).read_text().count(old) == 1, f"the source changed: update the mutation '{name}'"
 
 
 def test_every_fault_is_put_back():
