@@ -29,7 +29,7 @@ def _common(runs: Sequence[Mapping[str, Any]], key: str) -> Any:
     values = {r.get(key) for r in runs}
     return values.pop() if len(values) == 1 else None
 
-# %% ../nbs/62e_contests.ipynb #88f2e58c
+# %% ../nbs/62e_contests.ipynb #fcfeabd1
 def _without_ranks(label: str, strategy: str) -> str:
     "'tp 2 × pp 2' of 'tp 2 × pp 2 · 4 ranks'; the strategy where the label is of another kind."
     name, _, ranks = label.partition(" · ")
@@ -49,7 +49,7 @@ def contests_of(rows: Sequence[Mapping[str, Any]]) -> list[Contest]:
         name = _without_ranks(plain, strategy) if often[group, world_size, strategy] == 1 else plain
         peaks = [[r["peak_memory_gib"]] for r in runs if r["peak_memory_gib"] is not None]
         tokens = runs[0]["global_batch_tokens"]
-        one = Contender(name, strategy, world_size, tokens, [r["times_s"] for r in runs], peaks, _common(runs, "platform"), label)
+        one = Contender(name, strategy, world_size, tokens, [r["times_s"] for r in runs], peaks, _common(runs, "platform"), label, tuple(r.get("turns") for r in runs))
         contests.setdefault((group, world_size), []).append(one)
     order = sorted(contests, key=lambda k: (k[1] or 0, k[0] or ""))
     return [Contest(k[0], k[1], tuple(contests[k])) for k in order]

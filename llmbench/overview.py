@@ -6,7 +6,7 @@
 __all__ = ['Answer', 'answer_of', 'single_sentence', 'winner_rows', 'winners_table', 'contender_rows', 'contenders_table',
            'setting_facts', 'fairness_note', 'answer_sentences', 'overview_section']
 
-# %% ../nbs/63_overview.ipynb #7f0a4e7a
+# %% ../nbs/63_overview.ipynb #749be469
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +21,10 @@ from llmbench.findings import (
     ratio_span,
     shows_difference,
     speed_sentence,
+    steps_ratio,
     time_location,
     times_words,
+    took_turns,
 )
 from llmbench.pages import (
     card,
@@ -32,10 +34,10 @@ from llmbench.pages import (
     source_links,
     with_interval,
 )
-from .stats import Interval, compared_ratio, group_interval, undisturbed
+from .stats import Interval, group_interval, undisturbed
 from .workbench import Study, Workbench
 
-# %% ../nbs/63_overview.ipynb #d395f1d7
+# %% ../nbs/63_overview.ipynb #efe6067d
 @dataclass(frozen=True)
 class Answer:
     "What the first page says of one study."
@@ -47,8 +49,8 @@ class Answer:
     efficiency: Mapping[str | None, Interval]  # scaling efficiency in % by label of the set
 
     def speed(self, contest: Contest) -> Decision:
-        at = time_location(contest.contenders)
-        return decide(contest.contenders, lambda c: c.step_times, comparable=self.fairness.comparable, at=at)
+        at, in_turns = time_location(contest.contenders), took_turns(contest.contenders)
+        return decide(contest.contenders, lambda c: c.step_times, comparable=self.fairness.comparable, at=at, in_turns=in_turns)
 
     def memory(self, contest: Contest) -> Decision:
         return decide(contest.contenders, lambda c: c.peaks, comparable=self.fairness.comparable)
@@ -57,7 +59,7 @@ class Answer:
         "Contenders on several ranks by the rank-seconds that a token costs them: the least is the best efficiency."
         known = [c for x in self.contests for c in x.contenders if (c.world_size or 0) > 1 and c.label in self.efficiency]
         costs = {id(c): [[t * c.world_size for t in run] for run in c.step_times] for c in known}
-        return decide(known, lambda c: costs[id(c)], comparable=self.fairness.comparable, at=time_location(known))
+        return decide(known, lambda c: costs[id(c)], comparable=self.fairness.comparable, at=time_location(known), in_turns=took_turns(known))
 
     @property
     def main(self) -> Contest | None:
@@ -81,19 +83,20 @@ def answer_of(bench: Workbench, study: Study) -> Answer:
         contenders = [r | {"comparison_group": None} for r in contenders]
     return Answer(study, facts, fairness, tuple(contests_of(contenders)), efficiency)
 
-# %% ../nbs/63_overview.ipynb #11b4aa9b
+# %% ../nbs/63_overview.ipynb #3509fe68
 def single_sentence(answer: Answer) -> str | None:
     "The single process beside the fastest of the main contest; None where there is no such pair."
     lone = next((c for x in answer.contests for c in x.contenders if c.strategy == "single"), None)
     order = answer.speed(answer.main).order if answer.main else ()
     if lone is None or not order or order[0].strategy == "single":
         return None
-    ratio, rate = compared_ratio(order[0].step_times, lone.step_times, time_location([order[0], lone])), lone.throughput
+    both = [order[0], lone]
+    ratio, rate = steps_ratio(*both, lambda c: c.step_times, time_location(both), took_turns(both)), lone.throughput
     where = "The single process on the same cores" if answer.facts.get("platform") == "cpu" else "The single process"
     doubt = "" if shows_difference(ratio) else ": no difference is shown"
     return f"{where} does {rate_words(rate)}, {times_words(ratio)} {order[0].name} ({ratio_span(ratio)}){doubt}."
 
-# %% ../nbs/63_overview.ipynb #d380eea4
+# %% ../nbs/63_overview.ipynb #b74aa13f
 def _who(decision: Decision) -> str:
     if not decision.comparable:
         return "not named"
@@ -145,6 +148,8 @@ def winners_table(answer: Answer, label: str | None = None) -> str:
     links = source_links("contenders", study=answer.study.name)
     cpu = any(answer.speed(c).at is undisturbed for c in answer.contests)
     basis = " Speeds are decided by the undisturbed steps, the fastest quarter of each run, as `llmbench compare` does on a CPU." if cpu else ""
+    if any(answer.speed(c).in_turns for c in answer.contests):
+        basis += " Runs that took their steps in turns are held step against step."
     return f"{table}\n: Winners at equal ranks, study {md_text(answer.study.name)}.{basis} [{links}]{{.sources}} {{#tbl-{label}}}\n"
 
 # %% ../nbs/63_overview.ipynb #17a53ba7

@@ -18,7 +18,7 @@ from .groups import group_rows, run_rows
 from .rates import RUN_COLUMNS, warmup_flags
 from .results import Seen, made_of, see, settle
 
-# %% ../nbs/53f_rows.ipynb #60a90775
+# %% ../nbs/53f_rows.ipynb #87098792
 STEP_COLUMNS = {
     "run_id": "VARCHAR", "rank": "BIGINT", "step": "BIGINT", "time_s": "DOUBLE", "tokens": "BIGINT", "loss": "DOUBLE",
     "grad_norm": "DOUBLE", "lr": "DOUBLE", "memory_allocated_gib": "DOUBLE", "is_warmup": "BOOLEAN",
@@ -31,7 +31,7 @@ _RANKS = (
 )
 _TEXTS = ("spec", "env", "events")
 RUN_TABLE = RUN_COLUMNS | {
-    "name": "VARCHAR", "spec_hash": "VARCHAR", "attempt": "BIGINT", "file": "VARCHAR", "ended_at": "VARCHAR", "command": "VARCHAR",
+    "name": "VARCHAR", "spec_hash": "VARCHAR", "attempt": "BIGINT", "file": "VARCHAR", "ended_at": "VARCHAR", "command": "VARCHAR", "turns": "VARCHAR",
     **dict.fromkeys(_TEXTS, "VARCHAR"), "step_columns": _STEPS, "rank_records": _RANKS,
     "collective_records": "STRUCT(kind VARCHAR, calls BIGINT, bytes BIGINT, time_s DOUBLE, exposed_s DOUBLE, alone_s DOUBLE)[]",
     "window_record": "STRUCT(steps BIGINT, time_s DOUBLE)", "all_reduce_bus_gb_s": "DOUBLE", "link_gb_s": "DOUBLE",
@@ -57,7 +57,7 @@ GROUP_COLUMNS = (
     | {"run_ids": "VARCHAR[]"}
 )  # fmt: skip
 
-# %% ../nbs/53f_rows.ipynb #da14ef6d
+# %% ../nbs/53f_rows.ipynb #3f9b224b
 def line_columns(columns: Mapping[str, str]) -> dict[str, str]:
     "The types of a table's columns by their short names in a line, with `part` for the number of the job."
     return {"part": "BIGINT"} | {f"c{i}": kind for i, kind in enumerate(columns.values())}
@@ -87,7 +87,7 @@ def run_line(run: Mapping[str, Any], row: Mapping[str, Any], label: str, part: i
     "The line of a run: its derived row, and the raw facts that the views unnest."
     line = _kept(row, _DERIVED_SHORT)
     line["part"], line[_RAW["file"]], line[_RAW["ended_at"]] = part, label, run["ended_at"]
-    line[_RAW["command"]] = run["env"]["command"]
+    line[_RAW["command"]], line[_RAW["turns"]] = run["env"]["command"], run["measurement"]["turns"]
     for name in _TEXTS:
         line[_RAW[name]] = orjson.dumps(run[name]).decode()
     line[_RAW["step_columns"]] = {**run["steps"], "is_warmup": warmup_flags(run)}
@@ -150,7 +150,7 @@ WITH timed AS (
 SELECT {", ".join(STEP_COLUMNS)} FROM long WHERE step IS NOT NULL ORDER BY run_id, rank, step;
 """
 
-# %% ../nbs/53f_rows.ipynb #57a3f0a4
+# %% ../nbs/53f_rows.ipynb #d6dfd7a2
 STUDY_TABLE = {
     "study": "VARCHAR", "title": "VARCHAR", "question": "VARCHAR", "repeats": "BIGINT", "baseline": "JSON", "varies": "VARCHAR[]",
 }  # fmt: skip
@@ -171,7 +171,7 @@ SELECT run_id, c.kind AS kind, c.calls AS calls, c.bytes AS bytes, c.time_s AS t
 FROM (SELECT run_id, unnest(collective_records) AS c, window_record, all_reduce_bus_gb_s, link_gb_s FROM facts.runs) ORDER BY run_id, kind;
 CREATE VIEW groups AS SELECT * FROM facts.groups ORDER BY study, world_size, strategy, spec_hash;
 CREATE VIEW details AS
-SELECT run_id, study, name, spec_hash, attempt, file, started_at, ended_at, command,
+SELECT run_id, study, name, spec_hash, attempt, file, started_at, ended_at, command, turns,
        CAST(spec AS JSON) AS spec, CAST(env AS JSON) AS env, CAST(events AS JSON) AS events
 FROM facts.runs ORDER BY study, started_at, run_id;
 CREATE VIEW studies AS SELECT * FROM facts.studies ORDER BY study;

@@ -10,8 +10,8 @@ WITH members AS (
     GROUP BY run_id, step
 )
 SELECT m.strategy, m.world_size, m.name, m.spec_hash, m.hardware, m.comparison_group, m.run_id, r.started_at, r.platform, r.global_batch_tokens, r.peak_memory_gib,
-       list(s.time_s ORDER BY s.step) AS times_s
-FROM members m JOIN runs r USING (run_id) JOIN slowest s USING (run_id)
+       d.turns, list(s.time_s ORDER BY s.step) AS times_s
+FROM members m JOIN runs r USING (run_id) JOIN details d USING (run_id) JOIN slowest s USING (run_id)
 WHERE r.status = 'ok'
 GROUP BY ALL
 ORDER BY m.world_size, m.strategy, m.name, m.spec_hash, m.hardware, r.started_at, m.run_id;
