@@ -2715,6 +2715,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'llmbench.settings._sentence': ('settings.html#_sentence', 'llmbench/settings.py'),
                                    'llmbench.settings._unfair': ('settings.html#_unfair', 'llmbench/settings.py'),
                                    'llmbench.settings.base_of': ('settings.html#base_of', 'llmbench/settings.py'),
+                                   'llmbench.settings.sets_of': ('settings.html#sets_of', 'llmbench/settings.py'),
                                    'llmbench.settings.settings_section': ('settings.html#settings_section', 'llmbench/settings.py'),
                                    'llmbench.settings.speed_over': ('settings.html#speed_over', 'llmbench/settings.py'),
                                    'llmbench.settings.token_seconds': ('settings.html#token_seconds', 'llmbench/settings.py')},
