@@ -72,7 +72,7 @@ def figures(run: RunFile, basis: str = "") -> dict[str, Any]:
         "global_batch": run.spec.batch.global_sequences or (tokens / seq_len if tokens and seq_len else None), "seq_len": seq_len, "n_gpus": run.spec.world_size,
     }  # fmt: skip
 
-# %% ../../nbs/48_importers_check.ipynb #8aa45863
+# %% ../../nbs/48_importers_check.ipynb #ac4b86d2
 TOLERANCE = 1e-3
 _TABLES = ("nsys-stats-text", "ado", "optimum-benchmark", "superbench", "automodel-jsonl")
 
@@ -126,6 +126,8 @@ def compare(row: Mapping[str, str], done: Imported, explained: Mapping[tuple[str
     ours = figures(run, other.get("tokens_basis", "")) | {"n_steps": _counts(run), "runs_in_file": len(done.runs)}
     if row.get("format") in _TABLES:
         ours["n_rows"] = {done.tally.understood}
+    elif dispatches := [int(e.text.split()[0].replace(",", "")) for e in run.events if e.kind == "recorded" and (e.text or "").endswith(" dispatches")]:
+        ours["n_rows"] = set(dispatches)  # a trace's lines are symbols and tables, too
     return [Line(file, k, v, ours[k], explained.get((file, k))) for k, v in _expected(row) if k in ours]
 
 # %% ../../nbs/48_importers_check.ipynb #b729ede6
