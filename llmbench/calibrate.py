@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Studies', 'DESIGNS', 'Noise', 'read_noise', 'Trial', 'tried', 'design_rows', 'design_table', 'real_pairs',
-           'split_pairs', 'real_rows', 'main']
+           'split_pairs', 'real_rows', 'read_turns', 'tried_in_turns', 'turns_table', 'main']
 
 # %% ../nbs/58c_calibrate.ipynb #f01ff924
 import argparse
@@ -190,7 +190,51 @@ def real_rows(pairs: Sequence[tuple], compare: Callable[..., Interval], slowdown
         rows.append((number, len(a), *ends[:2], equal.excludes(1.0), *ends[2:], slow.excludes(1.0) and slow.estimate > 1))
     return rows
 
-# %% ../nbs/58c_calibrate.ipynb #2fcd1fcd
+# %% ../nbs/58c_calibrate.ipynb #99fb261a
+def read_turns(folder: Path | str) -> np.ndarray:
+    """Logarithms of the step time ratios of equal requests that took turns, rotations × steps.
+
+    Raises RequestError where a folder holds fewer than two such rotations with equally many steps.
+    """
+    sides: dict[tuple, list[list[float]]] = {}
+    for _, run in sorted(read_results([Path(folder)]).runs.items()):
+        times = measured(run, "time_s")
+        if run["status"] == "ok" and times and all(times) and run["measurement"]["turns"]:
+            sides.setdefault((run["measurement"]["turns"], run["spec"]["hash"], len(times)), []).append(times)
+    pairs = [np.log(both[0]) - np.log(both[1]) for both in sides.values() if len(both) == 2]
+    if len(pairs) < 2 or len({len(p) for p in pairs}) > 1:
+        raise RequestError(f"{folder}: no two pairs of equal runs that took turns; type python -m llmbench.calibrate --real 5 --in-turns --keep {folder}")
+    return np.array(pairs)
+
+
+def tried_in_turns(
+    logs: np.ndarray, repeats: int, steps: int, *, studies: int = 200, planted: int = 100, slowdown: float = 0.03, seed: int = 0
+) -> Trial:
+    "`tried` for pairs of runs that took turns: `studies` pairs of equals, `planted` with one of them slowed down."
+    random, (rotations, length) = np.random.default_rng([seed, repeats, steps]), logs.shape
+
+    def intervals(count: int, more: float) -> list[Interval]:
+        which = random.random((count, rotations)).argsort(axis=1)[:, :repeats, None]
+        starts = random.integers(length, size=(count, repeats, -(-steps // _STRETCH), 1))
+        places = (starts + np.arange(_STRETCH)).reshape(count, repeats, -1)[:, :, :steps] % length
+        ratios = np.exp(logs[which, places] * random.choice([-1, 1], size=(count, repeats, 1)) + math.log1p(more))
+        return [turns_interval([(run, [1.0] * steps) for run in study]) for study in ratios.tolist()]
+
+    alarms = sum(i.excludes(1.0) for i in intervals(studies, 0.0))
+    claims = [i for i in intervals(planted, slowdown) if i.excludes(1.0)]
+    found = sum(i.estimate > 1 for i in claims)
+    return Trial("in turns", repeats, steps, studies, alarms, planted, found, len(claims) - found)
+
+
+def turns_table(logs: np.ndarray, **options: Any) -> str:
+    "The designs as `design_table` shows them, for pairs that took turns, and more steps than were recorded."
+    designs = [(repeats, steps) for steps in (logs.shape[1], 2 * logs.shape[1], 4 * logs.shape[1]) for repeats in (3, 5, 8)]
+    trials = [tried_in_turns(logs, *design, **options) for design in designs if design[0] <= len(logs)]
+    rows = [(t.repeats, t.steps, round(t.alarms_pct, 1), round(t.found_pct)) for t in trials]
+    spread = float(np.median(logs, axis=1).std())
+    return format_rows((*_HEAD, "found_pct"), rows) + f"{len(logs)} rotations; a pair's ratio varies by {100 * spread:.1f} %\n"
+
+# %% ../nbs/58c_calibrate.ipynb #e58d66f8
 _REAL_HEAD = ("pair", "repeats", "equal_low_pct", "equal_high_pct", "false_alarm", "slowed_low_pct", "slowed_high_pct", "found")
 
 
@@ -205,7 +249,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--strategy", default="ddp", help="with --real: which run of the default study (default ddp)")
     p.add_argument("--repeats", type=int, help="with --real: repeats of each group (default: those of the study)")
     p.add_argument("--steps", type=int, help="with --real: steps of each run, warm-up included (default: those of the study)")
-    p.add_argument("--in-turns", action="store_true", help="with --real: A and B side by side, a step of each in turn")
+    p.add_argument("--in-turns", action="store_true", help="A and B side by side, a step of each in turn: drawn from --results, or trained by --real")
     p.add_argument("--keep", metavar="DIR", help="with --real: keep the runs there, and go on where it was stopped")
     return p
 
@@ -229,11 +273,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     "Entry of `python -m llmbench.calibrate`; the exit code."
     arguments = _parser().parse_args(argv)
     try:
+        options = {"studies": arguments.studies, "planted": arguments.planted, "slowdown": arguments.slowdown / 100}
         if arguments.real:
             text = _real(arguments)
+        elif arguments.in_turns:
+            text = turns_table(read_turns(arguments.results or load_settings().path("study", "results")), **options)
         else:
             noise = read_noise(arguments.results or project_root() / "reports/published/cpu-quickstart")
-            text = design_table(noise, studies=arguments.studies, planted=arguments.planted, slowdown=arguments.slowdown / 100)
+            text = design_table(noise, **options)
     except LlmbenchError as e:
         sys.stderr.write(f"calibrate: {e}\n")
         return e.exit_code
