@@ -15,17 +15,17 @@ from .ratios import ratio_chart
 from .stats import Interval, Location, typical, undisturbed
 from .workbench import Study, study_figure
 
-# %% ../nbs/62bb_against.ipynb #fc7a4ef7
+# %% ../nbs/62bb_against.ipynb #c2642ce4
 def ratio_cell(ratio: Interval | None) -> str:
     "How many times as fast, with the interval; a dash where nobody measured it."
     return "–" if ratio is None else with_interval(ratio.estimate, ratio.low, ratio.high)
 
 
-def loss_cell(apart: float | None, at_most: float) -> str:
-    "The largest relative difference of the loss, what is allowed, and the verdict; a dash where nobody knows it."
+def loss_cell(apart: float | None, at_most: float, limit: bool = True) -> str:
+    "The largest relative difference of the loss, what is allowed (not without `limit`), and the verdict; a dash where nobody knows it."
     if apart is None:
         return "–"
-    return f"{apart:.1e} of at most {at_most:.0e} " + ("[same training]{.badge .yes}" if apart <= at_most else "[differs]{.badge .no}")
+    return f"{apart:.1e} " + (f"of at most {at_most:.0e} " if limit else "") + ("[same training]{.badge .yes}" if apart <= at_most else "[differs]{.badge .no}")
 
 # %% ../nbs/62bb_against.ipynb #0aea23b3
 _MEASURES = {undisturbed: "fastest quarter", typical: "median step"}
