@@ -2609,6 +2609,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'llmbench.rotation.Member.close': ('rotation.html#member.close', 'llmbench/rotation.py'),
                                    'llmbench.rotation.Member.stopped': ('rotation.html#member.stopped', 'llmbench/rotation.py'),
                                    'llmbench.rotation.Member.turn': ('rotation.html#member.turn', 'llmbench/rotation.py'),
+                                   'llmbench.rotation.Member.used_s': ('rotation.html#member.used_s', 'llmbench/rotation.py'),
+                                   'llmbench.rotation._ready': ('rotation.html#_ready', 'llmbench/rotation.py'),
                                    'llmbench.rotation._rounds': ('rotation.html#_rounds', 'llmbench/rotation.py'),
                                    'llmbench.rotation.rotate': ('rotation.html#rotate', 'llmbench/rotation.py')},
             'llmbench.rows': { 'llmbench.rows.Derived': ('rows.html#derived', 'llmbench/rows.py'),

@@ -5,14 +5,12 @@
 # %% auto #0
 __all__ = ['FOLDER', 'NAME', 'make_pipes', 'open_gate', 'gate_of']
 
-# %% ../nbs/22f_gate.ipynb #1b76bde5
+# %% ../nbs/22f_gate.ipynb #1f4c4c94
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from .core import LlmbenchError
-
-# %% ../nbs/22f_gate.ipynb #d894e23b
+# %% ../nbs/22f_gate.ipynb #80139d89
 FOLDER, NAME = "LLMBENCH_TURNS", "LLMBENCH_TURNS_ID"
 
 
@@ -24,13 +22,17 @@ def make_pipes(folder: Path, ranks: int) -> None:
 
 
 def open_gate(folder: Path, rank: int) -> Callable[[], None]:
-    "A function that ends this rank's turn and returns when the next begins; raises LlmbenchError where nobody gives turns any more."
+    "A function that ends this rank's turn and returns when the next begins; raises RuntimeError where nobody gives turns any more."
     said, mine = os.open(folder / "said", os.O_WRONLY), os.open(folder / f"rank-{rank}", os.O_RDONLY)
 
     def wait() -> None:
-        os.write(said, b".")
-        if not os.read(mine, 1):
-            raise LlmbenchError("the process that gave the turns is gone")
+        try:
+            os.write(said, b".")
+            begun = os.read(mine, 1)
+        except BrokenPipeError:
+            begun = b""
+        if not begun:
+            raise RuntimeError("the process that gave the turns is gone")
 
     return wait
 

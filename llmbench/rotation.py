@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Runner', 'Member', 'rotate']
 
-# %% ../nbs/33b_rotation.ipynb #39b9dc38
+# %% ../nbs/33b_rotation.ipynb #06f99000
 import os
 import random
 import secrets
@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,14 @@ from .launchers.local import run_local
 from .schema import RunFile
 from .sheet import SheetRequest, run_request
 
-# %% ../nbs/33b_rotation.ipynb #f128b799
+# %% ../nbs/33b_rotation.ipynb #f6ce5479
 Runner = Callable[..., RunFile]
 
 
 class Member:
     "A run that takes turns: its thread, its pipes, and what came of it."
 
-    def __init__(self, request: SheetRequest, name: str, deadline_s: float, stop: threading.Event, runner: Runner, on_steps: Callable[[int], None]):
+    def __init__(self, request: SheetRequest, name: str, stop: threading.Event, runner: Runner, on_steps: Callable[[int], None]):
         self.request, self.ranks, self.stop = request, request.spec.world_size, stop
         self.run: RunFile | None = None
         self.error: BaseException | None = None
@@ -40,7 +41,8 @@ class Member:
         make_pipes(self._folder / "pipes", self.ranks)
         names = ("said", *(f"rank-{rank}" for rank in range(self.ranks)))
         self._said, *self._gates = (os.open(self._folder / "pipes" / n, os.O_RDWR) for n in names)  # so that no side waits for the other to open
-        more = {"env": {FOLDER: str(self._folder / "pipes"), NAME: name}, "deadline_s": deadline_s, "stop": stop}
+        self._used_s, self._since = 0.0, time.monotonic()  # of earlier turns; when the present one began, None between turns
+        more = {"env": {FOLDER: str(self._folder / "pipes"), NAME: name}, "clock": self.used_s, "stop": stop}
         self.thread = threading.Thread(target=self._train, args=(partial(runner, **more),), name=request.run_id)
         self.thread.start()
 
@@ -56,16 +58,23 @@ class Member:
         self._steps += 1
         self._on_steps(self._steps)
 
+    def used_s(self) -> float:
+        "Seconds of starting up and of its own turns so far."
+        since = self._since
+        return self._used_s + (time.monotonic() - since if since is not None else 0.0)
+
     def stopped(self) -> bool:
         "Wait until all ranks are at their gates (True) or the run is over (False)."
         missing = self.ranks
         while missing and self.thread.is_alive() and not self.stop.is_set():
             if select.select([self._said], [], [], 0.2)[0]:
                 missing -= len(os.read(self._said, missing))
+        self._used_s, self._since = self.used_s(), None
         return not missing
 
     def turn(self) -> bool:
         "Let all ranks through and wait until they have stopped again; False when the run is over."
+        self._since = time.monotonic()
         for gate in self._gates:
             os.write(gate, b".")
         return self.stopped()
@@ -77,9 +86,19 @@ class Member:
             os.close(end)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-# %% ../nbs/33b_rotation.ipynb #c1f94057
-def _rounds(members: Sequence[Member], seed: int) -> None:
-    order, inside = random.Random(seed), [m for m in members if m.stopped()]
+# %% ../nbs/33b_rotation.ipynb #e428c627
+def _ready(members: Sequence[Member], stop: threading.Event) -> list[Member]:
+    "Those that reach their first gate, all waited for at once: nobody's clock runs while another one hangs."
+    with ThreadPoolExecutor(len(members)) as pool:
+        try:
+            return [m for m, there in zip(members, pool.map(Member.stopped, members), strict=True) if there]
+        except BaseException:
+            stop.set()
+            raise
+
+
+def _rounds(inside: list[Member], seed: int) -> None:
+    order = random.Random(seed)
     while inside:
         order.shuffle(inside)
         inside = [m for m in inside if m.turn()]
@@ -94,13 +113,12 @@ def rotate(
     stopped a run from being started.
     """
     name, stop = secrets.token_hex(4), threading.Event()
-    deadline_s = sum(r.spec.timeouts.run_s for r in requests)
     members: list[Member] = []
     try:
         for request in requests:
             told = partial(on_steps, request) if on_steps else lambda steps: None
-            members.append(Member(request, name, deadline_s, stop, runner, told))
-        _rounds(members, seed)
+            members.append(Member(request, name, stop, runner, told))
+        _rounds(_ready(members, stop), seed)
     except BaseException:
         stop.set()
         raise

@@ -125,7 +125,7 @@ def start_facts(spec: RunSpec, name: str, attempt: int) -> dict[str, Any]:
         "device_record": {k: v for k, v in seen.items() if k in DeviceRecord.model_fields},
     }  # fmt: skip
 
-# %% ../nbs/28_train.ipynb #ee9ed2ab
+# %% ../nbs/28_train.ipynb #c8a4d2a4
 def train_rank(spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None = None) -> list[list[dict[str, Any]]] | None:
     "Train this rank's part, from the newest checkpoint in `resume` on, and log it; on rank 0 the rows of all ranks, else None."
     ranks = join_for(spec)
@@ -143,7 +143,7 @@ def train_rank(spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None 
     trainer = Trainer(strategy, spec, ranks, memory, keeper.begin(resume))
     meter = EnergyMeter(energy_counter(ranks.device, ranks.local_rank))
     clock = {"clock": trainer.clock.name, "clock_cost_s": clock_cost_s(ranks.device)}
-    rank_log.write("measurement", **clock, energy_source=meter.source, **({"turns": os.environ.get(NAME)} if gate else {}))
+    rank_log.write("measurement", **clock, energy_source=meter.source, turns=os.environ.get(NAME))
     norm_before = strategy.parameter_norm()
     memory.reset()
     try:

@@ -121,7 +121,7 @@ class _Watch:
             self.done_at = time.monotonic()
         return self.done_at is not None and time.monotonic() - self.done_at > _LINGER_S
 
-# %% ../../nbs/31_launchers_local.ipynb #4898c75e
+# %% ../../nbs/31_launchers_local.ipynb #3d602105
 def _ending(exit_code: int, cause: Status | None, steps: int, deadline_s: float) -> Ending:
     reasons = {
         Status.timeout: f"the deadline of {deadline_s:g} s (timeouts.run_s) passed; steps done: {steps}",
@@ -131,18 +131,20 @@ def _ending(exit_code: int, cause: Status | None, steps: int, deadline_s: float)
 
 
 def supervise(
-    launch: Launch, out: Path | str, *, deadline_s: float, on_step: StepCallback | None = None, go_on: bool = False, stop: Event | None = None
-) -> Ending:
+    launch: Launch, out: Path | str, *, deadline_s: float, on_step: StepCallback | None = None, go_on: bool = False,
+    clock: Callable[[], float] = time.monotonic, stop: Event | None = None,
+) -> Ending:  # fmt: skip
     """Run a launch to its end, at most `deadline_s` seconds; nothing of it is alive when this returns.
 
-    go_on: what rank 0 has written before belongs to an earlier start. stop: set by another thread, it is Ctrl-C for this run.
+    go_on: what rank 0 has written before belongs to an earlier start. clock: seconds that count. stop: set by another thread, it is
+    Ctrl-C for this run.
     """
     watch = _Watch(Path(out), on_step, go_on, launch.first_rank)
     process, tag = start(launch, out)
-    began, cause = time.monotonic(), None
+    began, cause = clock(), None
     try:
         while process.poll() is None and not watch.lingers():
-            if time.monotonic() - began > deadline_s:
+            if clock() - began > deadline_s:
                 cause = Status.timeout
                 break
             if stop is not None and stop.is_set():
@@ -244,7 +246,7 @@ def refused_run(spec: RunSpec, reason: str, *, attempt: int = 1) -> RunFile:
     record = spec_record(spec).model_dump()
     return empty_run(run_id(spec, attempt), record, Status.refused, reason, study=spec.study, attempt=attempt)
 
-# %% ../../nbs/31_launchers_local.ipynb #3d4edb03
+# %% ../../nbs/31_launchers_local.ipynb #c31938f7
 def _short(path: Path) -> Path:
     "The path relative to the present folder where it lies below it: run files carry no machine's folders."
     resolved, here = path.resolve(), Path.cwd()
@@ -260,13 +262,14 @@ def _follow_up(launch: Launch, out: Path) -> None:
 
 def run_local(
     spec: RunSpec, out: Path | str, *, attempt: int = 1, on_step: StepCallback | None = None, launch: Launch | None = None,
-    resume: Path | str | None = None, env: Mapping[str, str] | None = None, deadline_s: float | None = None, stop: Event | None = None,
+    resume: Path | str | None = None, env: Mapping[str, str] | None = None, clock: Callable[[], float] = time.monotonic,
+    stop: Event | None = None,
 ) -> RunFile:  # fmt: skip
     """Run `spec` on this host into the folder `out` and return its run file, whatever its status.
 
     on_step: called with each step row of rank 0. launch: something else to start, for tests. resume: `out`, to go on
-    with the run in it, or another run's folder, to take up its checkpoint. env: more variables. deadline_s: instead of the
-    request's own, for a run that shares its time. stop: an event that another thread sets, as good as Ctrl-C. Raises
+    with the run in it, or another run's folder, to take up its checkpoint. env: more variables. clock: seconds that count
+    towards the deadline, for a run that shares its time. stop: an event that another thread sets, as good as Ctrl-C. Raises
     RequestError where a checkpoint does not fit, and KeyboardInterrupt again after Ctrl-C, when run.json with status cancelled is written.
     """
     out = Path(out)
@@ -278,7 +281,7 @@ def run_local(
         return run
     launch = launch or render(spec, _short(out), attempt=attempt, resume="" if go_on else resume and str(resume))
     launch = replace(launch, env=launch.env | dict(env or {}))
-    ending = supervise(launch, out, deadline_s=deadline_s or spec.timeouts.run_s, on_step=on_step, go_on=go_on, stop=stop)
+    ending = supervise(launch, out, deadline_s=spec.timeouts.run_s, on_step=on_step, go_on=go_on, clock=clock, stop=stop)
     _follow_up(launch, out)
     run = judge(spec, out, ending, attempt=attempt)
     run = run.model_copy(update={"events": [*run.events, *launch.notes]})
