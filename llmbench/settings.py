@@ -16,7 +16,7 @@ from .sections import tolerance_of
 from .stats import Interval, Location, typical, undisturbed
 from .workbench import Study, Workbench, study_table
 
-# %% ../nbs/62c_settings.ipynb #72c5356a
+# %% ../nbs/62c_settings.ipynb #4e4c27be
 Sets = Mapping[str, Contender]  # by label
 
 
@@ -52,7 +52,7 @@ def speed_over(sets: Sets, one: str, base: str, at: Location) -> Interval | None
     if one == base:
         return Interval(1.0, None, None, len(sets[one].step_times), 0)
     both = [sets[base], sets[one]]
-    return steps_ratio(*both, token_seconds, at, took_turns(both))
+    return steps_ratio(*both, token_seconds, at, at is typical and took_turns(both))
 
 # %% ../nbs/62c_settings.ipynb #c1809274
 def _at_most(row: Mapping[str, Any]) -> float:
@@ -89,7 +89,7 @@ def _unfair(rows: Sequence[Mapping[str, Any]]) -> str:
     odd = [f"- {md_text(r['label'])}: {md_text(r['fairness'])}" for r in rows if r["fairness"] and not r["fairness"].startswith("yes")]
     return "::: {.callout-warning}\n## Not comparable with the baseline\n\n" + "\n".join(odd) + "\n:::\n" if odd else ""
 
-# %% ../nbs/62c_settings.ipynb #e114153c
+# %% ../nbs/62c_settings.ipynb #c35929f4
 def settings_section(bench: Workbench, study: Study) -> str | None:
     "What settings add: ratios to the baseline, the table with loss parity, and the losses; None for a study of strategies."
     if not study.of_settings:
@@ -112,5 +112,5 @@ def settings_section(bench: Workbench, study: Study) -> str | None:
         ratio_figure(study, "settings", _drawn(rows, sets, base["label"], at), name, "contenders"),
         study_table(study, "settings", rows, columns, f"Throughput at the median step, the ratio that decides with its 95 % interval, and the largest relative "
                     f"difference of the loss to {md_text(name)} with its tolerance.", "settings"),
-        loss_figure(study, "settings-loss", [r | {"strategy": r["label"]} for r in apart], name, max(map(_at_most, apart), default=0.0), "settings_parity"),
+        loss_figure(study, "settings-loss", [r | {"strategy": r["label"]} for r in apart], name, max(map(_at_most, rows)), "settings_parity"),
     ])  # fmt: skip

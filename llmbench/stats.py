@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['LEVEL', 'Location', 'Runs', 'RANKS_FROM', 'Pairs', 'MOST_REPEATS', 'Interval', 'median', 'step_interval', 'typical',
            'undisturbed', 'run_value', 't_quantile', 'group_interval', 'ratio_interval', 'compared_ratio',
-           'speedup_interval', 'paired_logs', 'turns_interval', 'spread_of', 'spread_of_pairs', 'repeats_needed',
-           'difference_shown']
+           'speedup_interval', 'turns_interval', 'spread_of', 'spread_of_pairs', 'repeats_needed', 'difference_shown']
 
 # %% ../nbs/50_stats.ipynb #15865866
 import math
@@ -227,28 +226,26 @@ def speedup_interval(times_a: Runs, times_b: Runs, at: Location = typical) -> In
     "How many times faster `a` is than `b`, from their step times in seconds: 1.12 is 12 % faster."
     return ratio_interval(times_b, times_a, at)
 
-# %% ../nbs/50_stats.ipynb #7d4a220f
+# %% ../nbs/50_stats.ipynb #ec8574b3
 Pairs = Sequence[tuple[Sequence[float | None], Sequence[float | None]]]
 
 
-def paired_logs(pairs: Pairs) -> list[float]:
-    "For each pair of runs the median of ln(a / b) over the steps that both know."
-    known = ([math.log(x / y) for x, y in zip(a, b, strict=False) if x and y] for a, b in pairs)
-    return [_middle(sorted(logs)) for logs in known if logs]
+def _step_logs(pairs: Pairs) -> list[list[float]]:
+    "ln(a / b) of the steps that both runs of a pair know, in rising order, without the pairs that have none."
+    known = (sorted(math.log(x / y) for x, y in zip(a, b, strict=False) if x and y) for a, b in pairs)
+    return [logs for logs in known if logs]
 
 
 def turns_interval(pairs: Pairs) -> Interval:
     "Value of `a` over that of `b` from runs whose steps alternate; one pair is no repeat: its interval (sign test) covers steps only."
-    n_steps = sum(min(len(a), len(b)) for a, b in pairs)
-    logs = paired_logs(pairs)
-    if len(logs) < 2:
-        ratios = [x / y for a, b in pairs[:1] for x, y in zip(a, b, strict=False) if x and y]
-        return step_interval(ratios)
-    mean, variance = _mean_and_variance(logs)
-    factor = math.exp(t_quantile(len(logs) - 1) * math.sqrt(variance))
-    return Interval(math.exp(mean), math.exp(mean) / factor, math.exp(mean) * factor, len(logs), n_steps)
+    steps = _step_logs(pairs)
+    if len(steps) < 2:
+        return step_interval([math.exp(x) for logs in steps for x in logs])
+    mean, variance = _mean_and_variance([_middle(logs) for logs in steps])
+    factor, ratio = math.exp(t_quantile(len(steps) - 1) * math.sqrt(variance)), math.exp(mean)
+    return Interval(ratio, ratio / factor, ratio * factor, len(steps), sum(map(len, steps)))
 
-# %% ../nbs/50_stats.ipynb #de832891
+# %% ../nbs/50_stats.ipynb #a239550b
 MOST_REPEATS = 1000
 
 
@@ -263,7 +260,7 @@ def spread_of(*groups: Runs, at: Location = typical) -> float | None:
 
 def spread_of_pairs(pairs: Pairs) -> float | None:
     "Standard deviation between pairs of runs of the logarithm of their ratio; None with fewer than two."
-    logs = paired_logs(pairs)
+    logs = [_middle(logs) for logs in _step_logs(pairs)]
     return math.sqrt(_mean_and_variance(logs)[1] * len(logs)) if len(logs) > 1 else None
 
 

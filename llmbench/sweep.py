@@ -6,7 +6,7 @@
 __all__ = ['RunOne', 'SweepRow', 'SweepOutcome', 'Progress', 'through_the_sheet', 'directly', 'taken_up', 'run_requests',
            'study_record', 'sweep']
 
-# %% ../nbs/35_sweep.ipynb #34d086cb
+# %% ../nbs/35_sweep.ipynb #47117585
 import contextlib
 import fcntl
 import itertools
@@ -26,8 +26,8 @@ from .launchers.base import refusal
 from .launchers.local import refused_run
 from .records import read_run, write_run
 from .restarts import checkpoints
-from .schema import RunFile, Status
 from .rotation import Member, rotate
+from .schema import RunFile, Status
 from .sheet import SheetRequest, publish, run_request
 from .spec import RunSpec, run_id
 from .study import StudySpec
@@ -200,27 +200,26 @@ def _cancelled(request: SheetRequest) -> SweepRow:
     status, reason = (old.status, old.reason) if old else (None, None)
     return SweepRow(request.run_id, request.spec.name, request.attempt, status, reason)
 
-# %% ../nbs/35_sweep.ipynb #7e622e63
+# %% ../nbs/35_sweep.ipynb #d0b8abb3
 def _together(requests: list[SheetRequest], progress: Progress, force: bool) -> list[SweepRow]:
     "Runs that take turns; as they are where all have an answer, all anew where one has none: they belong together."
-    if force or not all((old := _earlier(r)) and old.status.is_answer for r in requests):
-        able, done = [r for r in requests if not refusal(r.spec)], dict.fromkeys(requests, 0.0)
+    if not force and all((old := _earlier(r)) and old.status.is_answer for r in requests):
+        return [_one(r, progress, False, directly) for r in requests]
+    able, done = [r for r in requests if not refusal(r.spec)], dict.fromkeys(requests, 0.0)
 
-        def show(request: SheetRequest, steps: int) -> None:
-            done[request] = steps / request.spec.steps
-            progress.at(sum(done.values()), f"{len(able)} runs in turns #{request.attempt}")
+    def show(request: SheetRequest, steps: int) -> None:
+        done[request] = steps / request.spec.steps
+        progress.at(sum(done.values()), f"{len(able)} runs in turns #{request.attempt}")
 
-        ended = {m.request: m for m in (rotate(able, on_steps=show) if able else ())}
-        refused = {r: _one(r, progress, True, directly) for r in requests if r not in ended}
-        return [refused.get(r) or _row_of(ended[r]) for r in requests]
-    return [_one(r, progress, False, directly) for r in requests]
+    ended = {m.request: m for m in (rotate(able, on_steps=show) if able else ())}
+    return [_row_of(ended[r]) if r in ended else _one(r, progress, True, directly) for r in requests]
 
 
 def _row_of(member: Member) -> SweepRow:
     run, request = member.run, member.request
     return SweepRow(run.run_id, request.spec.name, request.attempt, run.status, run.reason, wall_s=member.wall_s)
 
-# %% ../nbs/35_sweep.ipynb #fd700871
+# %% ../nbs/35_sweep.ipynb #b2b707d3
 def _go(groups: list[list[SheetRequest]], progress: Progress, take: Callable[[list[SheetRequest]], list[SweepRow]]) -> SweepOutcome:
     rows: list[SweepRow] = []
     try:
@@ -242,7 +241,8 @@ def run_requests(
 ) -> SweepOutcome:  # fmt: skip
     """Run the requests of one study in order, those without an answer (with `force`: all); resume: from their last checkpoints on.
 
-    in_turns: the runs of a repeat are loaded together, without notebooks, and take their steps in turns. A failed run is a row, the rest goes on. After Ctrl-C or SIGTERM the outcome says `interrupted`, and the same
+    in_turns: the runs of a repeat are loaded together, without notebooks, and take their steps in turns.
+    A failed run is a row, the rest goes on. After Ctrl-C or SIGTERM the outcome says `interrupted`, and the same
     call goes on from there. Raises LlmbenchError while another sweep holds the study's folder.
     """
     with _locked(requests[0].folder.parent), _terminate_is_interrupt():

@@ -6,8 +6,9 @@ import io
 import numpy as np
 import pytest
 
-from llmbench.calibrate import Noise, main, read_noise, tried
+from llmbench.calibrate import main
 from llmbench.core import RequestError
+from llmbench.noise import Noise, read_noise, tried
 from llmbench.stats import repeats_needed, typical, undisturbed
 
 

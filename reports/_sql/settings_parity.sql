@@ -5,8 +5,7 @@ WITH members AS (
     FROM groups
     WHERE study = $study
 ), losses AS (
-    SELECT m.*, r.started_at, d.spec ->> '$.data.fingerprint' AS fingerprint,
-           if(m.precision = 'fp32' AND (d.spec ->> '$.strategy.compression') = 'bf16', 'bf16', m.precision) AS held_to, s.step, max(s.loss) AS loss
+    SELECT m.*, r.started_at, d.spec ->> '$.data.fingerprint' AS fingerprint, s.step, max(s.loss) AS loss
     FROM members m JOIN runs r USING (run_id) JOIN details d USING (run_id) JOIN steps s USING (run_id)
     WHERE r.status = 'ok' AND s.loss IS NOT NULL
     GROUP BY ALL
@@ -16,8 +15,8 @@ WITH members AS (
     WHERE spec_hash = $baseline AND hardware IS NOT DISTINCT FROM $hardware
     GROUP BY fingerprint, step
 )
-SELECT l.strategy, l.world_size, l.name, l.spec_hash, l.hardware, l.held_to, l.step, max(abs(l.loss - f.loss) / f.loss) AS difference
+SELECT l.strategy, l.world_size, l.name, l.spec_hash, l.hardware, l.precision, l.step, max(abs(l.loss - f.loss) / f.loss) AS difference
 FROM losses l JOIN reference f USING (fingerprint, step)
 WHERE l.spec_hash <> $baseline OR l.hardware IS DISTINCT FROM $hardware
-GROUP BY l.strategy, l.world_size, l.name, l.spec_hash, l.hardware, l.held_to, l.step
+GROUP BY l.strategy, l.world_size, l.name, l.spec_hash, l.hardware, l.precision, l.step
 ORDER BY l.world_size, l.strategy, l.name, l.spec_hash, l.hardware, l.step;
