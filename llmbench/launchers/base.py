@@ -41,7 +41,7 @@ def oversubscription(ranks_on_host: int, cores: int) -> EventRecord | None:
     text = f"{ranks_on_host} ranks share {cores} cores: step times show the sharing, not the strategy"
     return EventRecord(kind="oversubscribed", text=text)
 
-# %% ../../nbs/30_launchers_base.ipynb #41e2b67a
+# %% ../../nbs/30_launchers_base.ipynb #13d8ac12
 @dataclass(frozen=True)
 class Launch:
     "One start of a run: the command, the variables it adds, the files it needs first (name: text), what to note."
@@ -60,8 +60,7 @@ def train_command(ranks: int, arguments: list[str], python: str) -> tuple[str, .
     module = ["-m", "llmbench.train", *arguments]
     if ranks == 1:
         return (python, *module)
-    agent = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "--max-restarts", "0"]
-    return (python, *agent, *module)
+    return (python, "-m", "llmbench.launchers.ranks", str(ranks), *module)
 
 # %% ../../nbs/30_launchers_base.ipynb #14dc177b
 def nsys_command(settings: Profile, report: str) -> tuple[str, ...]:

@@ -6,14 +6,12 @@
 __all__ = ['StepCallback', 'tagged_processes', 'kill_tree', 'start', 'Ending', 'supervise', 'last_words', 'judge', 'refused_run',
            'run_local']
 
-# %% ../../nbs/31_launchers_local.ipynb #babaf171
-import ctypes
+# %% ../../nbs/31_launchers_local.ipynb #28f4fa93
 import os
 import re
 import secrets
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -23,6 +21,7 @@ from typing import Any
 
 from ..core import LlmbenchError, write_text_atomic
 from .base import Launch, LineFollower, refusal, render
+from .ranks import OWN_WORDS, die_with_parent
 from ..restarts import check_resume, make_ready
 from ..records import assemble, empty_run, rank_file, read_ranks, read_run, verdict, write_run
 from ..schema import RunFile, Status
@@ -62,16 +61,7 @@ def kill_tree(process: subprocess.Popen, tag: str) -> None:
         time.sleep(0.02)
     process.wait()
 
-# %% ../../nbs/31_launchers_local.ipynb #2a83ee89
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
-_PR_SET_PDEATHSIG = 1
-
-
-def _die_with_parent() -> None:
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
+# %% ../../nbs/31_launchers_local.ipynb #96356b88
 def start(launch: Launch, out: Path | str) -> tuple[subprocess.Popen, str]:
     "Write the launch's files into `out` and start its command with stdout and stderr in its log; returns process and tag."
     out, tag = Path(out), secrets.token_hex(8)
@@ -81,7 +71,7 @@ def start(launch: Launch, out: Path | str) -> tuple[subprocess.Popen, str]:
     with (out / launch.log).open("wb") as log:
         process = subprocess.Popen(
             launch.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-            env=os.environ | launch.env | {_TAG: tag}, start_new_session=True, preexec_fn=_die_with_parent,  # noqa: PLW1509
+            env=os.environ | launch.env | {_TAG: tag}, start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509
         )  # fmt: skip
     return process, tag
 
@@ -158,7 +148,7 @@ def supervise(
     watch.hand_on()
     return _ending(process.returncode, cause, watch.steps, deadline_s)
 
-# %% ../../nbs/31_launchers_local.ipynb #43deb268
+# %% ../../nbs/31_launchers_local.ipynb #c3ce3ab2
 _PREFIX = re.compile(r"^(\x1b\[[0-9;]*m)*(\[[^\]]*rank\d+\]:?\s*|\[rank\d+\]:?\s*)?", re.IGNORECASE)
 _EXCEPTION = re.compile(r"^(?!.*ChildFailedError)[\w.]*(Error|Exception|Interrupt)\b")
 _ABORT = re.compile(r"terminate called|Fatal Python error|Segmentation fault|Aborted")
@@ -174,7 +164,8 @@ def last_words(log: str, limit: int = 300) -> str | None:
     if signals := [m[0] for line in lines if (m := _SIGNAL.search(line))]:
         return signals[0]
     telling = [line for line in lines if re.search(r"\w", line)]
-    return telling[-1][:limit] if telling else None
+    own = [line for line in telling if not line.startswith(OWN_WORDS)]
+    return (own or telling)[-1][:limit] if telling else None
 
 
 def _log_text(out: Path, log: str = "stdout.log", keep: int = 200_000) -> str:
