@@ -2552,6 +2552,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'llmbench.report': { 'llmbench.report.ReportOutcome': ('report.html#reportoutcome', 'llmbench/report.py'),
                                  'llmbench.report.ReportOutcome.__str__': ('report.html#reportoutcome.__str__', 'llmbench/report.py'),
                                  'llmbench.report._declared': ('report.html#_declared', 'llmbench/report.py'),
+                                 'llmbench.report._keep_script': ('report.html#_keep_script', 'llmbench/report.py'),
                                  'llmbench.report._own_version': ('report.html#_own_version', 'llmbench/report.py'),
                                  'llmbench.report._run_files': ('report.html#_run_files', 'llmbench/report.py'),
                                  'llmbench.report._run_steps': ('report.html#_run_steps', 'llmbench/report.py'),

@@ -206,7 +206,7 @@ def fill(bench: Workbench, settings: Settings, runs: Mapping[str, Mapping[str, A
     write_text_atomic(bench.folder / "report.md", summary_md(variables["site"]["title"], answers, {s.name: vendor_sentences(bench, s) + framework_sentences(bench, s) for s in studies}))
     return answers
 
-# %% ../nbs/64_report.ipynb #ee6dc2ea
+# %% ../nbs/64_report.ipynb #529d540c
 @dataclass(frozen=True)
 class ReportOutcome:
     "A site that was built: where it is, which studies and how many runs are in it, and the headline of each study."
@@ -220,6 +220,14 @@ class ReportOutcome:
 
     def __str__(self) -> str:
         return f"{self.pages} pages from {self.runs} runs ({self.ok} ok) of {', '.join(self.studies)}: {self.out / 'index.html'}"
+
+
+def _keep_script(site: Path, folder: Path) -> None:
+    "The charts' script of an earlier site, which takes seconds to bundle; the renderer makes it anew where it is out of date."
+    old = site / "assets" / "charts.js"
+    if old.is_file():
+        (folder / "assets").mkdir(exist_ok=True)
+        shutil.copyfile(old, folder / "assets" / "charts.js")
 
 
 _NOT_SOURCES = ("_site", "published", "_generated", ".quarto", "data", "sql", "runs", "assets")
@@ -244,6 +252,7 @@ def build_report(
         shutil.copytree(source, folder, ignore=shutil.ignore_patterns(*_NOT_SOURCES))
         bench = Workbench(open_store(folders), folder, kernels=kernel_tables(folders))
         answers = fill(bench, settings, run_records(folders, bench.connection), read_bench(source / "published" / "bench"))
+        _keep_script(out, folder)
         render_site(folder, out, engine=engine)
         runs, ok = bench.connection.sql("SELECT count(*), count(*) FILTER (status = 'ok') FROM runs").fetchone()
     headlines = tuple(answer_sentences(a)[0] for a in answers)
