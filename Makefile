@@ -34,7 +34,13 @@ help:
 
 # --- set-up: one stamp a set of packages, so that the second time is quick ---------------------------------------------
 
-.venv/.base: pyproject.toml
+# nbdev-export writes pyproject.toml anew each time; only another content is a reason to set up again.
+.venv/.pyproject.toml: always
+	@mkdir -p .venv && { cmp -s pyproject.toml $@ || cp pyproject.toml $@; }
+
+.PHONY: always
+
+.venv/.base: .venv/.pyproject.toml
 	$(SAY) "Setting up .venv (once; one to three minutes)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "llmbench needs Python 3.11 or newer; type make study PYTHON=/path/to/python3.11"; exit 2; }
 	@$(PYTHON) -m venv .venv || { echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 2; }
