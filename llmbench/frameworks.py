@@ -85,7 +85,7 @@ def framework_sentence(row: Mapping[str, Any], reference: str) -> str:
         return f"**{name}** is not shown to be faster or slower than {reference}: {said}, to the same loss."
     return f"**{name} is {'faster' if row['ratio'].estimate > 1 else 'slower'}**: {said}, to the same loss."
 
-# %% ../nbs/62j_frameworks.ipynb #d62457df
+# %% ../nbs/62j_frameworks.ipynb #d7709cea
 @dataclass(frozen=True)
 class Frameworks:
     "A study of several frameworks: who the reference is, where steps are compared, the judged sets, their losses' distance at each step."
@@ -131,13 +131,13 @@ def _losses(study: Study, found: Frameworks) -> str:
 
 
 _COLUMNS = [
-    Column("Framework", lambda r: md_text(r["title"])), text_column("Repeats", "repeats"), number_column("Throughput (tokens/s)", "tokens_per_s"),
-    number_column("Step time (ms)", "step_time_s", scale=1000), Column("Times the reference", lambda r: ratio_cell(r["ratio"])), Column("Loss apart", lambda r: loss_cell(r["apart"], apart_at_most(r["precision"]), limit=False)),
+    Column("Framework", lambda r: md_text(r["title"])), text_column("Repeats", "repeats"), number_column("Tokens/s", "tokens_per_s"),
+    Column("Times as fast", lambda r: ratio_cell(r["ratio"])), Column("Loss apart", lambda r: loss_cell(r["apart"], apart_at_most(r["precision"]), limit=False)),
     Column("Comparable", _verdict), number_column("Peak (GiB)", "peak_memory_gib"),
 ]  # fmt: skip
 _SAID = [Column("Setting, and what happens instead", lambda r: md_text(r["text"])), text_column("Under", "frameworks")]
 
-# %% ../nbs/62j_frameworks.ipynb #04418afd
+# %% ../nbs/62j_frameworks.ipynb #321bdb30
 def judged_frameworks(bench: Workbench, study: Study) -> Frameworks | None:
     "What is known of a study that holds more than one framework; None for any other."
     held = bench.connection.execute("SELECT count(DISTINCT framework) FROM groups WHERE study = ?", [study.name]).fetchone()
@@ -164,7 +164,7 @@ def frameworks_section(bench: Workbench, study: Study) -> str | None:
     return "\n".join([
         *(f"- {sentence}" for sentence in found.sentences), "",
         _speeds(study, found),
-        study_table(study, "frameworks", found.rows, _COLUMNS, "Throughput and step time at the median step with 95 % intervals; the ratio to "
+        study_table(study, "frameworks", found.rows, _COLUMNS, "Throughput at the median step with its 95 % interval; the ratio to "
                     f"{md_text(found.reference)} that decides, the largest relative difference of the loss to it (the figure below has the limit), and whether everything else was equal.", "frameworks"),
         study_table(study, "frameworks-said", said, _SAID, "What a framework has no place for, of what was asked.", "frameworks_said") if said else "",
         _losses(study, found),
