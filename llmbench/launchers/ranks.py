@@ -53,7 +53,7 @@ def _say(text: str) -> None:
 def _cause(code: int) -> str:
     return f"Signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
 
-# %% ../../nbs/30d_launchers_ranks.ipynb #7fb3e2ef
+# %% ../../nbs/30d_launchers_ranks.ipynb #2feada97
 class _Group:
     "The processes of the ranks, by rank."
 
@@ -88,7 +88,7 @@ class _Group:
 def run_ranks(ranks: int, command: Sequence[str]) -> int:
     """Run `command` as `ranks` processes of one job on this host; 0 when all of them ended so, else the code of the first that failed.
 
-    A rank ended by a signal counts as 1, as does an end of all by SIGTERM or SIGINT, which are handed on.
+    A rank ended by a signal counts as 1; so does SIGTERM or SIGINT to this process, which ends all ranks by SIGTERM.
     """
     group, result = _Group(command, ranks), 0
     for number in (signal.SIGTERM, signal.SIGINT):
