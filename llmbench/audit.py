@@ -20,7 +20,7 @@ from .core import LlmbenchError, RequestError, unknown_name
 from .faults import FAULTS, Finding
 from .foreign import UNDERSTOOD, Source, read_source
 from .origins import check_rows, stated_size
-from .ownruns import check_run, check_study
+from .ownruns import check_runs, check_study
 from .records import PARTIAL
 from .schema import dump_run, validate_run
 
@@ -89,7 +89,7 @@ def _check_sources(sources: Sequence[tuple[str, Source]]) -> tuple[list[Finding]
             problems.append((source.file, str(e)))
     for rows in tables.values():
         findings += check_rows(rows)
-    findings += [f for file, run in runs for f in check_run(file, run)]
+    findings += check_runs(runs)
     return findings + check_study(runs), problems
 
 # %% ../nbs/58b_audit.ipynb #d7383dcf
