@@ -1528,6 +1528,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'llmbench.importers.text.pairs': ('importers_text.html#pairs', 'llmbench/importers/text.py'),
                                          'llmbench.importers.text.real': ('importers_text.html#real', 'llmbench/importers/text.py'),
                                          'llmbench.importers.text.settings': ('importers_text.html#settings', 'llmbench/importers/text.py'),
+                                         'llmbench.importers.text.size_bytes': ( 'importers_text.html#size_bytes',
+                                                                                 'llmbench/importers/text.py'),
                                          'llmbench.importers.text.switch': ('importers_text.html#switch', 'llmbench/importers/text.py'),
                                          'llmbench.importers.text.text_lines': ( 'importers_text.html#text_lines',
                                                                                  'llmbench/importers/text.py'),

@@ -13,7 +13,7 @@ from .base import Draft, Source, Tally
 from .formats import Format
 from .megatron import NEEDLES, MegatronReader, finish_rows, spec_of
 from .runs import Runs
-from .text import number, text_lines
+from .text import number, size_bytes, text_lines
 
 # %% ../../nbs/41d_importers_bridge.ipynb #e0ae538c
 _STEP = re.compile(r"Step Time ?: ?[\d.]+s GPU utilization: ?([\d.]+) ?(?:MODEL_)?TFLOP/s/GPU")
@@ -60,7 +60,7 @@ class BridgeReader(MegatronReader):
 
     def _memory(self, rank: int, text: str) -> None:
         told = {key.strip(): value for key, _, value in (part.partition(":") for part in text.split("|"))}
-        found = {place: round(v * 1e9) for key, place in _PEAKS.items() if (v := number(told.get(key, ""))) is not None}
+        found = {place: v for key, place in _PEAKS.items() if (v := size_bytes(number(told.get(key, "")), 1e9)) is not None}
         if found:
             self.runs.said.ranks[rank] = {"memory_source": "device_allocator"} | found
 

@@ -14,7 +14,7 @@ from .base import Draft, Source, Tally
 from .formats import Format
 from .megatron import MEGATRON, NEEDLES, MegatronReader, finish_rows
 from .runs import Runs, seconds_of, time_per_step
-from .text import GIB, Field, count, number, pairs, text_lines
+from .text import GIB, Field, count, number, pairs, size_bytes, text_lines
 
 # %% ../../nbs/41b_importers_deepspeed.ipynb #11263ae1
 _TIMER = re.compile(
@@ -38,8 +38,7 @@ def timer_row(line: str) -> tuple[int, dict[str, float], float | None] | None:
         return None
     printed = {"samples_per_s_mean": hit[2], "samples_per_s": hit[3]}
     values = {name: v for name, text in printed.items() if text and (v := number(text)) is not None}
-    peak = number(hit[5] or "")
-    return int(hit[1]), values, round(peak * GIB) if peak is not None else None
+    return int(hit[1]), values, size_bytes(number(hit[5] or ""), GIB)
 
 
 def phases_of(line: str) -> dict[str, float]:

@@ -14,7 +14,7 @@ from typing import Any
 from .base import Draft, Source, Tally
 from .formats import Format
 from .runs import ENDS, Runs
-from .text import MIB, Field, count, dtype, number, pairs, real, switch, text_lines, word
+from .text import MIB, Field, count, dtype, number, pairs, real, size_bytes, switch, text_lines, word
 
 # %% ../../nbs/41_importers_megatron.ipynb #124f975c
 ROW_FIELDS = {
@@ -193,14 +193,14 @@ class MegatronReader(Reader):
     def _device_memory(self, rank: int, gib: float) -> None:
         kept = self.runs.now.ranks.setdefault(rank, {"memory_source": "device_used"})
         if kept["memory_source"] == "device_used":
-            kept["peak_reserved_bytes"] = max(kept.get("peak_reserved_bytes", 0), round(gib * 2**30))
+            kept["peak_reserved_bytes"] = max(kept.get("peak_reserved_bytes", 0), size_bytes(gib, 2**30) or 0)
 
     def _other(self, line: str) -> bool:
         runs = self.runs
         if hit := _LOADED.search(line):
             runs.loaded(f"a checkpoint of iteration {hit[1] or hit[2]} was loaded")
         elif hit := _MEMORY.search(line):
-            peaks = {k: round(v * MIB) for k, v in (("peak_allocated_bytes", number(hit[2])), ("peak_reserved_bytes", number(hit[3]))) if v}
+            peaks = {k: v for k, at in (("peak_allocated_bytes", 2), ("peak_reserved_bytes", 3)) if (v := size_bytes(number(hit[at]), MIB))}
             runs.said.ranks[int(hit[1])] = {"memory_source": "device_allocator"} | peaks
         elif hit := _PARAMETERS.search(line):
             runs.said.facts.setdefault("rank_parameters", int(hit[1]))

@@ -12,7 +12,7 @@ from .base import Draft, Source, Tally
 from .formats import Format
 from .lines import Lines, read_lines
 from .runs import Runs
-from .text import MIB, NUMBER, Field, count, number, word
+from .text import MIB, NUMBER, Field, count, number, size_bytes, word
 
 # %% ../../nbs/43c_importers_nanochat.ipynb #e17454ec
 _N = rf"{NUMBER}|nan|inf"
@@ -59,8 +59,8 @@ def read_nanochat(source: Source, tally: Tally) -> list[Draft]:
         if card:
             draft.fact("env.devices", [{"rank": 0, "name": card}])
             draft.fact("env.platform", "cuda" if "NVIDIA" in card else None)
-        if peak:
-            draft.ranks[0] = {"peak_allocated_bytes": round(peak * MIB), "memory_source": "device_allocator"}
+        if peak := size_bytes(peak, MIB):
+            draft.ranks[0] = {"peak_allocated_bytes": peak, "memory_source": "device_allocator"}
         if len(draft.steps):
             draft.warn("the printed loss is an exponential mean over steps, not the loss of a step")
     return drafts

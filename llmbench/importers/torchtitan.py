@@ -14,7 +14,7 @@ from typing import Any
 from .base import Draft, Source, Tally
 from .formats import Format
 from .runs import ENDS, Runs, seconds_of, time_per_step
-from .text import GIB, NUMBER, Field, count, dtype, number, real, text_lines
+from .text import GIB, NUMBER, Field, count, dtype, number, real, size_bytes, text_lines
 
 # %% ../../nbs/42c_importers_torchtitan.ipynb #2537b8ca
 _N = rf"({NUMBER}|nan|inf|N/A)"
@@ -92,12 +92,12 @@ class TitanReader:
         if validation:
             runs.said.event("validation", f"loss {values.get('loss')}", step)
             return
-        reserved = values.pop("reserved_gib", None)
+        reserved = size_bytes(values.pop("reserved_gib", None), GIB)
         if _FINE.search(line):
             values["moment"] = seconds_of(line) or math.nan
         if runs.row(step, values, int(rank[1]) if rank else None) and reserved:
             kept = runs.now.ranks.setdefault(int(rank[1]) if rank else 0, {"memory_source": "device_allocator"})
-            kept["peak_reserved_bytes"] = max(kept.get("peak_reserved_bytes", 0), round(reserved * GIB))
+            kept["peak_reserved_bytes"] = max(kept.get("peak_reserved_bytes", 0), reserved)
         if rank and rank[2]:
             runs.now.facts.setdefault("spec.world_size", int(rank[2]))
 
