@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 from .base import Draft, Source, Tally
 from .jsonstream import JsonWindow, Path, walk
+from .text import size_bytes
 from ..schema import Status
 
 # %% ../../nbs/44b_importers_structured.ipynb #0becb815
@@ -55,8 +56,7 @@ def words(value: Any, longest: int = 200) -> str | None:
 # %% ../../nbs/44b_importers_structured.ipynb #f18b9d61
 def as_bytes(value: Any, unit: float) -> int | None:
     "Bytes of a size in `unit` bytes (1e9, 2**30); None where there is no positive finite number."
-    size = number(value)
-    return round(size * unit) if size is not None and 0 < size * unit < 2**62 else None
+    return size_bytes(number(value), unit) or None
 
 
 def utc(seconds: float | None) -> str | None:
