@@ -6,7 +6,7 @@
 __all__ = ['ratio_cell', 'loss_cell', 'ratio_rows', 'ratio_figure', 'loss_figure']
 
 # %% ../nbs/62bb_against.ipynb #081fe7c4
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .curves import loss_difference_chart
@@ -47,10 +47,10 @@ def ratio_figure(study: Study, name: str, rows: Sequence[Mapping[str, Any]], ref
     return study_figure(study, name, ratio_chart(rows, title=f"Times as fast as {reference}"), caption, query)
 
 # %% ../nbs/62bb_against.ipynb #44cb7623
-def loss_figure(study: Study, name: str, points: Sequence[Mapping[str, Any]], reference: str, at_most: float, query: str) -> str:
+def loss_figure(study: Study, name: str, points: Sequence[Mapping[str, Any]], reference: str, tolerances: Iterable[float], query: str) -> str:
     "How far each loss is from the reference's at every step (`strategy` holds the label); nothing where no step can be compared."
     if not points:
         return ""
-    chart = loss_difference_chart(points, tolerance=at_most, reference=reference)
+    chart = loss_difference_chart(points, tolerances=tolerances, reference=reference)
     caption = f"Relative difference of the loss to {md_text(reference)} at each step, the largest over repeats. Equal losses are drawn on the floor, 1e-9."
     return study_figure(study, name, chart, caption, query)

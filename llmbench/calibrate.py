@@ -75,24 +75,26 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--studies", type=int, default=200, metavar="N", help="comparisons of identical groups (default 200)")
     p.add_argument("--planted", type=int, default=100, metavar="N", help="comparisons with the slowdown (default 100)")
     p.add_argument("--real", type=int, metavar="N", help="train N pairs of identical groups instead of drawing them")
-    p.add_argument("--strategy", default="ddp", help="with --real: which run of the default study (default ddp)")
+    p.add_argument("--study", metavar="FILE", help="with --real: the study whose design is tried (default: the default study)")
+    p.add_argument("--strategy", default="ddp", help="with --real: which run of the study (default ddp)")
     p.add_argument("--repeats", type=int, help="with --real: repeats of each group (default: those of the study)")
     p.add_argument("--steps", type=int, help="with --real: steps of each run, warm-up included (default: those of the study)")
-    p.add_argument("--in-turns", action="store_true", help="A and B side by side, a step of each in turn: drawn from --results, or trained by --real")
+    p.add_argument("--in-turns", action="store_true", help="A and B side by side, a step of each in turn: drawn from --results, or trained by --real (there the study may say so)")
     p.add_argument("--keep", metavar="DIR", help="with --real: keep the runs there, and go on where it was stopped")
     return p
 
 
 def _real(arguments: argparse.Namespace) -> str:
-    study = load_study(load_settings().path("study", "default"))
+    study = load_study(arguments.study or load_settings().path("study", "default"))
     spec = next((s for s in study.runs if s.strategy.name == arguments.strategy), None)
     if spec is None:
-        raise RequestError(f"the default study has no {arguments.strategy}; it has {', '.join(s.strategy.name for s in study.runs)}")
+        raise RequestError(f"{study.study} has no {arguments.strategy}; it has {', '.join(dict.fromkeys(s.strategy.name for s in study.runs))}")
+    in_turns = arguments.in_turns or study.in_turns
     if arguments.steps:
         spec = resolve_run(spec.model_dump(mode="json") | {"steps": arguments.steps})
     with tempfile.TemporaryDirectory() as scratch:
-        pairs = real_pairs(spec, arguments.real, arguments.repeats or study.repeats, arguments.keep or scratch, arguments.in_turns)
-    compare = _turn_by_turn if arguments.in_turns else partial(compared_ratio, at=location_of([spec.hardware]))
+        pairs = real_pairs(spec, arguments.real, arguments.repeats or study.repeats, arguments.keep or scratch, in_turns)
+    compare = _turn_by_turn if in_turns else partial(compared_ratio, at=location_of([spec.hardware]))
     rows = real_rows(pairs, compare, arguments.slowdown / 100)
     alarms, found = sum(r[4] for r in rows), sum(r[-1] for r in rows)
     return format_rows(_REAL_HEAD, rows) + f"{len(rows)} pairs: {alarms} false alarms, {found} planted slowdowns found\n"

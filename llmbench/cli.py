@@ -46,7 +46,7 @@ def _study_text(study: Any) -> str:
     runs = [f"{line}, under {study.under[s.name]}" if s.name in study.under else line for s, line in zip(study.runs, runs, strict=True)]
     total = len(study.attempts())
     baseline = ", ".join(f"{key} {value}" for key, value in study.baseline.items())
-    times = f" × {study.repeats} repeats, interleaved = {total}" if study.repeats > 1 else ""
+    times = f" × {study.repeats} repeats, {'steps in turns' if study.in_turns else 'interleaved'} = {total}" if study.repeats > 1 else ""
     order = f"{len(runs)} runs{times}; baseline: {baseline}"
     return "\n".join([*head, order, *runs])
 
@@ -116,9 +116,10 @@ def sweep(arguments: argparse.Namespace) -> int:
         from llmbench.backends.study import under_frameworks
 
         run_one = under_frameworks(study)
-    if arguments.in_turns and (study.under or arguments.resume):
-        raise RequestError("--in-turns is for runs of this harness from their first step on; leave out " + ("--resume" if arguments.resume else "frameworks:"))
-    how = {"force": arguments.force, "resume": arguments.resume, "run_one": run_one, "in_turns": arguments.in_turns}
+    in_turns = arguments.in_turns or study.in_turns
+    if in_turns and (study.under or arguments.resume):
+        raise RequestError("runs in turns are ours, from their first step on; leave out " + ("--resume" if arguments.resume else "frameworks:"))
+    how = {"force": arguments.force, "resume": arguments.resume, "run_one": run_one, "in_turns": in_turns}
     return _report_outcome(sweep_study(study, results=results_folder(arguments), **how))
 
 # %% ../nbs/69_cli.ipynb #350af5f4

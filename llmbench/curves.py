@@ -8,6 +8,7 @@ __all__ = ['step_time_chart', 'milliseconds', 'loss_chart', 'loss_difference_cha
 # %% ../nbs/56_curves.ipynb #0b04c9ad
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import altair as alt
@@ -111,15 +112,16 @@ def loss_chart(rows: Any) -> alt.Chart:
 _FLOOR = 1e-9
 
 
-def loss_difference_chart(rows: Any, *, tolerance: float = 1e-5, reference: str = "the single process") -> alt.LayerChart:
+def loss_difference_chart(rows: Any, *, tolerances: Iterable[float] = (1e-5,), reference: str = "the single process") -> alt.LayerChart:
     """Relative difference of the loss to the `reference`, per step, on a logarithmic axis.
 
-    `rows`: strategy, world_size, step, difference (|a - b| / b, dimensionless); `tolerance` is drawn as a line.
+    `rows`: strategy, world_size, step, difference (|a - b| / b, dimensionless); each of the `tolerances` is drawn as a line.
     """
     rows = labelled(rows)
     for row in rows:
         row["shown"] = None if row["difference"] is None else max(row["difference"], _FLOOR)
-    scale = alt.Scale(type="log", domainMin=_FLOOR, domainMax=max([tolerance * 10, *_known(rows, "shown")]))
+    limits = sorted(set(tolerances))
+    scale = alt.Scale(type="log", domainMin=_FLOOR, domainMax=max([limits[-1] * 10, *_known(rows, "shown")]))
     y = alt.Y("shown:Q", title="Relative difference (equal: 1e-9)", scale=scale,
               axis=alt.Axis(format=".0e", values=[10.0**-k for k in range(10)]))  # fmt: skip
     worst = {}
@@ -129,7 +131,7 @@ def loss_difference_chart(rows: Any, *, tolerance: float = 1e-5, reference: str 
         f"{k} {v:.1e}" for k, v in sorted(worst.items())
     )
     curves = _curves(rows, y, said + ".", tip="difference")
-    limit = alt.Data(values=[{"tolerance": tolerance, "text": f"tolerance {tolerance:.0e}"}])
+    limit = alt.Data(values=[{"tolerance": t, "text": f"tolerance {t:.0e}"} for t in limits])
     line = alt.Chart(limit).mark_rule(strokeDash=[4, 4], stroke=NEUTRAL).encode(y=alt.Y("tolerance:Q", scale=scale))
     word = alt.Chart(limit).mark_text(align="left", dy=-7, x=4).encode(y=alt.Y("tolerance:Q"), text="text:N")
     return alt.layer(curves, line, word).properties(height=300, description=said + ".")

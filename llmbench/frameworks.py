@@ -125,9 +125,9 @@ def _speeds(study: Study, found: Frameworks) -> str:
 
 def _losses(study: Study, found: Frameworks) -> str:
     "The losses' distance at each step."
-    titles, at_most = {_who(r): r["title"] for r in found.rows}, max((apart_at_most(p["precision"]) for p in found.apart), default=0.0)
+    titles, tolerances = {_who(r): r["title"] for r in found.rows}, [apart_at_most(p["precision"]) for p in found.apart]
     named = [{"strategy": titles[_who(p)], "world_size": None, "step": p["step"], "difference": p["difference"]} for p in found.apart]
-    return loss_figure(study, "frameworks-loss", named, found.reference, at_most, "frameworks_loss")
+    return loss_figure(study, "frameworks-loss", named, found.reference, tolerances, "frameworks_loss")
 
 
 _COLUMNS = [

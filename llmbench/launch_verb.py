@@ -32,6 +32,8 @@ def asked_jobs(arguments: argparse.Namespace) -> tuple[Any, ...]:
         study = load_study(arguments.file)
         if study.under:
             raise RequestError(f"{arguments.file}: a study of frameworks, which train on this host; type llmbench sweep {arguments.file}")
+        if study.in_turns:
+            raise RequestError(f"{arguments.file}: runs in turns, which are loaded together on this host; type llmbench sweep {arguments.file}")
         pairs = study.attempts()
     else:
         pairs = [(load_run(arguments.file, arguments.override), arguments.attempt)]

@@ -240,7 +240,7 @@ _COMPARING = (
     ),
     Definition(
         "turns", "Which one is faster, of runs that took turns", "1 (a ratio)",
-        "With `llmbench sweep --in-turns` the runs of a repeat are loaded side by side, and one of them takes a step at a time, in an order that is drawn for every round. "
+        "With `in_turns: true` in a study, or `llmbench sweep --in-turns`, the runs of a repeat are loaded side by side, and one of them takes a step at a time, in an order that is drawn for every round. "
         "What disturbs the machine for longer than a step then disturbs all of them. `llmbench compare` takes the median of the ratios of steps with the same number, and "
         "the interval of Student's t over the pairs of runs. All models are in memory at once, and each step begins with caches that the others have used.",
         r"\overline{m} \;\pm\; t_{0.95,\,n-1}\,\frac{s_m}{\sqrt n}, \quad m_k = \operatorname{median}_i \log \frac{t_{a,k,i}}{t_{b,k,i}}",

@@ -192,11 +192,10 @@ def parity_section(bench: Workbench, study: Study) -> str:
     apart, worst = bench.rows("parity", study.name), bench.rows("parity_worst", study.name)
     if not apart:
         return "\n".join([*parts, "This study has no single process with the same batch, so there is nothing to compare the losses with.\n"])
-    tolerance = max(tolerance_of(r["precision"]) for r in worst)
     columns = [LABEL, text_column("Repeats", "repeats"), text_column("Steps", "steps"),
                Column("Largest relative difference", lambda r: f"{r['worst']:.1e}"),
                Column("Tolerance", lambda r: f"{tolerance_of(r['precision']):.0e}"), Column("Verdict", _parity_verdict)]  # fmt: skip
-    parts.append(study_figure(study, "parity", loss_difference_chart(apart, tolerance=tolerance),
+    parts.append(study_figure(study, "parity", loss_difference_chart(apart, tolerances=[tolerance_of(r["precision"]) for r in worst]),
                          "Relative difference of the loss to the single process at each step, the largest over repeats. Equal losses are drawn on the floor, 1e-9.",
                          "parity"))  # fmt: skip
     parts.append(study_table(study, "parity", worst, columns,

@@ -112,5 +112,5 @@ def settings_section(bench: Workbench, study: Study) -> str | None:
         ratio_figure(study, "settings", _drawn(rows, sets, base["label"], at), name, "contenders"),
         study_table(study, "settings", rows, columns, f"Throughput at the median step, the ratio that decides with its 95 % interval, and the largest relative "
                     f"difference of the loss to {md_text(name)} with its tolerance.", "settings"),
-        loss_figure(study, "settings-loss", [r | {"strategy": r["label"]} for r in apart], name, max(map(_at_most, rows)), "settings_parity"),
+        loss_figure(study, "settings-loss", [r | {"strategy": r["label"]} for r in apart], name, map(_at_most, rows), "settings_parity"),
     ])  # fmt: skip

@@ -20,7 +20,11 @@ from .spec import Positive, RunSpec, run_id
 
 # %% ../nbs/03b_study.ipynb #f8f6320d
 class StudySpec(BaseModel):
-    "What a study file says, its runs resolved. `varies` are the keys that its matrix changes; `under`: who trains a run of that name, if not we."
+    """What a study file says, its runs resolved.
+
+    varies: the keys that its matrix changes. under: who trains a run of that name, if not we. in_turns: the runs of a repeat
+    are loaded side by side, and one of them takes a step at a time.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -32,13 +36,14 @@ class StudySpec(BaseModel):
     varies: tuple[str, ...]
     runs: tuple[RunSpec, ...]
     under: dict[str, str] = {}
+    in_turns: bool = False
 
     def attempts(self) -> list[tuple[RunSpec, int]]:
         "Every run of the study in the order of execution: all runs once, then all again."
         return [(run, attempt) for attempt in range(1, self.repeats + 1) for run in self.runs]
 
 
-_STUDY_KEYS = ("study", "title", "question", "repeats", "baseline", "base", "matrix", "frameworks")
+_STUDY_KEYS = ("study", "title", "question", "repeats", "baseline", "base", "matrix", "frameworks", "in_turns")
 OWN = "llmbench"  # who trains a run where a study names no framework
 
 
@@ -73,6 +78,8 @@ def _check_study(given: dict[str, Any]) -> None:
     named = given.get("frameworks", [OWN])
     if not isinstance(named, list) or not named or not all(isinstance(n, str) for n in named) or len(set(named)) < len(named):
         raise RequestError("frameworks must be a list of different names; write frameworks: [llmbench, hf, lightning], or type llmbench backend for all")
+    if given.get("in_turns") and "frameworks" in given:
+        raise RequestError("in_turns is for runs of this harness, whose steps it can hold back; leave in_turns or frameworks out")
 
 # %% ../nbs/03b_study.ipynb #fc8f8ba0
 def _under_each(runs: list[RunSpec], frameworks: list[str]) -> tuple[list[RunSpec], dict[str, str]]:
@@ -105,6 +112,7 @@ def resolve_study(given: dict[str, Any]) -> StudySpec:
         return StudySpec(
             study=given["study"], title=given.get("title", given["study"]), question=given.get("question"),
             repeats=given.get("repeats", 1), baseline=baseline, varies=varies, runs=tuple(runs), under=under,
+            in_turns=given.get("in_turns", False),
         )  # fmt: skip
     except ValidationError as e:
         raise RequestError(one_line(e)) from None

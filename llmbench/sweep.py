@@ -261,7 +261,7 @@ def study_record(study: StudySpec) -> dict[str, Any]:
 
 
 def sweep(study: StudySpec, *, results: Path | str, **options: Any) -> SweepOutcome:
-    "Write a study's study.json and run its attempts; the options and errors of run_requests."
+    "Write a study's study.json and run its attempts, in turns where it says so; the options and errors of run_requests."
     requests = [SheetRequest(spec, attempt, Path(results)) for spec, attempt in study.attempts()]
     write_json_atomic(Path(results) / study.study / "study.json", study_record(study))
-    return run_requests(requests, **options)
+    return run_requests(requests, **{"in_turns": study.in_turns} | options)
