@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['SPLIT', 'Seat', 'seat_of', 'kept_bytes', 'whole_ends', 'waiting_bytes', 'borrowed_bytes', 'under_way', 'stage_bytes',
-           'backwards', 'layout_moments', 'layout_memory', 'memory_of']
+           'Backward', 'backwards', 'gathered_bytes', 'layout_moments', 'layout_memory', 'memory_of']
 
 # %% ../nbs/10d_layout_memory.ipynb #85e18bcf
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
@@ -17,7 +16,7 @@ from .accounting import experts
 from .activations import Placement, again_bytes, head_saved_bytes, layer_bytes, loss_bytes
 from .memory import memory_per_rank
 from .spec import RunSpec, Strategy
-from .split_traffic import Part, part_of
+from .split_traffic import Part, forwards_first, part_of, passes
 
 # %% ../nbs/10d_layout_memory.ipynb #7a73e02e
 @dataclass(frozen=True)
@@ -115,12 +114,7 @@ def borrowed_bytes(s: Seat) -> int:
 # %% ../nbs/10d_layout_memory.ipynb #fce4b28d
 def under_way(s: Seat) -> int:
     "Stages of this rank whose activations of a micro batch are there when the first backward begins."
-    p, v, accum = s.strategy.pp, s.strategy.stages_per_rank, s.p.accum
-    if s.strategy.schedule == "gpipe":
-        return accum
-    if v == 1:
-        return min(accum, p - s.pp_rank)
-    return min(accum * v, 2 * (p - s.pp_rank - 1) + (v - 1) * p + 1)
+    return forwards_first(s.strategy, s.p.accum, s.pp_rank)
 
 
 def stage_bytes(s: Seat) -> int:
@@ -131,15 +125,46 @@ def stage_bytes(s: Seat) -> int:
     return (len(s.part.layers) * layer_bytes(s.p, s.block) + end) // stages
 
 
-def backwards(s: Seat) -> Iterator[tuple[int, bool]]:
-    "Activations that are under way, and whether gradients wait, in the backward passes that can be the fullest."
+@dataclass(frozen=True, order=True)
+class Backward:
+    "A backward pass as it begins: activations under way, whether gradients wait, stages whose blocks are gathered, its own among them."
+
+    live: int
+    more: bool
+    here: int
+    own: bool
+    sent: int = 0  # streams of passes that are done, which interleaved stages hold until the end of the step
+
+
+def backwards(s: Seat) -> list[Backward]:
+    "The backward passes of a step that differ."
     if s.strategy.pp == 1:
-        yield 1, s.p.more
-        return
-    most, all_of_them = under_way(s), s.p.accum * s.strategy.stages_per_rank
-    yield most, False
-    if all_of_them > 1:
-        yield min(most, all_of_them - 1), True
+        return [Backward(1, s.p.more, 0, False)]
+    found, live, began, sent, here = set(), 0, False, 0, set()
+    for forward, stage in passes(s.strategy, s.p.accum, s.pp_rank):
+        if forward:
+            live, here = live + 1, here - {stage}
+            continue
+        found.add(Backward(live, began, len(here), stage in here, sent))
+        live, began, here, sent = live - 1, True, here | {stage}, sent + _sends(s, stage)
+    return sorted(found)
+
+
+def _sends(s: Seat, stage: int) -> int:
+    "Streams that a stage has sent for one micro batch, forward and backward, where the schedule waits for them at the end only."
+    if s.strategy.schedule != "interleaved":
+        return 0
+    number = stage * s.strategy.pp + s.pp_rank
+    return (number > 0) + (number < s.strategy.pp * s.strategy.stages_per_rank - 1)
+
+
+
+def gathered_bytes(s: Seat, b: Backward) -> tuple[int, int]:
+    "Blocks of shards that a pipeline's backward pass finds gathered, and those that it gathers: the last one and the next."
+    if s.strategy.pp == 1 or not s.sharded or not s.strategy.reshard_after_forward:
+        return 0, 0
+    layers = len(s.part.layers) // s.strategy.stages_per_rank
+    return s.p.c * b.here * layers * s.block, 0 if b.own else s.p.c * min(2, layers) * s.block
 
 # %% ../nbs/10d_layout_memory.ipynb #8a69c32f
 def _logits(s: Seat, size: int) -> int:
@@ -157,15 +182,16 @@ def _head_elements(s: Seat) -> int:
     return -(-s.p.shape.vocab_size // s.p.tp) * s.p.shape.d_model
 
 
-def _backward(s: Seat, live: int, more: bool) -> dict[str, int]:
+def _backward(s: Seat, b: Backward) -> dict[str, int]:
     "Bytes at the moments of one backward pass."
-    p, head = s.p, _head_elements(s)
-    resting = kept_bytes(s) + borrowed_bytes(s) + (waiting_bytes(s) if more else 0) + live * stage_bytes(s) + _logits_held(s, live)
+    p, head, (found_here, gathers) = s.p, _head_elements(s), gathered_bytes(s, b)
+    resting = kept_bytes(s) + borrowed_bytes(s) + found_here + (waiting_bytes(s) if b.more else 0) + b.live * stage_bytes(s) + _logits_held(s, b.live)
+    resting += b.sent * p.tokens // p.tp * p.shape.d_model * p.c
     d, f, (stacked, copies) = p.shape.d_model, p.shape.d_ff, experts(p.shape)
     wide = (2 if p.shape.family == "llama" else 1) * f // p.tp
     working = p.tokens * copies * p.c * (d + wide) + (6 if p.casts else p.c) * d * f // p.tp * stacked
-    new_head = (4 if p.casts else p.c) * head if s.part.last and (p.shape.tied_embeddings or not more) else 0
-    found = {"block": resting + working + new_head + (again_bytes(s.p, s.block) if p.recompute else 0)}
+    new_head = (4 if p.casts else p.c) * head if s.part.last and (p.shape.tied_embeddings or not b.more) else 0
+    found = {"block": resting + gathers + working + new_head + (again_bytes(s.p, s.block) if p.recompute else 0)}
     if s.part.last:
         cast = 2 * head if p.casts else 0
         found["loss"] = resting + cast + loss_bytes(p)
@@ -196,7 +222,15 @@ def _update(s: Seat) -> int:
     return kept_bytes(s) + gradients + cut + temporaries
 
 # %% ../nbs/10d_layout_memory.ipynb #281d071f
+def _reduced_at_once(s: Seat) -> int:
+    "A pipeline reduces when all backward passes are done: everything is gathered, all gradients wait, and those of the root go first."
+    first = s.root or s.block
+    return kept_bytes(s) + s.p.c * s.count + waiting_bytes(s) + s.p.r * first + ceil(s.p.r * first / s.shards)
+
+
 def _exchange(s: Seat) -> dict[str, int]:
+    if s.sharded and s.strategy.pp > 1:
+        return {"reduce": _reduced_at_once(s)}
     p, rest = s.p, kept_bytes(s)
     layers = len(s.part.layers)
     waits = waiting_bytes(s) if p.more else 0
@@ -216,8 +250,8 @@ def _exchange(s: Seat) -> dict[str, int]:
 def layout_moments(s: Seat) -> dict[str, int]:
     "Bytes on the rank at each moment of a step that can be its fullest."
     found = {"end": _end(s), "update": _update(s)} | (_exchange(s) if s.wrapped else {})
-    for live, more in backwards(s):
-        for name, size in _backward(s, live, more).items():
+    for b in backwards(s):
+        for name, size in _backward(s, b).items():
             found[name] = max(size, found.get(name, 0))
     return found
 
@@ -228,7 +262,7 @@ SPLIT = ("tp", "pp", "cp", "mixed", "hsdp")
 def layout_memory(spec: RunSpec, platform: str = "cpu", pp_rank: int | None = None) -> dict[str, Any]:
     """Bytes of the fullest rank of a split model (or of a rank of stage `pp_rank`), as `memory_per_rank` gives them.
 
-    For tp, pp, cp, mixed, hsdp, and fsdp with tp or cp; eager. Raises ValueError for other strategies.
+    For tp, pp, cp, mixed, hsdp, and fsdp with tp, pp or cp; eager. Raises ValueError for other strategies.
     Source: the derivation in this notebook, from the tensors that torch 2.13 was seen to hold; Korthikanti et al. 2022
     (arXiv:2205.05198), section 4.2.2; Narayanan et al. 2021 (arXiv:2104.04473), section 2.2.
     """
@@ -244,7 +278,7 @@ def _answer(s: Seat) -> dict[str, Any]:
     fullest = max(found, key=lambda name: found[name])
     share = ceil(s.count / s.shards)
     gradients = 4 * share if s.wrapped else waiting_bytes(s)
-    live = max(live for live, _ in backwards(s))
+    live = max(b.live for b in backwards(s))
     return {
         "param_bytes": 4 * share, "grad_bytes": gradients, "optimizer_bytes": 8 * share,
         "activation_bytes": live * stage_bytes(s), "loss_bytes": loss_bytes(s.p) if s.part.last else 0,
@@ -260,7 +294,7 @@ def memory_of(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:
                "ZeRO++": s.hpz > 1 or s.quantize != "none"}  # fmt: skip
     if left := [what for what, asked in unknown.items() if asked]:
         raise ValueError(f"strategy {s.name}: what {left[0]} holds is not derived")
-    if s.name in SPLIT or (s.name == "fsdp" and (s.tp * s.cp > 1 or not s.reshard_after_forward)):
+    if s.name in SPLIT or (s.name == "fsdp" and (s.tp * s.pp * s.cp > 1 or not s.reshard_after_forward)):
         if s.offload == "none":
             return layout_memory(spec, platform)
     name, dp = ("fsdp", s.dp // s.dp_replicate) if s.name == "hsdp" else (s.name, s.dp)

@@ -43,7 +43,7 @@ class Layout:
 
 
 DEGREES = ("tp", "pp", "cp", "ep")
-_MAY_SPLIT = {"tp": ("tp",), "pp": ("pp",), "cp": ("cp",), "ep": ("ep",), "mixed": ("tp", "pp", "cp"), "fsdp": ("tp", "cp", "ep")}
+_MAY_SPLIT = {"tp": ("tp",), "pp": ("pp",), "cp": ("cp",), "ep": ("ep",), "mixed": ("tp", "pp", "cp"), "fsdp": DEGREES, "hsdp": DEGREES}
 
 
 def split_degrees(layout: Layout) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ def _name_rule(a: Layout) -> Iterator[str]:
     elif a.name == "mixed" and len(split) < 2:
         yield f"strategy mixed: tp {a.tp} × pp {a.pp} × cp {a.cp}, and at least two have to exceed 1; write them, or name: {name_of(a)}"
     elif a.name == "fsdp" and split and a.dp == 1:
-        yield f"strategy fsdp: dp 1 × tp {a.tp} × cp {a.cp} leaves nothing to shard; write name: {name_of(a)}"
+        yield f"strategy fsdp: dp 1 × tp {a.tp} × pp {a.pp} × cp {a.cp} leaves nothing to shard; write name: {name_of(a)}"
     elif a.name == "single" and a.dp > 1:
         yield f"strategy single with world_size {a.dp}: one process is one rank; write world_size: 1, or strategy: ddp"
 
@@ -177,6 +177,8 @@ def _expert_rule(shape: ModelShape, a: Layout) -> Iterator[str]:
         yield f"tp {a.tp} with the {shape.n_experts} experts of {shape.name} is not built: routers and experts are no DTensors; use ep"
     if a.cp > 1 and a.ep > 1:
         yield f"cp {a.cp} × ep {a.ep} for the {shape.n_experts} experts of {shape.name} is not built; write cp: 1 or ep: 1"
+    if a.pp > 1 and a.ep > 1:
+        yield f"pp {a.pp} × ep {a.ep} for the {shape.n_experts} experts of {shape.name} is not built; write pp: 1 or ep: 1"
     if shape.n_experts % a.ep:
         yield f"ep {a.ep} does not divide the {shape.n_experts} experts of {shape.name}"
     elif a.dp % a.ep:

@@ -28,7 +28,7 @@ Compute = Literal["float32", "bfloat16", "float16", "float8"]
 
 
 class Strategy(_Part):
-    """The strategy's name and the parallel degrees: dp × tp × pp × cp is the world size, ep (of ep or fsdp) divides dp.
+    """The strategy's name and the parallel degrees: dp × tp × pp × cp is the world size, ep (of ep, fsdp or hsdp) divides dp.
 
     reshard_after_forward: fsdp lets a block's parameters go between forward and backward, and gathers them twice;
     false keeps them, for the memory of the whole model and one gathering less. dp_replicate: hsdp shards within

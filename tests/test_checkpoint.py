@@ -111,7 +111,7 @@ def test_a_killed_run_goes_on_with_the_same_losses(whole, tmp_path, name, step):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "to", "ranks"), [
     ("ddp", "ddp", 1), ("ddp", "single", 1), ("fsdp", "fsdp", 1), ("fsdp", "ddp", 2), ("tp", "fsdp", 2), ("fsdp", TP, 2),
-    ("tp", {"name": "pp", "dp": 1, "pp": 2}, 2), ("tp", {"name": "fsdp", "dp": 2, "tp": 2}, 4), ("ep", EP, 2), ("ep", "ddp", 2),
+    ("tp", {"name": "pp", "dp": 1, "pp": 2}, 2), ("tp", {"name": "fsdp", "dp": 2, "tp": 2}, 4), ("fsdp", {"name": "fsdp", "dp": 2, "pp": 2}, 4), ("ep", EP, 2), ("ep", "ddp", 2),
     ("ep", FSDP_EP, 2), ("fsdp-ep", FSDP_EP, 2), ("fsdp-ep", "ddp", 2),
 ])  # fmt: skip
 def test_other_ranks_take_it_up_with_the_same_losses(whole, tmp_path, name, to, ranks):

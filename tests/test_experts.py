@@ -54,9 +54,9 @@ os._exit(0)
 """
 
 
-def request(dp: int, ep: int, name: str = "ep", **changes) -> RunSpec:
+def request(dp: int, ep: int, name: str = "ep", dp_replicate: int = 1, **changes) -> RunSpec:
     """The same global batch for every layout."""
-    strategy = {"name": name, "ep": ep} if dp > 1 else "single"
+    strategy = {"name": name, "ep": ep, "dp_replicate": dp_replicate} if dp > 1 else "single"
     return resolve_run(REQUEST | {"strategy": strategy, "world_size": dp} | changes)
 
 
@@ -82,7 +82,7 @@ def reference():
 
 
 LAYOUTS = [(2, 2, {}), (4, 2, {}), (4, 4, {}), (2, 2, {"recompute": "full"}), (2, 2, {"compile": True})]
-SHARDED = [(2, 2, {"name": "fsdp"}), (4, 2, {"name": "fsdp"})]  # the rest sharded over all ranks
+SHARDED = [(2, 2, {"name": "fsdp"}), (4, 2, {"name": "fsdp"}), (4, 2, {"name": "hsdp", "dp_replicate": 2})]  # the rest sharded over all ranks, or half of them
 
 
 @pytest.mark.slow
@@ -98,8 +98,9 @@ def test_dealt_experts_follow_the_single_process(reference, tmp_path, dp, ep, ch
         assert set(mine) == set(gradients)
         for name, gradient in mine.items():
             whole = gradients[name].chunk(ep)[rank % ep] if ".experts." in name else gradients[name]
-            if changes.get("name") == "fsdp" and ".experts." not in name:
-                whole = whole.chunk(dp)[rank]
+            if "name" in changes and ".experts." not in name:
+                shards = dp // changes.get("dp_replicate", 1)
+                whole = whole.chunk(shards)[rank % shards]
             off, size = (gradient - whole).norm(), whole.norm()  # a shard of the embedding without a token that was seen: both are 0
             assert off <= 1e-5 * size, f"rank {rank}, {name}: {off:.1e} of {size:.1e} away from the single process"
 

@@ -137,12 +137,14 @@ calls = {"all_reduce": lambda: dist.all_reduce(whole), "all_gather": lambda: dis
          "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole)}
 shares = {}
 for kind, call in calls.items():
-    dist.barrier()
-    before = sent()
-    call()
-    dist.barrier()
-    time.sleep(0.2)
-    shares[kind] = (sent() - before) / (4 * whole.numel())
+    for _ in range(5):  # acknowledgements and packets sent again only add
+        dist.barrier()
+        before = sent()
+        call()
+        dist.barrier()
+        time.sleep(0.2)
+        share = (sent() - before) / (4 * whole.numel())
+        shares[kind] = min(share, shares.get(kind, share))
 dist.barrier()
 print("SHARES", json.dumps(shares), flush=True)
 os._exit(0)

@@ -51,7 +51,7 @@ def compare(given, world_size, held):
     """The worst difference of each kind over the ranks, each rank against its stage's prediction."""
     spec, off = resolve_run(given | {"world_size": world_size}), {}
     for rank, found in enumerate(held):
-        split = spec.strategy.name in SPLIT or spec.strategy.tp * spec.strategy.cp > 1
+        split = spec.strategy.name in SPLIT or spec.strategy.tp * spec.strategy.pp * spec.strategy.cp > 1
         expected = layout_memory(spec, pp_rank=place_of(rank, spec.strategy).pp) if split else memory_of(spec)
         for kind in ("param_bytes", "grad_bytes", "optimizer_bytes", "peak_bytes"):
             if found[kind] is not None:  # DeepSpeed's offload does not show its gradients
@@ -61,6 +61,7 @@ def compare(given, world_size, held):
 
 TP, PP, CP, EP = dict(name="tp", tp=2), dict(name="pp", pp=2), dict(name="cp", cp=2), dict(name="ep", ep=2)
 ZERO2, ZERO3 = (dict(name=n, offload="optimizer") for n in ("zero2", "zero3"))
+FSDP_PP = dict(name="fsdp", pp=2)
 GPT, BF16 = {"model": "gpt-tiny"}, {"precision": "bf16"}
 TWO = {
     "tp": [request(TP), request(TP, **GPT), request(TP, accum=1, **BF16), request(TP, **GPT, **BF16), request(TP, recompute="full"),
@@ -78,14 +79,25 @@ FOUR = {
     "pp2-dp2": [request(PP), request(PP, accum=4, **GPT)],
     "sharded": [request(dict(name="fsdp", tp=2)), request(dict(name="fsdp", cp=2)), request(dict(name="hsdp", dp_replicate=2)),
                 request(dict(name="fsdp", tp=2), accum=1, **BF16)],
+    "fsdp2-pp2": [request(FSDP_PP), request(FSDP_PP, accum=4, **GPT), request(FSDP_PP, **BF16), request(FSDP_PP | {"schedule": "gpipe"}, accum=4),
+                  request(FSDP_PP, micro=1, seq_len=32), request(FSDP_PP, accum=4, recompute="full", model={"name": "llama-tiny", "n_layers": 8}),
+                  request(FSDP_PP | {"schedule": "interleaved", "stages_per_rank": 2}, accum=4)],
     "tp4-shared-heads": [request(dict(name="tp", tp=4))],
     "ep2-dp4": [request(EP, "mixtral-tiny")],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("world_size", "layout"), [*((2, n) for n in TWO), *((4, n) for n in FOUR)])
+EIGHT = {
+    "hsdp2x2-tp2": [request(dict(name="hsdp", dp_replicate=2, tp=2)), request(dict(name="hsdp", dp_replicate=2, tp=2), accum=1, **BF16)],
+    "hsdp2x2-cp2": [request(dict(name="hsdp", dp_replicate=2, cp=2))],
+    "fsdp2-tp2-pp2": [request(dict(name="fsdp", tp=2, pp=2)), request(dict(name="fsdp", tp=2, pp=2), **GPT)],
+}  # fmt: skip
+RANKS = {2: TWO, 4: FOUR, 8: EIGHT}
+
+
+@pytest.mark.parametrize(("world_size", "layout"), [(n, layout) for n, layouts in RANKS.items() for layout in layouts])
 def test_real_ranks_hold_what_is_predicted(world_size, layout, tmp_path):
-    requests = (TWO if world_size == 2 else FOUR)[layout]
+    requests = RANKS[world_size][layout]
     for given, held in zip(requests, measure(requests, world_size, tmp_path), strict=True):
         off = compare(given, world_size, held)
         assert max(off.values()) <= 0.05, (given, off)

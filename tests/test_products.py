@@ -27,14 +27,20 @@ FOUR = {
     "cp2-dp2": dict(name="cp", cp=2), "cp2-tp2": dict(name="mixed", cp=2, tp=2), "cp2-pp2": dict(name="mixed", cp=2, pp=2),
     "fsdp2-tp2": dict(name="fsdp", tp=2), "fsdp2-cp2": dict(name="fsdp", cp=2), "hsdp2x2": dict(name="hsdp", dp_replicate=2),
     "tp4-shared-heads": dict(name="tp", tp=4), "cp4": dict(name="cp", cp=4), "pp4": dict(name="pp", pp=4),
+    "fsdp2-pp2": dict(name="fsdp", pp=2), "fsdp2-pp2-interleaved": dict(name="fsdp", pp=2, schedule="interleaved", stages_per_rank=2),
+    "tp2-pp2-interleaved": dict(name="mixed", tp=2, pp=2, schedule="interleaved", stages_per_rank=2),
 }  # fmt: skip
-TIED = ("tp2", "pp2", "cp2", "tp2-pp2", "pp2-interleaved")  # weights, positions and biases that the other family has not
-ROUTED = ("cp2", "pp2", "cp2-dp2", "cp2-pp2", "fsdp2-cp2")  # a mixture: its balance is of whole sequences
-HALF = ("tp2", "pp2", "cp2", "fsdp2-tp2")
+EIGHT = {
+    "hsdp2x2-tp2": dict(name="hsdp", dp_replicate=2, tp=2), "hsdp2x2-cp2": dict(name="hsdp", dp_replicate=2, cp=2),
+    "hsdp2x2-pp2": dict(name="hsdp", dp_replicate=2, pp=2), "fsdp2-tp2-pp2": dict(name="fsdp", tp=2, pp=2),
+}  # fmt: skip
+TIED = ("tp2", "pp2", "cp2", "tp2-pp2", "pp2-interleaved", "fsdp2-pp2", "tp2-pp2-interleaved")  # weights, positions and biases that the other family has not
+ROUTED = ("cp2", "pp2", "cp2-dp2", "cp2-pp2", "fsdp2-cp2", "fsdp2-pp2")  # a mixture: its balance is of whole sequences
+HALF = ("tp2", "pp2", "cp2", "fsdp2-tp2", "fsdp2-pp2")
 
 
 def _cases():
-    for world_size, layout, strategy in [(2, *case) for case in TWO.items()] + [(4, *case) for case in FOUR.items()]:
+    for world_size, layout, strategy in [(n, *case) for n, cases in ((2, TWO), (4, FOUR), (8, EIGHT)) for case in cases.items()]:
         for model, precision, among in (("llama-tiny", "fp32", None), ("gpt-tiny", "fp32", TIED), ("llama-tiny", "bf16", HALF), ("mixtral-tiny", "fp32", ROUTED)):
             if among is None or layout in among:
                 yield pytest.param(world_size, strategy, model, precision, id=f"{layout}-{model}-{precision}")

@@ -16,6 +16,8 @@ LAYOUTS = {
     "tp2": dict(name="tp", tp=2), "pp2": dict(name="pp", pp=2), "cp2": dict(name="cp", cp=2), "hsdp": dict(name="hsdp", dp_replicate=2),
     "tp2-dp2": dict(name="tp", tp=2, dp=2), "tp2-pp2": dict(name="mixed", tp=2, pp=2), "fsdp-tp2": dict(name="fsdp", tp=2, dp=2),
     "cp2-tp2": dict(name="mixed", tp=2, cp=2), "pp2-dp2": dict(name="pp", pp=2, dp=2), "tp4": dict(name="tp", tp=4),
+    "fsdp-pp2": dict(name="fsdp", pp=2, dp=2), "fsdp-pp2-gpipe": dict(name="fsdp", pp=2, dp=2, schedule="gpipe"),
+    "fsdp-pp2-interleaved": dict(name="fsdp", pp=2, dp=2, schedule="interleaved", stages_per_rank=2),
 }  # fmt: skip
 
 

@@ -76,7 +76,7 @@ class EP(TorchStrategy):
         self.dp, self.reduce = spec.strategy.dp, DTYPES[spec.precision.reduce]
         of_experts = {id(p) for m in model.modules() if isinstance(m, Experts) for p in m.parameters()}
         self.dealt = [id(p) in of_experts for p in self.parameters]
-        others = 1 if isinstance(model, FSDPModule) else self.dp
+        others = spec.strategy.dp_replicate if isinstance(model, FSDPModule) else self.dp
         self.copies = [self.dp // spec.strategy.ep if dealt else others for dealt in self.dealt]
 
     def exchange(self, last: bool) -> contextlib.AbstractContextManager:
@@ -97,7 +97,7 @@ class EP(TorchStrategy):
 
 # %% ../../nbs/27c_strategies_experts.ipynb #a687816c
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> EP:
-    "The model with a share of its experts on this rank, the rest in DistributedDataParallel, or sharded where the strategy is fsdp."
+    "The model with a share of its experts on this rank, the rest in DistributedDataParallel, or sharded where the strategy is fsdp or hsdp."
     ep, grid = spec.strategy.ep, expert_mesh(ranks, spec.strategy)
     deal_experts(model, ep, grid.get_local_rank("experts"))
     for layer in model.modules():
@@ -105,9 +105,9 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> EP:
             layer.dispatch = Travel(layer.experts, grid.get_group("experts"))
     model = prepare_model(model, spec, ranks)
     dealt = {name: p for name, p in model.named_parameters() if ".experts." in name}
-    if spec.strategy.name == "fsdp":
-        mesh = device_mesh(ranks, spec.strategy)
-        return EP(shard_blocks(model, spec, mesh, ranks.world_size, without=set(dealt.values())), spec, grid)
+    if spec.strategy.name in ("fsdp", "hsdp"):
+        mesh, shards = device_mesh(ranks, spec.strategy), spec.strategy.dp // spec.strategy.dp_replicate
+        return EP(shard_blocks(model, spec, mesh, shards, without=set(dealt.values())), spec, grid)
     return EP(_replicas(model, list(dealt), spec, ranks), spec, grid)
 
 

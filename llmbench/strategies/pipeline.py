@@ -40,7 +40,7 @@ def stages_of(rank: int, strategy: Strategy) -> list[int]:
 def take_stage(model: Decoder, index: int, layers: Sequence[range]) -> Decoder:
     "Stage `index` of the model: a decoder that shares its layers `layers[index]`, and the ends that belong to it."
     stage = copy.copy(model)
-    stage._modules = dict(model._modules)
+    vars(stage).update({name: copy.copy(value) for name, value in vars(model).items() if isinstance(value, dict)})  # hooks of its own
     stage.blocks = nn.ModuleDict({str(n): model.blocks[str(n)] for n in layers[index]})
     stage.first, stage.last = index == 0, index == len(layers) - 1
     if not stage.first:
