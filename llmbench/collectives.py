@@ -140,8 +140,12 @@ def _serves(transport: Transport, call: Call, world_size: int) -> bool:
     if transport.elements is None:
         return next((k for n, k in _NCCL.items() if n in transport.name), None) == call.kind
     kinds = _GLOO.get(transport.name.removeprefix("gloo:"), (transport.name.removeprefix("gloo:"),))
-    whole = transport.elements * (world_size if call.kind == "all_gather" else 1)
-    return call.kind in kinds and whole in (call.elements, call.elements * world_size)
+    if call.kind not in kinds or not transport.elements:
+        return False
+    if call.kind == "all_gather":  # gloo tells a rank's part; the ranks that take part may be some of all
+        group, rest = divmod(call.elements, transport.elements)
+        return not rest and group > 0 and world_size % group == 0
+    return transport.elements in (call.elements, call.elements * world_size)
 
 
 def matched(calls: list[Call], moved: list[Transport], world_size: int) -> list[tuple[Call, Transport | None]]:
