@@ -161,9 +161,10 @@ def model_state_bytes(shape: ModelShape, strategy: str, dp: int, compute: str = 
     ep: ranks that a mixture's experts are dealt out to. Source: Rajbhandari et al. 2020 (ZeRO, arXiv:1910.02054), section
     3, and DeepSpeed 0.19's optimizers as described above; padding of shards (a few hundred bytes) is left out.
     """
-    elsewhere = parameter_groups(shape)["mlp"] * (ep - 1) // ep
-    count, sharded = parameter_count(shape) - elsewhere, _SHARDED.get(strategy, "")
-    held = {part: ceil(count / dp) if part in sharded else count for part in "pgo"}
+    mlp = parameter_groups(shape)["mlp"]
+    count, sharded = parameter_count(shape) - mlp * (ep - 1) // ep, _SHARDED.get(strategy, "")
+    dealt = mlp // ep if ep > 1 else 0  # nobody shards them once more
+    held = {part: ceil((count - dealt) / dp) + dealt if part in sharded else count for part in "pgo"}
     deepspeed, half = strategy.startswith("zero"), compute != "float32"
     grads = 4 * held["g"]
     if strategy == "zero1" and half and compute != "float16":

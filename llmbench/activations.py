@@ -39,6 +39,7 @@ class Placement:
     tp: int = 1  # ranks that split matrices
     cp: int = 1  # ranks that split sequences
     ep: int = 1  # ranks that experts are dealt out to
+    reshard: bool = True  # FSDP lets a block's parameters go between forward and backward
 
     @property
     def c(self) -> int:
@@ -77,9 +78,20 @@ class Placement:
         return self.shape.vocab_size * self.shape.d_model
 
     @property
+    def aside(self) -> int:
+        "Parameters of one block's experts that a wrapper leaves as they are: whole and float32 on their rank."
+        return self.dealt if self.strategy == "ep" or self.ep > 1 else 0
+
+    @property
+    def wrapped(self) -> int:
+        "Parameters of one block that a wrapper looks after."
+        return self.block - self.aside
+
+    @property
     def share(self) -> int:
         "A rank's part of the parameters."
-        return ceil(self.count / self.dp)
+        whole = self.shape.n_layers * self.aside
+        return ceil((self.count - whole) / self.dp) + whole
 
     @property
     def more(self) -> bool:
@@ -90,6 +102,11 @@ class Placement:
     def casts(self) -> bool:
         "Whether weights are float32 and cast at each use: the casts are saved for backward, like activations."
         return self.c == 2 and self.strategy in ("single", "ddp", "ep")
+
+    @property
+    def casts_experts(self) -> bool:
+        "The same of the weights of a mixture: dealt ones are float32 beside shards, too."
+        return self.casts or (self.c == 2 and self.aside > 0)
 
 # %% ../nbs/10a_activations.ipynb #1cf4d7b1
 def norm_saved_bytes(p: Placement) -> int:
@@ -164,7 +181,9 @@ def again_bytes(p: Placement, block: int | None = None) -> int:
 
 
 def _cast_bytes(p: Placement, block: int | None) -> int:
-    return 2 * (p.block if block is None else block) if p.casts else 0
+    if p.casts:
+        return 2 * (p.block if block is None else block)
+    return 2 * p.aside if p.casts_experts else 0
 
 
 def layer_bytes(p: Placement, block: int | None = None) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 from .accounting import experts
 from .activations import Placement, again_bytes, head_saved_bytes, layer_bytes, loss_bytes
+from .factored_memory import factored_memory
 from .memory import memory_per_rank
 from .spec import RunSpec, Strategy
 from .split_traffic import Part, forwards_first, part_of, passes
@@ -288,18 +289,18 @@ def _answer(s: Seat) -> dict[str, Any]:
 
 
 def memory_of(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:
-    "What a rank of this request holds: `layout_memory` where a model is split, `memory_per_rank` elsewhere; their errors."
+    "What a rank of this request holds: `layout_memory` where a model is split, `factored_memory` for PowerSGD, `memory_per_rank` elsewhere; their errors."
     s = spec.strategy
-    unknown = {f"fsdp with ep {s.ep}": s.name == "fsdp" and s.ep > 1, "compression powersgd": s.compression == "powersgd",
-               "ZeRO++": s.hpz > 1 or s.quantize != "none"}  # fmt: skip
-    if left := [what for what, asked in unknown.items() if asked]:
-        raise ValueError(f"strategy {s.name}: what {left[0]} holds is not derived")
-    if s.name in SPLIT or (s.name == "fsdp" and (s.tp * s.pp * s.cp > 1 or not s.reshard_after_forward)):
+    if s.hpz > 1 or s.quantize != "none":
+        raise ValueError(f"strategy {s.name}: what ZeRO++ holds is not derived")
+    if s.compression == "powersgd":
+        return factored_memory(spec, platform)
+    if s.ep == 1 and (s.name in SPLIT or (s.name == "fsdp" and s.tp * s.pp * s.cp > 1)):
         if s.offload == "none":
             return layout_memory(spec, platform)
     name, dp = ("fsdp", s.dp // s.dp_replicate) if s.name == "hsdp" else (s.name, s.dp)
     return memory_per_rank(
         spec.model, name, dp, micro=spec.batch.micro, seq_len=spec.seq_len, accum=spec.batch.accum, ep=s.ep,
         compute=spec.precision.compute, reduce=spec.precision.reduce, recompute=spec.recompute, platform=platform,
-        fused=spec.optimizer.fused, offload=s.offload,
+        fused=spec.optimizer.fused, offload=s.offload, reshard=s.reshard_after_forward,
     )  # fmt: skip

@@ -9,7 +9,7 @@ __all__ = ['LiveTensors', 'DeviceTensors', 'measured_memory']
 import contextlib
 import gc
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 from unittest.mock import patch
 
@@ -109,13 +109,29 @@ def _masks_unwatched() -> Iterator[None]:
         yield
 
 
-def measured_memory(spec: RunSpec, ranks: Ranks) -> dict[str, int | None]:
-    "Train two steps; this rank's param, grad and optimizer bytes as a run file has them, and the second step's peak_bytes."
+@contextlib.contextmanager
+def _callbacks_watched(watched: LiveTensors | DeviceTensors) -> Iterator[None]:
+    "What follows a collective is watched in whichever thread it runs; a device's allocator sees all of them anyway."
+    then = torch._C.Future.then
+
+    def entered(future: torch._C.Future, callback: Callable[[Any], Any]) -> torch._C.Future:
+        def act(done: Any) -> Any:
+            with watched:
+                return callback(done)
+
+        return then(future, act)
+
+    with patch.object(torch._C.Future, "then", entered) if isinstance(watched, LiveTensors) else contextlib.nullcontext():
+        yield
+
+
+def measured_memory(spec: RunSpec, ranks: Ranks, steps: int = 2) -> dict[str, int | None]:
+    "Train so many steps; this rank's param, grad and optimizer bytes as a run file has them, and the last step's peak_bytes."
     watched = DeviceTensors(ranks.device) if ranks.device.type == "cuda" else LiveTensors()
     build, source = load_strategy(spec.strategy, ranks.device), source_for(spec)
-    with watched, _masks_unwatched():
+    with watched, _masks_unwatched(), _callbacks_watched(watched):
         strategy = build(build_model(spec.model, spec.seed, DTYPES[spec.precision.compute]), spec, ranks)
-        for step in (0, 1):
+        for step in range(steps):
             gc.collect()
             watched.reset()
             strategy.forward_backward(next_batch(step, spec, source, place_of(ranks.rank, spec.strategy), ranks.device).micro_batches)
