@@ -17,7 +17,7 @@ from .activations import Placement, again_bytes, head_saved_bytes, layer_bytes, 
 from .factored_memory import factored_memory
 from .memory import memory_per_rank
 from .spec import RunSpec, Strategy
-from .split_traffic import Part, forwards_first, part_of, passes
+from .split_traffic import AT_HAND, Part, forwards_first, part_of, passes
 
 # %% ../nbs/10d_layout_memory.ipynb #7a73e02e
 @dataclass(frozen=True)
@@ -64,6 +64,11 @@ class Seat:
         return self.count - len(self.part.layers) * self.block
 
     @property
+    def stream(self) -> int:
+        "Bytes that go from one stage to the next for a micro batch."
+        return self.p.tokens // self.p.tp * self.p.shape.d_model * self.p.c
+
+    @property
     def tied(self) -> bool:
         "Whether one weight here gets gradients from both ends."
         return self.part.first and self.part.last and self.part.shape.tied_embeddings
@@ -86,8 +91,7 @@ def kept_bytes(s: Seat) -> int:
     stages, borders = s.strategy.stages_per_rank, 0
     if s.strategy.pp > 1:
         borders = 2 * stages - s.part.first - s.part.last
-    stream = s.p.tokens // s.p.tp * s.p.shape.d_model * s.p.c
-    return 12 * ceil(s.count / s.shards) + borders * s.p.accum * stream
+    return 12 * ceil(s.count / s.shards) + borders * s.p.accum * s.stream
 
 
 def whole_ends(s: Seat) -> int:
@@ -121,8 +125,7 @@ def under_way(s: Seat) -> int:
 def stage_bytes(s: Seat) -> int:
     "What one micro batch leaves behind in one stage, without the loss: all blocks, and the norm before the head or what is sent on."
     stages = s.strategy.stages_per_rank
-    sent = s.p.tokens // s.p.tp * s.p.shape.d_model * s.p.c
-    end = head_saved_bytes(s.p) if s.part.last else sent
+    end = head_saved_bytes(s.p) if s.part.last else s.stream
     return (len(s.part.layers) * layer_bytes(s.p, s.block) + end) // stages
 
 
@@ -159,7 +162,6 @@ def _sends(s: Seat, stage: int) -> int:
     return (number > 0) + (number < s.strategy.pp * s.strategy.stages_per_rank - 1)
 
 
-
 def gathered_bytes(s: Seat, b: Backward) -> tuple[int, int]:
     "Blocks of shards that a pipeline's backward pass finds gathered, and those that it gathers: the last one and the next."
     if s.strategy.pp == 1 or not s.sharded or not s.strategy.reshard_after_forward:
@@ -187,7 +189,7 @@ def _backward(s: Seat, b: Backward) -> dict[str, int]:
     "Bytes at the moments of one backward pass."
     p, head, (found_here, gathers) = s.p, _head_elements(s), gathered_bytes(s, b)
     resting = kept_bytes(s) + borrowed_bytes(s) + found_here + (waiting_bytes(s) if b.more else 0) + b.live * stage_bytes(s) + _logits_held(s, b.live)
-    resting += b.sent * p.tokens // p.tp * p.shape.d_model * p.c
+    resting += b.sent * s.stream
     d, f, (stacked, copies) = p.shape.d_model, p.shape.d_ff, experts(p.shape)
     wide = (2 if p.shape.family == "llama" else 1) * f // p.tp
     working = p.tokens * copies * p.c * (d + wide) + (6 if p.casts else p.c) * d * f // p.tp * stacked
@@ -293,6 +295,8 @@ def memory_of(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:
     s = spec.strategy
     if s.hpz > 1 or s.quantize != "none":
         raise ValueError(f"strategy {s.name}: what ZeRO++ holds is not derived")
+    if s.stages_per_rank > AT_HAND and s.name in ("fsdp", "hsdp"):
+        raise ValueError(f"strategy {s.name}: what shards of {s.stages_per_rank} stages a rank hold is not derived, of {AT_HAND} at most")
     if s.compression == "powersgd":
         return factored_memory(spec, platform)
     if s.ep == 1 and (s.name in SPLIT or (s.name == "fsdp" and s.tp * s.pp * s.cp > 1)):

@@ -21,7 +21,7 @@ from .layouts import valid_layouts
 from .named import named_request
 from .presets import ModelShape
 from .spec import PRECISIONS, Strategy
-from .split_traffic import part_of, split_collectives
+from .split_traffic import part_of, shards_of, split_collectives
 from .traffic import predicted_collectives, sent_bytes
 
 # %% ../nbs/62f_layoutcost.ipynb #cc292d2d
@@ -46,8 +46,7 @@ def held_parameters(shape: ModelShape, layout: Layout) -> int:
     pieces = (part_of(shape, strategy, rank).pieces().values() for rank in range(layout.pp))
     held = max(sum(prod(size) for size in part) for part in pieces)
     dealt = parameter_groups(shape)["mlp"] if layout.ep > 1 else 0  # whole on every rank that has them: fsdp shards the rest
-    shards = layout.dp * layout.cp // layout.dp_replicate if layout.name in ("fsdp", "hsdp") else 1
-    return -(-(held - dealt) // shards) + dealt // layout.ep
+    return -(-(held - dealt) // shards_of(layout)) + dealt // layout.ep
 
 # %% ../nbs/62f_layoutcost.ipynb #19af0c48
 def sent_a_step(shape: ModelShape, layout: Layout) -> int:

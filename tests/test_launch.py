@@ -185,6 +185,13 @@ def test_dockerfiles_are_clean():
     assert len(files) == 3 and done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_study_in_turns_is_not_launched(tmp_path, capsys):
+    """A launcher starts one run after the other; these have to be loaded together."""
+    assert main(["launch", "local", str(ROOT / "params/studies/cpu-turns.yaml"), "--render", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "in turns" in said and "type llmbench sweep" in said and not (tmp_path / "out").exists()
+
+
 # --- secrets ---------------------------------------------------------------------------------------------------------
 
 
