@@ -27,7 +27,6 @@ from .schema import dump_run, validate_run
 # %% ../nbs/58b_audit.ipynb #c7def61e
 _SUFFIXES = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".md", ".markdown", ".txt", ".log"}
 _RANK_LINES = re.compile(r"rank-\d+\.jsonl")  # what a run file of ours was made of
-_PRINTED = "stdout.log"  # what it printed, the same run again between marker lines
 
 
 def result_paths(path: Path) -> list[tuple[Path, str]]:
@@ -42,7 +41,7 @@ def result_paths(path: Path) -> list[tuple[Path, str]]:
         (f, f"{path.name}/{name.as_posix()}")
         for f, name in inside
         if not _RANK_LINES.fullmatch(f.name) and not any(p in hidden or p.startswith(".") for p in name.parts)
-        if not (f.name == _PRINTED and (f.parent / "run.json").exists())
+        if not (f.name == "stdout.log" and (f.parent / "run.json").exists())  # the same run again, between marker lines
     ]
 
 # %% ../nbs/58b_audit.ipynb #da6d52ce
