@@ -136,7 +136,7 @@ bench: .venv/.bench
 nemo-env: .venv-nemo/.ready
 	@echo "NeMo 2.7.3 is in .venv-nemo; for llmbench backend nemo type: export NEMO_PYTHON=$$PWD/.venv-nemo/bin/python"
 
-gpu-study: .venv/.deepspeed
+gpu-study: .venv/.deepspeed .venv/.bench
 	$(SAY) "Training on this machine's GPU: $(GPU_STUDIES)"
 	@status=0; for study in $(GPU_STUDIES); do \
 	    $(BIN)/llmbench sweep $$study --direct $(FORCE_FLAG) || status=$$?; [ $$status -ne 2 ] || exit 2; done; \

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Event', 'Span', 'Call', 'logical_calls', 'union', 'length', 'outside', 'Transport', 'transports', 'computing',
-           'matched', 'collective_table', 'profiled_window', 'all_reduce_bus_gb_s']
+           'matched', 'collective_table', 'exposed_time_s', 'profiled_window', 'all_reduce_bus_gb_s']
 
 # %% ../nbs/22d_collectives.ipynb #dc165b75
 import json
@@ -184,6 +184,11 @@ def collective_table(events: list[Event], world_size: int) -> list[dict[str, Any
         )  # fmt: skip
     return rows
 
+def exposed_time_s(events: list[Event], world_size: int) -> float | None:
+    "Time of the trace in which some collective of any kind ran and nothing was computed; None where a call's span was not found."
+    spans = [t.span if t else None for _, t in matched(logical_calls(events), transports(events), world_size)]
+    return None if None in spans else outside(spans, union(computing(events))) / 1e6
+
 # %% ../nbs/22d_collectives.ipynb #5702a365
 def _trace_events(recorded: profile) -> list[Event]:
     with tempfile.TemporaryDirectory() as folder:
@@ -198,7 +203,7 @@ def _moved(events: list[Event], world_size: int) -> list[Moved]:
 
 
 def profiled_window(step: Callable[[], Any], steps: int, ranks: mesh.Ranks, *, again: bool = False) -> dict[str, Any]:
-    """Run `step` so many times under the profiler: steps, their time_s on this rank, and the collectives in them.
+    """Run `step` so many times under the profiler: steps, their time_s and exposed_s on this rank, and the collectives in them.
 
     again: every collective is one of all ranks, so that their calls can be made once more, alone (llmbench.links.alone_times).
     """
@@ -214,7 +219,7 @@ def profiled_window(step: Callable[[], Any], steps: int, ranks: mesh.Ranks, *, a
     events = _trace_events(recorded)
     alone = alone_times(_moved(events, ranks.world_size), ranks) if again else {}
     rows = [row | {"alone_s": alone.get(row["kind"])} for row in collective_table(events, ranks.world_size)]
-    return {"steps": steps, "time_s": time_s, "collectives": rows}
+    return {"steps": steps, "time_s": time_s, "exposed_s": exposed_time_s(events, ranks.world_size), "collectives": rows}
 
 # %% ../nbs/22d_collectives.ipynb #3058e36b
 def all_reduce_bus_gb_s(ranks: mesh.Ranks, size_bytes: int | None = None, repeats: int = 5) -> float | None:

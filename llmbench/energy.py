@@ -8,6 +8,7 @@ __all__ = ['Counter', 'rapl_counter', 'nvml_counter', 'amdsmi_counter', 'energy_
 # %% ../nbs/22c_energy.ipynb #c8fd17f1
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -30,15 +31,30 @@ _POWERCAP = Path("/sys/class/powercap")
 
 
 def rapl_counter(folder: Path = _POWERCAP) -> Counter | None:
-    "All processor packages of this host together, from the kernel's powercap files; None where they cannot be read."
-    zones = [z for z in sorted(folder.glob("intel-rapl:*")) if z.name.count(":") == 1]
+    """Joules of all processor packages of this host together since this call, from the kernel's powercap files.
+
+    None where they cannot be read. Each package turns over by itself; other zones (`psys`, the whole board) are left out.
+    """
     try:
-        wraps_j = sum(int((z / "max_energy_range_uj").read_text()) for z in zones) / 1e6
-        for zone in zones:
-            int((zone / "energy_uj").read_text())
+        zones = [z for z in sorted(folder.glob("intel-rapl:*")) if (z / "name").read_text().startswith("package")]
+        packages = [Counter("rapl", partial(_joules, z / "energy_uj"), _joules(z / "max_energy_range_uj")) for z in zones]
+        last = [p.read() for p in packages]
     except (OSError, ValueError):
         return None
-    return Counter("rapl", lambda: sum(int((z / "energy_uj").read_text()) for z in zones) / 1e6, wraps_j) if zones else None
+    used_j = 0.0
+
+    def read() -> float:
+        nonlocal used_j, last
+        now = [p.read() for p in packages]
+        used_j += sum(p.used_j(*span) for p, span in zip(packages, zip(last, now, strict=True), strict=True))
+        last = now
+        return used_j
+
+    return Counter("rapl", read) if packages else None
+
+
+def _joules(file: Path) -> float:
+    return int(file.read_text()) / 1e6
 
 # %% ../nbs/22c_energy.ipynb #499eb9e3
 def nvml_counter(device: torch.device) -> Counter | None:

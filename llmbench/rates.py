@@ -166,11 +166,15 @@ def memory(run: Mapping[str, Any]) -> dict[str, float | None]:
 
 # %% ../nbs/53b_rates.ipynb #a7ee8304
 def exposed_pct(run: Mapping[str, Any]) -> float | None:
-    "Exposed time of all collectives in % of the profiled steps; None where nobody profiled, or one is unknown."
+    """Exposed time of all collectives in % of the profiled steps; None where nobody profiled, or one is unknown.
+
+    Run files of before 2026-11-22 have it by kind only: their sum counts twice what two kinds did at once.
+    """
     window, collectives = run["window"], run["collectives"]
     if not window or not window["time_s"] or collectives is None:
         return None
-    exposed = [c["exposed_s"] for c in collectives]
+    together = window.get("exposed_s")
+    exposed = [c["exposed_s"] for c in collectives] if together is None else [together]
     return None if None in exposed else 100 * sum(exposed) / window["time_s"]
 
 

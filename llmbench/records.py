@@ -227,7 +227,8 @@ def _window(ranks: list[list[dict[str, Any]]]) -> dict[str, Any]:
     if not seen or len(seen) < len(ranks):
         return {}
     longest = max(seen, key=lambda w: sum(c["time_s"] or 0.0 for c in w["collectives"]))
-    return {"window": {"steps": seen[0]["steps"], "time_s": max(w["time_s"] for w in seen)}, "collectives": longest["collectives"]}
+    window = {"steps": seen[0]["steps"], "time_s": max(w["time_s"] for w in seen), "exposed_s": longest.get("exposed_s")}
+    return {"window": window, "collectives": longest["collectives"]}
 
 
 def _energy(ranks: list[list[dict[str, Any]]]) -> float | None:

@@ -34,7 +34,7 @@ RUN_TABLE = RUN_COLUMNS | {
     "name": "VARCHAR", "spec_hash": "VARCHAR", "attempt": "BIGINT", "file": "VARCHAR", "ended_at": "VARCHAR", "command": "VARCHAR", "turns": "VARCHAR",
     **dict.fromkeys(_TEXTS, "VARCHAR"), "step_columns": _STEPS, "rank_records": _RANKS,
     "collective_records": "STRUCT(kind VARCHAR, calls BIGINT, bytes BIGINT, time_s DOUBLE, exposed_s DOUBLE, alone_s DOUBLE)[]",
-    "window_record": "STRUCT(steps BIGINT, time_s DOUBLE)", "all_reduce_bus_gb_s": "DOUBLE", "link_gb_s": "DOUBLE",
+    "window_record": "STRUCT(steps BIGINT, time_s DOUBLE, exposed_s DOUBLE)", "all_reduce_bus_gb_s": "DOUBLE", "link_gb_s": "DOUBLE",
 }  # fmt: skip
 
 # %% ../nbs/53f_rows.ipynb #f9e74ddf

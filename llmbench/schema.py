@@ -269,6 +269,7 @@ class WindowRecord(_Record):
 
     steps: Count
     time_s: Seconds
+    exposed_s: Seconds | None = None  # some collective ran and nothing was computed; two at once count once, unlike the sum over kinds
 
 
 class MeasurementRecord(_Record):

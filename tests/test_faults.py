@@ -81,7 +81,8 @@ def test_memory_that_runs_out_is_an_oom_with_its_steps(tmp_path, monkeypatch):
     run = run_local(resolve_run(REQUEST), tmp_path, on_step=on_step)
     assert time.monotonic() - on_step.reached["at"] < DEADLINE_S
     assert run.status == "oom", (run.status, run.reason)
-    assert len([t for t in run.steps.time_s if t is not None]) >= 6
+    # rank 0 has ended step 5, so rank 1 took part in it and has written step 4
+    assert len([t for t in run.steps.time_s if t is not None]) >= 5
 
 
 def test_a_loss_that_is_no_number_is_diverged_with_its_steps(tmp_path):

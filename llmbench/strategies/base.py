@@ -181,8 +181,11 @@ def loss_for(spec: RunSpec) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def prepare_model(model: Decoder, spec: RunSpec, ranks: Ranks) -> Decoder:
-    "The model on this rank's device, its attention and its precision, its blocks recomputed and compiled as the request says."
-    model = with_precision(model.to(ranks.device), spec.precision, ranks.device)
+    """The model for this rank's device, its attention, its precision, its blocks recomputed and compiled as the request says.
+
+    It stays where it was built, on the host: of a split model, only what a rank keeps goes to its device.
+    """
+    model = with_precision(model, spec.precision, ranks.device)
     how = (spec.attention, ranks.device, DTYPES[spec.precision.compute], spec.model.head_dim)
     mix = attention_kernel(*how, queries=spec.seq_len)
     for block in model.blocks.values():

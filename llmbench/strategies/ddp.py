@@ -60,6 +60,6 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> DDP:
     "The model in DistributedDataParallel, its buckets and what travels in them as the request says."
     device_ids = [ranks.device] if ranks.device.type == "cuda" else None
     buckets = {"bucket_cap_mb": _bucket(spec.strategy), "gradient_as_bucket_view": True}
-    wrapped = DistributedDataParallel(prepare_model(model, spec, ranks), device_ids=device_ids, **buckets)
+    wrapped = DistributedDataParallel(prepare_model(model, spec, ranks).to(ranks.device), device_ids=device_ids, **buckets)
     compress(wrapped, spec)
     return DDP(wrapped, spec)

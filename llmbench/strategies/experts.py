@@ -107,8 +107,10 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> EP:
     dealt = {name: p for name, p in model.named_parameters() if ".experts." in name}
     if spec.strategy.name in ("fsdp", "hsdp"):
         mesh, shards = device_mesh(ranks, spec.strategy), spec.strategy.dp // spec.strategy.dp_replicate
+        for parameter in dealt.values():
+            parameter.data = parameter.data.to(ranks.device)
         return EP(shard_blocks(model, spec, mesh, shards, without=set(dealt.values())), spec, grid)
-    return EP(_replicas(model, list(dealt), spec, ranks), spec, grid)
+    return EP(_replicas(model.to(ranks.device), list(dealt), spec, ranks), spec, grid)
 
 
 def _replicas(model: Decoder, without: list[str], spec: RunSpec, ranks: Ranks) -> DistributedDataParallel:

@@ -37,7 +37,7 @@ def wrap_data(model: Decoder, spec: RunSpec, mesh: DeviceMesh) -> Decoder:
         return shard_blocks(model, spec, group, shard.size())
     group = along(mesh, "replicate", "shard", "cp")
     if group is None:
-        return model
+        return model.to(mesh.device_type)
     policy = precision_policy(spec.precision)
     for block in model.blocks.values():
         replicate(block, mesh=group, mp_policy=policy)

@@ -14,4 +14,4 @@ from .base import TorchStrategy, prepare_model
 # %% ../../nbs/24_strategies_single.ipynb #bceb0c3f
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> TorchStrategy:
     "The plain model with AdamW on this rank's device."
-    return TorchStrategy(prepare_model(model, spec, ranks), spec)
+    return TorchStrategy(prepare_model(model, spec, ranks).to(ranks.device), spec)

@@ -71,6 +71,9 @@ def _zeropp(spec: RunSpec) -> dict[str, Any]:
     return found
 
 
+_CAST = {"bf16": torch.bfloat16, "fp16": torch.float16}  # what the parameters become under these sections
+
+
 def _fp16(loss_scale: float) -> dict[str, Any]:
     "DeepSpeed's dynamic loss scale with the numbers of `precision.LossScale`; it starts at a power of two."
     return {"enabled": True, "loss_scale": 0, "initial_scale_power": round(log2(loss_scale)), "loss_scale_window": 2000,
@@ -163,15 +166,23 @@ def _held_state(optimizer: Any, stage: int) -> int | None:
     return None if held is None else optimizer_bytes(optimizer.optimizer) + tensor_bytes(_flat(held))
 
 # %% ../../nbs/27_strategies_zero.ipynb #df40cbcd
+def _keep_shards(deepspeed: Any, model: Decoder, config: dict[str, Any]) -> None:
+    "Move one parameter after the other to the device and keep a shard of it: the whole model need not fit."
+    if model.head is None:  # the tied weight is used outside the module that owns it
+        deepspeed.zero.register_external_parameter(model, model.embedding.weight)
+    model.to(next((dtype for name, dtype in _CAST.items() if name in config), torch.float32))
+    deepspeed.init_distributed()  # takes our group; without it, Init counts one rank
+    deepspeed.zero.Init(module=model, config_dict_or_path=config)
+
+
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> Zero:
     "A DeepSpeed engine over the model at the stage that the strategy's name ends in."
     deepspeed = load(ranks.device)
-    model = prepare_model(model, spec, ranks)
+    model, config = prepare_model(model, spec, ranks), deepspeed_config(spec)
     stage = int(spec.strategy.name[-1])
-    if stage == 3 and model.head is None:  # the tied weight is used outside the module that owns it
-        deepspeed.zero.register_external_parameter(model, model.embedding.weight)
+    if stage == 3:
+        _keep_shards(deepspeed, model, config)
     optimizer = make_adamw(list(model.parameters()), spec.optimizer)
-    config = deepspeed_config(spec)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     if "fp16" in config:
         engine.optimizer.loss_scaler.raise_error_at_min_scale = False  # the loop ends a run that diverged, with its step
