@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from .core import LlmbenchError
 from .records import RESULT_END, RESULT_START
@@ -105,19 +106,23 @@ def _is_json(text: str) -> bool:
 # %% ../nbs/32_collect.ipynb #03accbb8
 @dataclass(frozen=True)
 class Found:
-    "One result of a log: the run, or what is wrong with it; `line` counts from 1 in the unwrapped text."
+    """One result of a log: the run, or what is wrong with it; `line` counts from 1 in the unwrapped text.
+
+    begun: of a result that is cut, what stands before the cut, with the status that it says itself.
+    """
 
     run: RunFile | None
     problem: str | None
     line: int
+    begun: RunFile | None = None
 
 
 _MARK = re.compile(rf"{RESULT_START}|{RESULT_END}(?:\s+sha256=(?P<sha256>[0-9a-f]{{64}}))?")
 
 
-def _pieces(lines: list[str]) -> Iterator[tuple[int, str, str | None]]:
+def _pieces(lines: list[tuple[int, str]]) -> Iterator[tuple[int, str, str | None]]:
     "Line number, kind and value: the prefix of a start, the hash of an end, or the text between marks."
-    for number, line in enumerate(lines, 1):
+    for number, line in lines:
         at = 0
         for mark in _MARK.finditer(line):
             before = line[at : mark.start()]
@@ -129,12 +134,67 @@ def _pieces(lines: list[str]) -> Iterator[tuple[int, str, str | None]]:
             at = mark.end()
         yield number, "text", line[at:]
 
+# %% ../nbs/32_collect.ipynb #c89067da
+_READER = json.JSONDecoder()
+
+
+def _whole_value(text: str, at: int) -> tuple[Any, int]:
+    "The JSON value at `at` and the place behind it; ValueError where the text may end inside of it."
+    value, end = _READER.raw_decode(text, at)
+    if text[end : end + 1] not in (",", "]", "}") or end >= len(text):
+        raise ValueError("cut")
+    return value, end
+
+
+def _first_items(text: str, at: int) -> list[Any]:
+    "The items of the array that begins at `at`, as far as they are whole."
+    found: list[Any] = []
+    try:
+        while text[at : at + 1] in ("[", ","):
+            value, at = _whole_value(text, at + 1)
+            found.append(value)
+    except ValueError:
+        pass
+    return found
+
+
+def _first_keys(text: str, at: int = 0) -> dict[str, Any]:
+    "The keys of the object that begins at `at`, as far as their values are whole; of a cut object or array, what there is of it."
+    found: dict[str, Any] = {}
+    try:
+        while text[at : at + 1] in ("{", ","):
+            key, end = _READER.raw_decode(text, at + 1)
+            at = end + 1
+            try:
+                found[key], at = _whole_value(text, at)
+            except ValueError:
+                rest = {"{": _first_keys, "[": _first_items}.get(text[at : at + 1])
+                return found | ({key: rest(text, at)} if rest else {})
+    except ValueError:
+        pass
+    return found
+
+# %% ../nbs/32_collect.ipynb #009a0d9d
+def _begun(lines: list[str]) -> RunFile | None:
+    "The run up to the cut; None where its request is not whole."
+    head = next((line[line.index(_HEAD) :] for line in lines if _HEAD in line), "")
+    known = _first_keys(head)
+    steps = {k: v for k, v in (known.get("steps") or {}).items() if isinstance(v, list)}
+    count = min(len(steps.get("step", [])), max((len(v) for k, v in steps.items() if k != "step"), default=0))
+    known["steps"] = {k: (v + [None] * count)[:count] for k, v in steps.items()}
+    if len(known.get("ranks") or []) != (known.get("spec") or {}).get("world_size"):
+        known.pop("ranks", None)
+    try:
+        return validate_run(known)
+    except LlmbenchError:
+        return None
+
 # %% ../nbs/32_collect.ipynb #a4c070d7
 def _read(lines: list[str], sha256: str | None, at: int, closed: bool) -> Found:
     size = sum(map(len, lines))
     payload = _payload(lines, sha256)
     if payload is None and not closed:
-        return Found(None, f"cut: no end marker after {size:,} characters", at)
+        return Found(None, f"cut: no end marker after {size:,} characters", at, _begun(lines))
     if payload is None:
         return Found(None, f"damaged: the {size:,} characters between the markers do not have the hash of the end marker", at)
     problem = None if sha256 else "unproven: the end marker with its hash is missing, the run file is whole"
@@ -144,13 +204,12 @@ def _read(lines: list[str], sha256: str | None, at: int, closed: bool) -> Found:
         return Found(None, str(e), at)
 
 # %% ../nbs/32_collect.ipynb #d01eb7be
-def find_results(text: str) -> list[Found]:
-    "Every result in a log, in order; what is cut or damaged is an entry with its problem."
+def _results_of(lines: list[tuple[int, str]]) -> list[Found]:
     found: list[Found] = []
     opened: int | None = None
     between: list[str] = []
     prefix = prefix_pattern("")
-    for number, kind, value in _pieces(unwrapped_lines(text)):
+    for number, kind, value in _pieces(lines):
         if kind == "text":
             if opened and value:
                 between.append(_without(prefix, value))
@@ -163,3 +222,15 @@ def find_results(text: str) -> list[Found]:
         opened, between = (number if kind == "start" else None), []
         prefix = prefix_pattern(value if kind == "start" else "")
     return found + ([_read(between, None, opened, closed=False)] if opened else [])
+
+
+_POD = re.compile(r"^\[pod/[^\]]+\]")
+
+
+def find_results(text: str) -> list[Found]:
+    "Every result in a log, in order; what is cut or damaged is an entry with its problem."
+    pods: dict[str, list[tuple[int, str]]] = {}
+    for number, line in enumerate(unwrapped_lines(text), 1):
+        pod = _POD.match(line)
+        pods.setdefault(pod[0] if pod else "", []).append((number, line))
+    return sorted((found for lines in pods.values() for found in _results_of(lines)), key=lambda found: found.line)

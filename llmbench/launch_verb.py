@@ -127,7 +127,7 @@ def _submit(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
     import signal
     import threading
 
-    from llmbench.launchers.plan import run_plan
+    from llmbench.launchers.submit import run_plan
     from llmbench.records import PARTIAL, write_run
 
     def interrupt(*_: Any) -> None:  # asked to end, it cancels what it has submitted
@@ -187,7 +187,7 @@ def add_launch_verbs(verbs: Any) -> None:
     p.add_argument("-s", "--set", action="append", default=[], metavar="key=value", help="an option of the engine; may be repeated; env.NAME=value adds a variable")
     p.add_argument("-o", "--override", action="append", default=[], metavar="key.sub=value", help="change one value of a run's file; may be repeated")
     p.add_argument("--attempt", type=int, default=1, metavar="N", help="which repeat of the same request this is (default 1)")
-    p.add_argument("--queue", type=float, default=3600, metavar="S", help="seconds a job may wait to be scheduled (default 3600)")
+    p.add_argument("--queue", type=float, metavar="S", help="seconds a job may wait to be taken and scheduled, an image to be pulled (default 3600; over ssh 600)")
     p.add_argument("--force", action="store_true", help="submit also what is finished")
     add_results(p)
     p = add_verb(verbs, "k8s", k8s, "what the nodes of a Kubernetes cluster offer, as a table", "llmbench k8s check")

@@ -29,7 +29,7 @@ _SHELL = """\
 #!/bin/bash
 host=$1; shift
 export TMUX_TMPDIR={folder}/tmux-$host; mkdir -p "$TMUX_TMPDIR"
-inside='mount --bind {folder}/hosts /etc/hosts; hostname "$0"; exec bash -c "$1"'
+inside='mount --bind {folder}/hosts-"$0" /etc/hosts; hostname "$0"; exec bash -c "$1"'
 exec nsenter --net=/run/netns/{mark}h"${{host#host}}" unshare --mount --uts bash -c "$inside" "$host" "$*"
 """
 
@@ -61,10 +61,13 @@ def _ip(*words: str, check: bool = True) -> str:
 
 
 class Hosts:
-    """`with Hosts(3, folder) as hosts`: host0, host1, host2, which can reach each other and nothing else."""
+    """`with Hosts(3, folder) as hosts`: host0, host1, host2, which can reach each other and nothing else.
 
-    def __init__(self, count: int, folder: Path):
-        self.count, self.folder, self.mark = count, Path(folder), f"llb{os.getpid()}"
+    debian: each host's own name is 127.0.1.1 to itself, as the installer of Debian and Ubuntu writes it.
+    """
+
+    def __init__(self, count: int, folder: Path, debian: bool = False):
+        self.count, self.folder, self.mark, self.debian = count, Path(folder), f"llb{os.getpid()}", debian
         self.started: list[subprocess.Popen] = []
 
     def __enter__(self) -> Hosts:
@@ -80,8 +83,10 @@ class Hosts:
             _ip("-n", switch, "link", "set", f"p{i}", "master", "br0", "up")
             _ip("-n", host, "addr", "add", f"{NETWORK}{10 + i}/24", "dev", "eth0")
             _ip("-n", host, "link", "set", "eth0", "up")
-        names = "".join(f"{NETWORK}{10 + i} host{i}\n" for i in range(self.count))
-        (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+        for here in range(self.count):
+            addresses = ["127.0.1.1" if self.debian and i == here else f"{NETWORK}{10 + i}" for i in range(self.count)]
+            names = "".join(f"{address} host{i}\n" for i, address in enumerate(addresses))
+            (self.folder / f"hosts-host{here}").write_text(f"127.0.0.1 localhost\n{names}")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -97,7 +102,7 @@ class Hosts:
 
     def start(self, i: int, command: list[str], *, env: dict[str, str] | None = None, log: Path | None = None) -> subprocess.Popen:
         """Start a command on host i, its stdout and stderr in `log`."""
-        inside = f'mount --bind {self.folder}/hosts /etc/hosts; hostname host{i}; exec "$@"'
+        inside = f'mount --bind {self.folder}/hosts-host{i} /etc/hosts; hostname host{i}; exec "$@"'
         enter = ["nsenter", f"--net=/run/netns/{self.namespace(i)}", "unshare", "--mount", "--uts", "bash", "-c", inside, "_"]
         with open(log or os.devnull, "wb") as out:
             process = subprocess.Popen([*enter, *command], env=os.environ | (env or {}), stdout=out, stderr=subprocess.STDOUT)

@@ -55,12 +55,15 @@ def selected(thing: dict, query: dict[str, str]) -> bool:
 
 
 class Kubelet:
-    """`cut_logs_at`: bytes after which a log ends, as that of a full disk would."""
+    """`cut_logs_at`: bytes after which a log ends, as that of a full disk would; with `cut_following` only while it is followed, as
+    where the connection breaks. `refused`: words with which the creation of a kind is refused.
+    """
 
     def __init__(self, folder: Path):
         self.folder, self.mark = Path(folder), f"kub{os.getpid()}"
         self.lock, self.things, self.running = threading.RLock(), {}, {}
         self.addresses, self.hosts, self.made_folders, self.cut_logs_at = 10, [], [], None
+        self.cut_following, self.refused = False, {}
 
     def __enter__(self) -> Kubelet:
         ip("netns", "add", self.switch)
@@ -283,6 +286,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return self.answer(copy(thing))
 
     def create(self, kind: str, namespace: str, body: dict) -> None:
+        if kind in self.cluster.refused:
+            return self.refuse(403, self.cluster.refused[kind])
         if (kind, namespace, body["metadata"]["name"]) in self.cluster.things:
             return self.refuse(409, "AlreadyExists")
         thing = self.cluster.add(kind, namespace, body)
@@ -295,7 +300,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/plain")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        left = self.cluster.cut_logs_at
+        left = self.cluster.cut_logs_at if follow or not self.cluster.cut_following else None
         with (self.cluster.folder / pod["metadata"]["name"] / "log").open("rb") as log:
             while left is None or left > 0:
                 over = pod["metadata"]["name"] not in self.cluster.running or pod["status"]["phase"] != "Running"

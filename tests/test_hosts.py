@@ -54,6 +54,16 @@ def test_hosts_train_what_one_host_trains(strategy, nodes, tmp_path):
     assert found.run.spec.data.fingerprint == here.spec.data.fingerprint
 
 
+def test_a_host_that_knows_itself_as_127_0_1_1_may_be_node_zero(tmp_path):
+    """Debian's and Ubuntu's hosts file, so that of most machines: it is the one that is meant, and others reach it all the same."""
+    request = REQUEST | {"strategy": "ddp", "world_size": 2}
+    with Hosts(2, tmp_path, debian=True) as hosts:
+        codes = [p.wait(timeout=180) for p in start(hosts, request, tmp_path)]
+    assert codes == [0, 0], [(tmp_path / f"node{i}.log").read_text() for i in range(2)]
+    run = read_run(tmp_path / "node0")
+    assert run.env.hostnames == ["host0", "host1"] and run.env.variables["GLOO_SOCKET_IFNAME"] == "eth0"
+
+
 def steps_of(folder: Path) -> int:
     return sum(row["kind"] == "step" for f in folder.glob("rank-*.jsonl") for row in read_rank(f))
 

@@ -14,7 +14,7 @@ from hosts import POSSIBLE
 from kubelet import Kubelet
 
 from llmbench.cli import main
-from llmbench.records import read_run
+from llmbench.records import marked_result, read_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not POSSIBLE or not shutil.which("kubectl"), reason="needs root, iproute2 and kubectl")]
 BASE = {
@@ -97,10 +97,39 @@ def test_a_pod_that_is_deleted_ends_the_run_with_its_steps(cluster, tmp_path):
     assert run.reason, run
 
 
-def test_a_log_that_is_cut_is_noticed(cluster, tmp_path):
-    cluster.cut_logs_at = 2500
+def test_a_log_that_is_cut_is_noticed_and_its_steps_are_kept(cluster, tmp_path):
+    """The Job is Complete and its result is not here: nothing is removed, and the reason says what to type."""
+    code, whole = submit(tmp_path, {})
+    printed = marked_result(whole)
+    cluster.cut_logs_at = printed.index('"ranks":[')
+    ask = tmp_path / "ask.yaml"
+    assert llmbench("launch", "k8s", str(ask), "--ranks-per-node", "1", "--submit", "--force", "--results", str(tmp_path / "again"))[0] == 1
+    (file,) = (tmp_path / "again/kube").glob("*/run.json")
+    run = read_run(file)
+    assert code == 0 and run.status == "crash" and "cut" in run.reason and "steps until there are kept" in run.reason, run.reason
+    assert 0 < len(run.steps.step) <= 6 and run.steps.loss[0] == whole.steps.loss[0] and run.spec.strategy.name == "ddp"
+    assert len(cluster.listed("jobs", None, {})) == 1 and "kubectl --namespace llmbench logs" in run.reason and "delete" in run.reason
+
+
+def test_a_connection_that_breaks_costs_no_result(cluster, tmp_path):
+    cluster.cut_logs_at, cluster.cut_following = 500, True
     code, run = submit(tmp_path, {})
-    assert code == 1 and run.status == "crash" and "cut" in run.reason, run.reason
+    assert code == 0 and run.status == "ok" and len(run.steps.loss) == 6 and cluster.listed("jobs", None, {}) == []
+
+
+def test_a_refused_job_is_a_row_and_leaves_nothing_behind(cluster, tmp_path):
+    cluster.refused = {"jobs": "jobs.batch is forbidden: exceeded quota: one"}
+    code, run = submit(tmp_path, {})
+    assert code == 1 and run.status == "refused" and "exceeded quota" in run.reason and "type kubectl" in run.reason, run.reason
+    assert [kind for kind in ("services", "configmaps", "jobs") if cluster.listed(kind, None, {})] == []
+
+
+def test_a_job_that_somebody_deletes_ends_the_run(cluster, tmp_path):
+    in_the_middle(cluster, lambda pods: [cluster.remove("jobs", "llmbench", n) for k, _, n in list(cluster.things) if k == "jobs"])
+    began = time.monotonic()
+    code, run = submit(tmp_path, {"steps": 100_000})
+    assert code == 1 and run.status != "ok" and time.monotonic() - began < 230
+    assert "no such Job" in run.reason or any("no such Job" in (e.text or "") for e in run.events), run
 
 
 def test_a_run_past_its_deadline_is_a_timeout_with_its_steps(cluster, tmp_path):

@@ -192,6 +192,19 @@ def test_a_study_in_turns_is_not_launched(tmp_path, capsys):
     assert said.count("\n") == 1 and "in turns" in said and "type llmbench sweep" in said and not (tmp_path / "out").exists()
 
 
+def test_what_an_engine_refuses_is_a_row_and_the_study_goes_on(tmp_path, capsys):
+    """`false` in place of ssh is a host that lets nobody in; an answer that is here already stays."""
+    study, results = tmp_path / "study.yaml", tmp_path / "results"
+    matrix = [{"strategy": ["ddp", "fsdp"], "world_size": 2}]
+    study.write_text(yaml.safe_dump({"study": "shut", "base": {k: v for k, v in REQUEST.items() if k != "study"}, "matrix": matrix}))
+    command = ["launch", "ssh", str(study), "--ranks-per-node", "1", "--submit", "--results", str(results), "-s", "hosts=left,right", "-s", "shell=false"]
+    assert main(command) == 1
+    runs = [read_run(f) for f in sorted((results / "shut").glob("shut.*/run.json"))]
+    assert [(r.status, r.spec.strategy.name) for r in runs] == [("refused", "ddp"), ("refused", "fsdp")]
+    assert all("exit code 1; type false left true" in r.reason for r in runs), runs[0].reason
+    assert "2 runs, 2 not ok" in capsys.readouterr().err
+
+
 # --- secrets ---------------------------------------------------------------------------------------------------------
 
 
@@ -260,6 +273,22 @@ def test_two_containers_train_together_under_the_rules_of_the_cluster(tmp_path):
     (file,) = (tmp_path / "results/smoke").glob("*/run.json")
     run = read_run(file)
     assert run.status == "ok" and len(run.env.hostnames) == 2 and run.spec.launcher == "docker" and re.fullmatch(r"[0-9a-f]{40}", run.env.git.commit)
+
+
+@pytest.mark.slow
+def test_an_image_that_is_missing_is_a_refusal_and_leaves_no_network(tmp_path):
+    """Typed again it says the same, and not that a network is in the way."""
+    tool = "podman" if shutil.which("podman") else "docker"
+    if not shutil.which(tool) or subprocess.run([tool, "info"], capture_output=True).returncode:
+        pytest.skip("needs podman or docker")
+    options = ["--nodes", "2", "-s", f"tool={tool}", "-s", "image=localhost/llmbench:no-such", "--submit", "--results", str(tmp_path)]
+    for _ in range(2):
+        assert main(["launch", "docker", str(ROOT / "params/cpu/ddp.yaml"), *options]) == 1
+        (file,) = (tmp_path / "adhoc").glob("*/run.json")
+        run = read_run(file)
+        assert run.status == "refused" and f"{tool} pull localhost/llmbench:no-such" in run.reason and "exists" not in run.reason, run.reason
+    networks = subprocess.run([tool, "network", "ls"], capture_output=True, text=True).stdout
+    assert "adhoc-ddp" not in networks, networks
 
 
 if __name__ == "__main__":

@@ -139,6 +139,22 @@ def test_a_study_is_an_array_whose_failures_are_rows(cluster, tmp_path):
     assert launched.returncode == 1
 
 
+def test_what_goes_wrong_before_the_ranks_is_told_in_its_own_words(cluster, tmp_path):
+    """A partition that is not there is refused by sbatch; a Python without llmbench says so in the log that sbatch names."""
+    ask = tmp_path / "ask.yaml"
+    ask.write_text(yaml.safe_dump(BASE | {"study": "slurm"}))
+    found = []
+    for option in ("partition=nowhere", "python=/usr/bin/python3 -E"):
+        results = tmp_path / option.partition("=")[0]
+        command = [sys.executable, "-m", "llmbench.cli", "launch", "slurm", str(ask), "--submit", "--nodes", "2", "--results", str(results), "-s", option]
+        assert cluster.hosts.start(0, command, env=cluster.env, log=tmp_path / "launch.log").wait(timeout=180) == 1, (tmp_path / "launch.log").read_text()
+        (file,) = results.glob("slurm/*/run.json")
+        found.append(read_run(file))
+    refused, failed = found
+    assert refused.status == "refused" and "invalid partition" in refused.reason.lower() and "-s partition=NAME" in refused.reason, refused.reason
+    assert failed.status == "crash" and "No module named" in failed.reason, failed.reason
+
+
 def test_srun_may_start_every_rank(cluster, tmp_path):
     """One task a rank, four ranks on two hosts, without an agent."""
     ask = tmp_path / "ask.yaml"

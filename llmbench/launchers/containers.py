@@ -103,13 +103,14 @@ def render(job: Job, options: ContainerOptions = ContainerOptions()) -> Plan:
     names = [f"{job.name}-{i}" for i in range(job.nodes)]
     tool = options.tool
     make = () if options.offline else ((tool, "network", "create", "--internal", "--subnet", f"{options.subnet}.0/24", job.name),)
-    remove = ((tool, "rm", "--force", *names), *((tool, "network", "rm", job.name) for _ in make))
+    remove = (*((tool, "rm", "--force", name) for name in names), *((tool, "network", "rm", job.name) for _ in make))
     return Plan(
         engine="docker", jobs=(job,), files={f"{job.name}.yaml": job.text, "compose.yaml": compose_text(job, options)},
         submit=(*make, *(run_words(job, i, options) for i in range(job.nodes))),
         state=(tool, "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}", *names),
         logs=tuple((tool, "logs", "--follow", name) for name in names), cancel=((tool, "stop", "--time", "20", *names),),
         read_states=read_containers, cleanup=remove, fetch=tuple((tool, "logs", name) for name in names),
+        advice=f"type {tool} info; where it answers, {tool} pull {options.image} or llmbench image build",
     )  # fmt: skip
 
 # %% ../../nbs/32e_launchers_containers.ipynb #7f551a33

@@ -21,7 +21,8 @@ from typing import Any
 
 from ..core import LlmbenchError, RequestError
 from .containers import RIGHTS, ContainerOptions, render
-from .plan import make_job, run_plan
+from .plan import make_job
+from .submit import run_plan
 from ..resolve import resolve_run
 from ..schema import RunFile
 

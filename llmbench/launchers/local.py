@@ -164,7 +164,7 @@ def last_words(log: str, limit: int = 300) -> str | None:
     if signals := [m[0] for line in lines if (m := _SIGNAL.search(line))]:
         return signals[0]
     telling = [line for line in lines if re.search(r"\w", line)]
-    own = [line for line in telling if not line.startswith(OWN_WORDS)]
+    own = [line for line in telling if not line.startswith((OWN_WORDS, "srun: ", "slurmstepd: "))]
     return (own or telling)[-1][:limit] if telling else None
 
 

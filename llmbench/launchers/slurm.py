@@ -134,10 +134,12 @@ def render(jobs: tuple[Job, ...], options: SlurmOptions = SlurmOptions()) -> Pla
         raise ValueError("an array has one shape; see render_all")
     specs = {f"specs/{i}.yaml": job.text for i, job in enumerate(jobs)}
     tasks = "".join(f"specs/{i}.yaml {options.results}/{job.run_id} {job.attempt}\n" for i, job in enumerate(jobs))
+    logs = "log-{handle}_*.txt" if len(jobs) > 1 else "log-{handle}.txt"
     return Plan(
         engine="slurm", jobs=jobs, files={"job.sbatch": script(jobs, options), "tasks.txt": tasks, **specs},
         submit=(("sbatch", "--parsable", "job.sbatch"),), state=("bash", "-c", _ASK), logs=(),
         cancel=(("scancel", "{handle}"),), read_states=read_slurm, results=options.results,
+        fetch=(("bash", "-c", f"tail -n 50 {logs}"),), advice="type sinfo, and -s partition=NAME, -s account=NAME or fewer --nodes",
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ _NODE = """\
 # node {node} of {nodes} of {run_id}; started with `detached` it goes on when the connection ends
 cd "$(dirname "$0")" || exit 1
 if [ "${{1:-}}" = detached ]; then
-  if command -v systemd-run >/dev/null && systemctl --user show-environment >/dev/null 2>&1; then
+  if [ "$(loginctl show-user "$(id -un)" -p Linger --value 2>/dev/null)" = yes ] && systemctl --user show-environment >/dev/null 2>&1; then
     exec systemd-run --user --quiet --collect --unit={name}-{node} bash "$PWD/node-{node}.sh"
   elif command -v tmux >/dev/null; then
     exec tmux new-session -d -s {name}-{node} bash "$PWD/node-{node}.sh"
@@ -69,19 +69,21 @@ def _at(host: str, command: str, options: SshOptions) -> tuple[str, ...]:
 
 
 def _send(host: str, node: int, folder: str, options: SshOptions) -> tuple[str, ...]:
-    put = " && ".join(f"{options.shell} {shlex.quote(host)} {shlex.quote(f'mkdir -p {folder} && cat >{folder}/{name}')} <{name}"
-                      for name in ("spec.yaml", f"node-{node}.sh"))  # fmt: skip
-    return ("bash", "-c", put)
+    clear = f"mkdir -p {folder} && rm -f {' '.join(f'{folder}/node-{node}.{end}' for end in ('pid', 'exit', 'log'))}"
+    steps = {"spec.yaml": clear, f"node-{node}.sh": "true"}
+    put = (f"{options.shell} {shlex.quote(host)} {shlex.quote(f'{first} && cat >{folder}/{name}')} <{name}" for name, first in steps.items())
+    return ("bash", "-c", " && ".join(put))
 
 
 def read_ssh(text: str, count: int = 1) -> list[State]:
-    "The State of a job from one word a host: running, lost, or an exit code."
+    "The State of a job from one word a host: running, silent (it cannot be reached), lost, or an exit code."
     words = text.split()
     if not words or "running" in words:
-        return [State(False, running="running" in words)]
-    if lost := [i for i, word in enumerate(words) if word == "lost"]:
-        return [State(True, Status.crash, f"node {', '.join(map(str, lost))} is gone without an exit code")]
-    failed = [f"node {i} exit code {word}" for i, word in enumerate(words) if word != "0"]
+        return [State(False, running="running" in words, seen=True if words else None)]
+    told = {"silent": "cannot be reached", "lost": "is gone without an exit code"}
+    failed = [f"node {i} {told.get(word, f'exit code {word}')}" for i, word in enumerate(words) if word != "0"]
+    if failed and set(words) <= {"silent", "0"}:
+        return [State(False, Status.crash, ", ".join(failed), seen=False)]
     return [State(True, Status.crash if failed else None, ", ".join(failed) or None)]
 
 # %% ../../nbs/32f_launchers_ssh.ipynb #2a81a90d
@@ -95,7 +97,7 @@ def render(job: Job, options: SshOptions) -> Plan:
     folder, o = shlex.quote(f"{options.folder}/{job.name}"), options
     numbered = list(enumerate(o.hosts[: job.nodes]))
     ask = "cd {f} && if [ -s node-{i}.exit ]; then cat node-{i}.exit; elif [ ! -e node-{i}.pid ] || kill -0 $(cat node-{i}.pid); then echo running; else echo lost; fi"
-    asks = [" ".join(map(shlex.quote, _at(h, ask.format(f=folder, i=i), o))) + " 2>/dev/null || echo running" for i, h in numbered]
+    asks = [" ".join(map(shlex.quote, _at(h, ask.format(f=folder, i=i), o))) + " 2>/dev/null || echo silent" for i, h in numbered]
     end = "kill -TERM $(cat {f}/node-{i}.pid)"
     return Plan(
         engine="ssh", jobs=(job,), files={"spec.yaml": job.text, **{f"node-{i}.sh": node_script(job, i, o) for i, _ in numbered}},
@@ -104,4 +106,5 @@ def render(job: Job, options: SshOptions) -> Plan:
         logs=tuple(_at(h, _FOLLOW.format(f=folder, i=i), o) for i, h in numbered),
         fetch=tuple(_at(h, f"cat {folder}/node-{i}.log", o) for i, h in numbered),
         cancel=tuple(_at(h, end.format(f=folder, i=i), o) for i, h in numbered), read_states=read_ssh,
+        queue_s=600, missing_s=300, advice=f"type {o.shell} {o.hosts[0]} true, for each host; it has to answer without a password",
     )  # fmt: skip
