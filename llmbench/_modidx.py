@@ -2791,6 +2791,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                 'llmbench.sheet._step_time': ('sheet.html#_step_time', 'llmbench/sheet.py'),
                                 'llmbench.sheet._with_unit': ('sheet.html#_with_unit', 'llmbench/sheet.py'),
                                 'llmbench.sheet.check_parameters': ('sheet.html#check_parameters', 'llmbench/sheet.py'),
+                                'llmbench.sheet.earlier_run': ('sheet.html#earlier_run', 'llmbench/sheet.py'),
                                 'llmbench.sheet.kernel_table': ('sheet.html#kernel_table', 'llmbench/sheet.py'),
                                 'llmbench.sheet.log_tail': ('sheet.html#log_tail', 'llmbench/sheet.py'),
                                 'llmbench.sheet.make_room': ('sheet.html#make_room', 'llmbench/sheet.py'),

@@ -99,16 +99,11 @@ def _render(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
 
 # %% ../nbs/68h_launch_verb.ipynb #d688b94b
 def _unanswered(jobs: tuple[Any, ...], results: Path, force: bool) -> tuple[Any, ...]:
-    from llmbench.core import LlmbenchError
-    from llmbench.records import read_run
+    "The jobs without an answer, or all of them; RequestError where a result of other hardware stands in the place of one."
+    from llmbench.sheet import earlier_run
 
-    def answered(job: Any) -> bool:
-        try:
-            return read_run(results / job.spec.study / job.run_id).status.is_answer
-        except (OSError, ValueError, LlmbenchError):
-            return False
-
-    return tuple(job for job in jobs if force or not answered(job))
+    earlier = [earlier_run(results / job.spec.study / job.run_id, job.spec) for job in jobs]
+    return tuple(job for job, old in zip(jobs, earlier, strict=True) if force or not (old and old.status.is_answer))
 
 
 def _note_study(arguments: argparse.Namespace, results: Path) -> None:
@@ -137,8 +132,8 @@ def _submit(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
         signal.signal(signal.SIGTERM, interrupt)
 
     results = results_folder(arguments)
-    _note_study(arguments, results)
     todo = _unanswered(jobs, results, arguments.force)
+    _note_study(arguments, results)
     failed = 0
     for i, plan in enumerate(plans(arguments.engine, todo, arguments.set) if todo else []):
         folder = results / plan.jobs[0].spec.study / PARTIAL / f"launch-{i:02d}-{plan.jobs[0].name}"
