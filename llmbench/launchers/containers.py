@@ -134,4 +134,5 @@ def compose_text(job: Job, options: ContainerOptions = ContainerOptions()) -> st
     services = {f"node{i}": _service(job, i, options) for i in range(job.nodes)}
     networks = {} if options.offline else {"networks": {"peers": {"internal": True, "ipam": {"config": [{"subnet": f"{options.subnet}.0/24"}]}}}}
     content = {"name": job.name, "services": services} | networks
-    return f"# {job.run_id} over {job.nodes} containers: docker compose up\n" + yaml.safe_dump(content, sort_keys=False, width=110)
+    text = yaml.safe_dump(content, sort_keys=False, width=110).replace("$", "$$")  # compose puts variables in for a single one
+    return f"# {job.run_id} over {job.nodes} containers: docker compose up\n{text}"

@@ -7,12 +7,14 @@ __all__ = ['K8sOptions', 'gpu_resource', 'job_spec', 'manifests', 'read_k8s', 'm
 
 # %% ../../nbs/32d_launchers_k8s.ipynb #80fec7af
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
+from ..core import RequestError
 from .plan import Job, Plan, State
 from ..schema import Status
 
@@ -52,11 +54,25 @@ def gpu_resource(hardware: str, options: K8sOptions) -> str | None:
     return options.gpu or ("amd.com/gpu" if hardware.startswith("mi") else "nvidia.com/gpu")
 
 
+def _counted(item: str) -> tuple[str, str]:
+    "Name and count of an RDMA resource; RequestError where the count is none."
+    name, _, count = item.rpartition(":") if ":" in item else (item, "", "1")
+    if not re.fullmatch("[1-9][0-9]*", count) or not name:
+        raise RequestError(f"-s rdma={item}: write -s rdma=NAME or NAME:COUNT, as rdma/hca:8")
+    return name, count
+
+
+def _selector(items: tuple[str, ...]) -> dict[str, str]:
+    if wrong := [item for item in items if not item.partition("=")[0] or "=" not in item]:
+        raise RequestError(f"-s node_selector={wrong[0]}: write -s node_selector=LABEL=VALUE; kubectl get nodes --show-labels prints them")
+    return dict(item.split("=", 1) for item in items)
+
+
 def _resources(job: Job, options: K8sOptions) -> dict[str, Any]:
     asked = {"cpu": options.cpu, "memory": options.memory}
     if name := gpu_resource(job.spec.hardware, options):
         asked[name] = str(job.ranks_per_node)
-    asked |= dict(item.rsplit(":", 1) if ":" in item else (item, "1") for item in options.rdma)
+    asked |= dict(_counted(item) for item in options.rdma)
     return {"requests": dict(asked), "limits": dict(asked)}
 
 
@@ -106,7 +122,7 @@ def _pod(job: Job, options: K8sOptions) -> dict[str, Any]:
     optional = {
         "affinity": _apart(job) if job.nodes > 1 else None,
         "imagePullSecrets": [{"name": options.pull_secret}] if options.pull_secret else None,
-        "nodeSelector": dict(item.split("=", 1) for item in options.node_selector if "=" in item),
+        "nodeSelector": _selector(options.node_selector),
         "tolerations": [{"key": key, "operator": "Exists"} for key in options.tolerate],
         "hostNetwork": options.host_network or None, "dnsPolicy": "ClusterFirstWithHostNet" if options.host_network else None,
     }  # fmt: skip
