@@ -1950,6 +1950,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'llmbench/launchers/sbom.py')},
             'llmbench.launchers.slurm': { 'llmbench.launchers.slurm.SlurmOptions': ( 'launchers_slurm.html#slurmoptions',
                                                                                      'llmbench/launchers/slurm.py'),
+                                          'llmbench.launchers.slurm._cpus_per_task': ( 'launchers_slurm.html#_cpus_per_task',
+                                                                                       'llmbench/launchers/slurm.py'),
                                           'llmbench.launchers.slurm._directives': ( 'launchers_slurm.html#_directives',
                                                                                     'llmbench/launchers/slurm.py'),
                                           'llmbench.launchers.slurm._quoted': ( 'launchers_slurm.html#_quoted',

@@ -23,7 +23,7 @@ from ..schema import Status
 class K8sOptions:
     """What the manifests need beside the run.
 
-    gpu: resource name ('' by hardware: nvidia.com/gpu or amd.com/gpu). shm: size of /dev/shm, which counts as memory.
+    cpu, memory: of a pod ('' for 2 CPUs and 8Gi a rank). gpu: resource name ('' by hardware: nvidia.com/gpu or amd.com/gpu). shm: size of /dev/shm, which counts as memory.
     rdma: resources as name:count. queue: Kueue's LocalQueue; the job then begins suspended. jobset: a JobSet around the Job. wait_s: for node 0's name.
     """
 
@@ -31,8 +31,8 @@ class K8sOptions:
     namespace: str = "llmbench"
     pull_secret: str = ""
     gpu: str = ""
-    cpu: str = "2"
-    memory: str = "8Gi"
+    cpu: str = ""
+    memory: str = ""
     shm: str = "1Gi"
     node_selector: tuple[str, ...] = ()
     tolerate: tuple[str, ...] = ()
@@ -69,9 +69,10 @@ def _selector(items: tuple[str, ...]) -> dict[str, str]:
 
 
 def _resources(job: Job, options: K8sOptions) -> dict[str, Any]:
-    asked = {"cpu": options.cpu, "memory": options.memory}
+    ranks = job.ranks_per_node
+    asked = {"cpu": options.cpu or str(2 * ranks), "memory": options.memory or f"{8 * ranks}Gi"}
     if name := gpu_resource(job.spec.hardware, options):
-        asked[name] = str(job.ranks_per_node)
+        asked[name] = str(ranks)
     asked |= dict(_counted(item) for item in options.rdma)
     return {"requests": dict(asked), "limits": dict(asked)}
 
