@@ -140,7 +140,7 @@ needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs ku
 @pytest.mark.parametrize("version", SCHEMAS)
 def test_manifests_are_valid_under_strict_schemas(version):
     validate = pytest.importorskip("kubernetes_validate", reason="pip install 'llmbench[cluster]'").validate
-    kinds = [render(), render(hardware="mi300x"), render(hardware="cpu"), render("single", 1, 1), render(host_network=True, ipc_lock=True),
+    kinds = [render(), render(hardware="mi300x", groups=("109", "44")), render(hardware="cpu"), render("single", 1, 1), render(host_network=True, ipc_lock=True),
              render(rdma=("rdma/hca:4",), queue="gpus", pull_secret="registry", node_selector=("pool=gpu",), tolerate=("gpu",))]  # fmt: skip
     files = [d for p in K8S.rglob("*.yaml") if p.name != "kustomization.yaml" for d in documents(p)]
     for document in [*files, *(d for made in kinds for d in made)]:

@@ -24,7 +24,7 @@ class K8sOptions:
     """What the manifests need beside the run.
 
     cpu, memory: of a pod ('' for 2 CPUs and 8Gi a rank). gpu: resource name ('' by hardware: nvidia.com/gpu or amd.com/gpu). shm: size of /dev/shm, which counts as memory.
-    rdma: resources as name:count. queue: Kueue's LocalQueue; the job then begins suspended. jobset: a JobSet around the Job. wait_s: for node 0's name.
+    groups: ids of host groups that own the device files. rdma: resources as name:count. queue: Kueue's LocalQueue; the job then begins suspended. jobset: a JobSet around the Job. wait_s: for node 0's name.
     """
 
     image: str = "llmbench:latest"
@@ -36,6 +36,7 @@ class K8sOptions:
     shm: str = "1Gi"
     node_selector: tuple[str, ...] = ()
     tolerate: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
     rdma: tuple[str, ...] = ()
     queue: str = ""
     jobset: bool = False
@@ -66,6 +67,12 @@ def _selector(items: tuple[str, ...]) -> dict[str, str]:
     if wrong := [item for item in items if not item.partition("=")[0] or "=" not in item]:
         raise RequestError(f"-s node_selector={wrong[0]}: write -s node_selector=LABEL=VALUE; kubectl get nodes --show-labels prints them")
     return dict(item.split("=", 1) for item in items)
+
+
+def _groups(items: tuple[str, ...]) -> dict[str, list[int]]:
+    if wrong := [item for item in items if not re.fullmatch("[0-9]+", item)]:
+        raise RequestError(f"-s groups={wrong[0]}: must be ids of groups on the node, which a pod cannot look up; there type: getent group render video")
+    return {"supplementalGroups": [int(item) for item in items]} if items else {}
 
 
 def _resources(job: Job, options: K8sOptions) -> dict[str, Any]:
@@ -110,6 +117,7 @@ def _labels(job: Job) -> dict[str, str]:
 
 def _pod(job: Job, options: K8sOptions) -> dict[str, Any]:
     identity = {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
+    identity |= _groups(options.groups)
     memory = {"medium": "Memory", "sizeLimit": options.shm}
     pod = {
         "restartPolicy": "Never", "subdomain": job.name, "serviceAccountName": "llmbench", "automountServiceAccountToken": False,
@@ -248,9 +256,11 @@ _Dumper.add_representer(str, _text_block)
 def manifest_text(job: Job, options: K8sOptions = K8sOptions()) -> str:
     "The manifests of a run as one YAML file."
     needs = []
+    if gpu_resource(job.spec.hardware, options) == "amd.com/gpu" and not options.groups:
+        needs += ["# no GPU inside? /dev/kfd is the host's group render: give its id there (getent group render) as -s groups=ID"]
     if options.host_network or options.ipc_lock:
         asked = " and ".join(n for n, on in (("hostNetwork", options.host_network), ("IPC_LOCK", options.ipc_lock)) if on)
-        needs = [f"# needs a namespace with Pod Security level privileged: {asked}"]
+        needs += [f"# needs a namespace with Pod Security level privileged: {asked}"]
     head = [f"# {job.run_id}: {job.nodes} x {job.ranks_per_node} ranks", f"# kubectl apply -f {job.name}.yaml", *needs]
     return "\n".join(head) + "\n" + yaml.dump_all(manifests(job, options), Dumper=_Dumper, sort_keys=False, width=110)
 
