@@ -7,7 +7,6 @@ __all__ = ['Job', 'make_job', 'read_options', 'State', 'Plan', 'write_plan', 'su
            'run_plan']
 
 # %% ../../nbs/32b_launchers_plan.ipynb #d23edb4b
-import hashlib
 import re
 import subprocess
 import time
@@ -45,9 +44,11 @@ class Job:
     @property
     def name(self) -> str:
         "A DNS label of at most 45 characters that begins with a letter, as a Service's must; a longer one is cut, and a hash of the run id says of what."
+        from hashlib import sha256
+
         label = re.sub(r"[^a-z0-9]+", "-", self.run_id.lower()).strip("-")
         if len(label) > 43:  # with r- in front 45
-            label = f"r{hashlib.sha256(self.run_id.encode()).hexdigest()[:5]}-{label[-38:].strip('-')}"
+            label = f"r{sha256(self.run_id.encode()).hexdigest()[:5]}-{label[-38:].strip('-')}"
         return label if label[0].isalpha() else f"r-{label}"
 
     @property

@@ -65,9 +65,9 @@ _SCRIPT = """\
 {directives}
 set -euo pipefail
 cd "${{SLURM_SUBMIT_DIR:?}}"
-{setup}# line N of tasks.txt is task N, between tabs: parameter file, folder of the results, repeat
-IFS=$'\t' read -r spec out attempt < <(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" tasks.txt)
-srun ${{SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}} --kill-on-bad-exit=0 --wait=0 {python} -m llmbench.entrypoint "$spec" --out "$out" --attempt "$attempt"
+{setup}# line N of tasks.txt is task N: parameter file, folder of the results (blanks are its own), repeat
+read -r spec rest < <(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" tasks.txt)
+srun ${{SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}} --kill-on-bad-exit=0 --wait=0 {python} -m llmbench.entrypoint "$spec" --out "${{rest% *}}" --attempt "${{rest##* }}"
 """
 
 
@@ -139,7 +139,7 @@ def render(jobs: tuple[Job, ...], options: SlurmOptions = SlurmOptions()) -> Pla
     if len({(job.nodes, job.ranks_per_node, job.spec.hardware) for job in jobs}) != 1:
         raise ValueError("an array has one shape; see render_all")
     specs = {f"specs/{i}.yaml": job.text for i, job in enumerate(jobs)}
-    tasks = "".join(f"specs/{i}.yaml\t{options.results}/{job.run_id}\t{job.attempt}\n" for i, job in enumerate(jobs))
+    tasks = "".join(f"specs/{i}.yaml {options.results}/{job.run_id} {job.attempt}\n" for i, job in enumerate(jobs))
     return Plan(
         engine="slurm", jobs=jobs, files={"job.sbatch": script(jobs, options), "tasks.txt": tasks, **specs},
         submit=(("sbatch", "--parsable", "job.sbatch"),), state=("bash", "-c", _ASK), logs=(),
