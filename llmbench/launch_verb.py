@@ -8,6 +8,7 @@ __all__ = ['ENGINES', 'LAUNCH_VERBS', 'asked_jobs', 'plans', 'launch', 'k8s', 'a
 # %% ../nbs/68h_launch_verb.ipynb #5d274cf0
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -77,38 +78,43 @@ def _kustomization(jobs: tuple[Any, ...]) -> str:
     return f"# kubectl apply -k . starts all runs at once; one after another: llmbench launch k8s FILE --submit\nresources:\n{files}"
 
 
+def _render_local(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
+    from llmbench.core import write_text_atomic
+    from llmbench.launchers.base import render
+
+    if arguments.set or any(job.nodes > 1 for job in jobs):
+        raise RequestError("launch local is one host without options; leave -s, --nodes and --ranks-per-node out, or name another engine")
+    folder = Path(arguments.render)
+    for job in jobs:
+        launch = render(job.spec, folder / job.run_id, attempt=job.attempt, python="python3")
+        write_text_atomic(folder / job.run_id / "spec.yaml", launch.files["spec.yaml"])
+        out(" ".join([*(f"{k}={shlex.quote(v)}" for k, v in launch.env.items()), shlex.join(launch.command)]))
+    return 0
+
+
 def _render(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
     from llmbench.core import write_text_atomic
     from llmbench.launchers.plan import write_plan
 
-    folder = Path(arguments.render)
     if arguments.engine == "local":
-        from llmbench.launchers.base import render
-
-        for job in jobs:
-            launch = render(job.spec, folder / job.run_id, attempt=job.attempt, python="python3")
-            write_text_atomic(folder / job.run_id / "spec.yaml", launch.files["spec.yaml"])
-            out(" ".join([*(f"{k}={v!r}" for k, v in launch.env.items()), *launch.command]))
-        return 0
+        return _render_local(arguments, jobs)
+    folder, paths, commands = Path(arguments.render), [], []
     made = plans(arguments.engine, jobs, arguments.set)
-    paths = [p for i, plan in enumerate(made) for p in write_plan(plan, folder / _folder_of(plan, i, len(made)))]
-    if arguments.engine == "k8s":
-        paths = [p for p in paths if p.name != "commands.txt"] + [write_text_atomic(folder / "kustomization.yaml", _kustomization(jobs))]
+    for i, plan in enumerate(made):
+        paths += write_plan(plan, folder / _folder_of(plan, i, len(made)))
+        commands += [f"## {plan.jobs[0].run_id}\n{paths[-1].read_text()}"]
+    if arguments.engine == "k8s":  # all runs in one folder, where each plan wrote commands.txt over that of the one before
+        paths += [write_text_atomic(folder / "commands.txt", "".join(commands)), write_text_atomic(folder / "kustomization.yaml", _kustomization(jobs))]
     out("\n".join(dict.fromkeys(os.path.relpath(p) for p in paths)))
     return 0
 
 # %% ../nbs/68h_launch_verb.ipynb #d688b94b
 def _unanswered(jobs: tuple[Any, ...], results: Path, force: bool) -> tuple[Any, ...]:
-    from llmbench.core import LlmbenchError
-    from llmbench.records import read_run
+    "The jobs without an answer, or all of them; RequestError where a result of other hardware stands in the place of one."
+    from llmbench.sheet import earlier_run
 
-    def answered(job: Any) -> bool:
-        try:
-            return read_run(results / job.spec.study / job.run_id).status.is_answer
-        except (OSError, ValueError, LlmbenchError):
-            return False
-
-    return tuple(job for job in jobs if force or not answered(job))
+    earlier = [earlier_run(results / job.spec.study / job.run_id, job.spec) for job in jobs]
+    return tuple(job for job, old in zip(jobs, earlier, strict=True) if force or not (old and old.status.is_answer))
 
 
 def _note_study(arguments: argparse.Namespace, results: Path) -> None:
@@ -137,8 +143,8 @@ def _submit(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
         signal.signal(signal.SIGTERM, interrupt)
 
     results = results_folder(arguments)
-    _note_study(arguments, results)
     todo = _unanswered(jobs, results, arguments.force)
+    _note_study(arguments, results)
     failed = 0
     for i, plan in enumerate(plans(arguments.engine, todo, arguments.set) if todo else []):
         folder = results / plan.jobs[0].spec.study / PARTIAL / f"launch-{i:02d}-{plan.jobs[0].name}"

@@ -145,6 +145,7 @@ def _degrees(name: str, model: str, platform: str, own: dict[str, Any]) -> dict[
 def named_request(name: str, model: str, hardware: str, own: dict[str, Any] | None = None) -> dict[str, Any]:
     """What a parameter file for one named strategy says: model by its short or long name, hardware as in the spec.
 
+    The name begins with the hardware: the hash of a run id does not cover it, and both platforms may share a folder.
     own: strategies beside the five, as own_strategies reads them. Raises RequestError for what is in neither table.
     """
     model = MODELS.get(model, model)
@@ -155,14 +156,14 @@ def named_request(name: str, model: str, hardware: str, own: dict[str, Any] | No
     shared = _shared()
     if "accum" in cell:
         shared["batch"] = {"micro": 1, "accum": cell["accum"]}
-    head = {"study": "named-strategies", "name": f"{model}-{name}", "model": model, "strategy": strategy_of(cell)}
+    head = {"study": "named-strategies", "name": f"{hardware}-{model}-{name}", "model": model, "strategy": strategy_of(cell)}
     return head | {"world_size": world, "hardware": hardware} | shared
 
 # %% ../nbs/03c_named.ipynb #308acf98
 def named_text(name: str, model: str, hardware: str) -> str:
     "The parameter file of one of the five strategies, with what it is for."
     request = named_request(name, model, hardware)
-    path = f"params/{hardware}/{request['name']}.yaml"
+    path = f"params/{hardware}/{MODELS.get(model, model)}-{name}.yaml"
     body = yaml.safe_dump(request, sort_keys=False, default_flow_style=None, width=120)
     return f"# {name}: {GOALS[name]}\n# llmbench run {path}; printed from llmbench.named\n{body}"
 

@@ -24,11 +24,11 @@ from tqdm import tqdm
 from .core import LlmbenchError, human_duration, write_json_atomic
 from .launchers.base import refusal
 from .launchers.local import refused_run
-from .records import read_run, write_run
+from .records import write_run
 from .restarts import checkpoints
 from .rotation import Member, rotate
 from .schema import RunFile, Status
-from .sheet import SheetRequest, publish, run_request
+from .sheet import SheetRequest, earlier_run, publish, run_request
 from .spec import RunSpec, run_id
 from .study import StudySpec
 
@@ -166,10 +166,7 @@ def directly(request: SheetRequest, *, on_steps: Callable[[int], None] | None = 
 
 
 def _earlier(request: SheetRequest) -> RunFile | None:
-    try:
-        return read_run(request.folder)
-    except (OSError, ValueError, LlmbenchError):  # none, or a damaged one: run it
-        return None
+    return earlier_run(request.folder, request.spec)
 
 
 def taken_up(request: SheetRequest) -> SheetRequest:
@@ -243,8 +240,11 @@ def run_requests(
 
     in_turns: the runs of a repeat are loaded together, without notebooks, and take their steps in turns.
     A failed run is a row, the rest goes on. After Ctrl-C or SIGTERM the outcome says `interrupted`, and the same
-    call goes on from there. Raises LlmbenchError while another sweep holds the study's folder.
+    call goes on from there. Raises LlmbenchError while another sweep holds the study's folder, and RequestError, before
+    anything starts, where a result of other hardware stands in a run's place.
     """
+    for request in requests:
+        _earlier(request)
     with _locked(requests[0].folder.parent), _terminate_is_interrupt():
         shown = Progress(len(requests), progress)
         if in_turns:

@@ -26,7 +26,7 @@ SMOKE = {"cpu": ("cpu", "llmbench:cpu"), "cuda": ("a10", "llmbench:cuda"), "rocm
 def smoke_text(name: str) -> str:
     """The smoke job of a platform; `python tests/test_launch.py` writes all of them."""
     hardware, image = SMOKE[name]
-    spec = resolve_run(REQUEST | {"hardware": hardware, "steps": 10, "warmup_steps": 2, "timeouts": {"run_s": 300, "collective_s": 60}})
+    spec = resolve_run(REQUEST | {"study": f"smoke-{name}", "hardware": hardware, "steps": 10, "warmup_steps": 2, "timeouts": {"run_s": 300, "collective_s": 60}})
     return manifest_text(make_job(spec, "k8s"), K8sOptions(image=image))
 
 
@@ -53,6 +53,12 @@ def test_smoke_jobs_are_what_the_renderer_writes(name):
     kept, made = documents(smoke_file(name)), list(yaml.safe_load_all(smoke_text(name)))
     asked = [resolve_run(yaml.safe_load(d[1].pop("data")["spec.yaml"])) for d in (kept, made)]
     assert asked[0] == asked[1] and kept == made, "type python tests/test_launch.py"
+
+
+def test_one_smoke_job_stands_in_the_way_of_no_other():
+    """A Job is kept for a day, and cannot be changed: two of one name on one cluster are refused."""
+    kept = [(d["kind"], d["metadata"]["name"]) for name in SMOKE for d in documents(smoke_file(name))]
+    assert len(kept) == len(set(kept)) == 9, kept
 
 
 def restricted(pod: dict) -> list[str]:
@@ -134,7 +140,7 @@ needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs ku
 @pytest.mark.parametrize("version", SCHEMAS)
 def test_manifests_are_valid_under_strict_schemas(version):
     validate = pytest.importorskip("kubernetes_validate", reason="pip install 'llmbench[cluster]'").validate
-    kinds = [render(), render(hardware="mi300x"), render(hardware="cpu"), render("single", 1, 1), render(host_network=True, ipc_lock=True),
+    kinds = [render(), render(hardware="mi300x", groups=("109", "44")), render(hardware="cpu"), render("single", 1, 1), render(host_network=True, ipc_lock=True),
              render(rdma=("rdma/hca:4",), queue="gpus", pull_secret="registry", node_selector=("pool=gpu",), tolerate=("gpu",))]  # fmt: skip
     files = [d for p in K8S.rglob("*.yaml") if p.name != "kustomization.yaml" for d in documents(p)]
     for document in [*files, *(d for made in kinds for d in made)]:

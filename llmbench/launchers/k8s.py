@@ -6,12 +6,14 @@
 __all__ = ['K8sOptions', 'gpu_resource', 'job_spec', 'manifests', 'manifest_text', 'render']
 
 # %% ../../nbs/32d_launchers_k8s.ipynb #80fec7af
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
+from ..core import RequestError
 from .k8s_state import read_k8s
 from .plan import Job, Plan
 
@@ -20,19 +22,20 @@ from .plan import Job, Plan
 class K8sOptions:
     """What the manifests need beside the run.
 
-    gpu: resource name ('' by hardware: nvidia.com/gpu or amd.com/gpu). shm: size of /dev/shm, which counts as memory.
-    rdma: resources as name:count. queue: Kueue's LocalQueue; the job then begins suspended. jobset: a JobSet around the Job. wait_s: for node 0's name.
+    cpu, memory: of a pod ('' for 2 CPUs and 8Gi a rank). gpu: resource name ('' by hardware: nvidia.com/gpu or amd.com/gpu). shm: size of /dev/shm, which counts as memory.
+    groups: ids of host groups that own the device files. rdma: resources as name:count. queue: Kueue's LocalQueue; the job then begins suspended. jobset: a JobSet around the Job. wait_s: for node 0's name.
     """
 
     image: str = "llmbench:latest"
     namespace: str = "llmbench"
     pull_secret: str = ""
     gpu: str = ""
-    cpu: str = "2"
-    memory: str = "8Gi"
+    cpu: str = ""
+    memory: str = ""
     shm: str = "1Gi"
     node_selector: tuple[str, ...] = ()
     tolerate: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
     rdma: tuple[str, ...] = ()
     queue: str = ""
     jobset: bool = False
@@ -51,11 +54,32 @@ def gpu_resource(hardware: str, options: K8sOptions) -> str | None:
     return options.gpu or ("amd.com/gpu" if hardware.startswith("mi") else "nvidia.com/gpu")
 
 
+def _counted(item: str) -> tuple[str, str]:
+    "Name and count of an RDMA resource; RequestError where the count is none."
+    name, _, count = item.rpartition(":") if ":" in item else (item, "", "1")
+    if not re.fullmatch("[1-9][0-9]*", count) or not name:
+        raise RequestError(f"-s rdma={item}: write -s rdma=NAME or NAME:COUNT, as rdma/hca:8")
+    return name, count
+
+
+def _selector(items: tuple[str, ...]) -> dict[str, str]:
+    if wrong := [item for item in items if not item.partition("=")[0] or "=" not in item]:
+        raise RequestError(f"-s node_selector={wrong[0]}: write -s node_selector=LABEL=VALUE; kubectl get nodes --show-labels prints them")
+    return dict(item.split("=", 1) for item in items)
+
+
+def _groups(items: tuple[str, ...]) -> dict[str, list[int]]:
+    if wrong := [item for item in items if not re.fullmatch("[0-9]+", item)]:
+        raise RequestError(f"-s groups={wrong[0]}: must be ids of groups on the node, which a pod cannot look up; there type: getent group render video")
+    return {"supplementalGroups": [int(item) for item in items]} if items else {}
+
+
 def _resources(job: Job, options: K8sOptions) -> dict[str, Any]:
-    asked = {"cpu": options.cpu, "memory": options.memory}
+    ranks = job.ranks_per_node
+    asked = {"cpu": options.cpu or str(2 * ranks), "memory": options.memory or f"{8 * ranks}Gi"}
     if name := gpu_resource(job.spec.hardware, options):
-        asked[name] = str(job.ranks_per_node)
-    asked |= dict(item.rsplit(":", 1) if ":" in item else (item, "1") for item in options.rdma)
+        asked[name] = str(ranks)
+    asked |= dict(_counted(item) for item in options.rdma)
     return {"requests": dict(asked), "limits": dict(asked)}
 
 
@@ -92,6 +116,7 @@ def _labels(job: Job) -> dict[str, str]:
 
 def _pod(job: Job, options: K8sOptions) -> dict[str, Any]:
     identity = {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
+    identity |= _groups(options.groups)
     memory = {"medium": "Memory", "sizeLimit": options.shm}
     pod = {
         "restartPolicy": "Never", "subdomain": job.name, "serviceAccountName": "llmbench", "automountServiceAccountToken": False,
@@ -105,7 +130,7 @@ def _pod(job: Job, options: K8sOptions) -> dict[str, Any]:
     optional = {
         "affinity": _apart(job) if job.nodes > 1 else None,
         "imagePullSecrets": [{"name": options.pull_secret}] if options.pull_secret else None,
-        "nodeSelector": dict(item.split("=", 1) for item in options.node_selector if "=" in item),
+        "nodeSelector": _selector(options.node_selector),
         "tolerations": [{"key": key, "operator": "Exists"} for key in options.tolerate],
         "hostNetwork": options.host_network or None, "dnsPolicy": "ClusterFirstWithHostNet" if options.host_network else None,
     }  # fmt: skip
@@ -170,9 +195,11 @@ _Dumper.add_representer(str, _text_block)
 def manifest_text(job: Job, options: K8sOptions = K8sOptions()) -> str:
     "The manifests of a run as one YAML file."
     needs = []
+    if gpu_resource(job.spec.hardware, options) == "amd.com/gpu" and not options.groups:
+        needs += ["# no GPU inside? /dev/kfd is the host's group render: give its id there (getent group render) as -s groups=ID"]
     if options.host_network or options.ipc_lock:
         asked = " and ".join(n for n, on in (("hostNetwork", options.host_network), ("IPC_LOCK", options.ipc_lock)) if on)
-        needs = [f"# needs a namespace with Pod Security level privileged: {asked}"]
+        needs += [f"# needs a namespace with Pod Security level privileged: {asked}"]
     head = [f"# {job.run_id}: {job.nodes} x {job.ranks_per_node} ranks", f"# kubectl apply -f {job.name}.yaml", *needs]
     return "\n".join(head) + "\n" + yaml.dump_all(manifests(job, options), Dumper=_Dumper, sort_keys=False, width=110)
 

@@ -37,8 +37,13 @@ class Job:
 
     @property
     def name(self) -> str:
-        "A DNS label of at most 45 characters, the end of the run id kept: with its hash it stays unique."
-        return re.sub(r"[^a-z0-9]+", "-", self.run_id.lower())[-45:].strip("-")
+        "A DNS label of at most 45 characters that begins with a letter, as a Service's must; a longer one is cut, and a hash of the run id says of what."
+        from hashlib import sha256
+
+        label = re.sub(r"[^a-z0-9]+", "-", self.run_id.lower()).strip("-")
+        if len(label) > 43:  # with r- in front 45
+            label = f"r{sha256(self.run_id.encode()).hexdigest()[:5]}-{label[-38:].strip('-')}"
+        return label if label[0].isalpha() else f"r-{label}"
 
     @property
     def text(self) -> str:
@@ -48,6 +53,9 @@ class Job:
 
 def make_job(spec: RunSpec, engine: str, *, attempt: int = 1, nodes: int | None = None, ranks_per_node: int | None = None) -> Job:
     "A job for an engine; without `nodes`, as many as `ranks_per_node` (default: all on one) asks for. RequestError where it does not divide."
+    for option, number in (("--nodes", nodes), ("--ranks-per-node", ranks_per_node), ("--attempt", attempt)):
+        if number is not None and number < 1:
+            raise RequestError(f"{option} {number}: must be a whole number of at least 1")
     per_node = ranks_per_node or spec.world_size // (nodes or 1) or 1
     count = nodes or -(-spec.world_size // per_node)
     if count * per_node != spec.world_size:
@@ -55,7 +63,10 @@ def make_job(spec: RunSpec, engine: str, *, attempt: int = 1, nodes: int | None 
     return Job(spec.model_copy(update={"launcher": engine}), attempt, count)
 
 # %% ../../nbs/32b_launchers_plan.ipynb #e7e36f0c
-_SECRET = re.compile(r"token|secret|passw|credential|api_?key", re.IGNORECASE)
+_SECRET = re.compile(r"token(_|$)|secret|passw|credential|api_?key", re.IGNORECASE)  # TOKENIZERS_PARALLELISM is none
+_KEYS = r"(hf_|gh[oprsu]_|sk-(proj-|ant-)?|AKIA)[A-Za-z0-9]{16,}|(github_pat_|dckr_pat_|glpat-|nvapi-|xox[abp]-)[\w-]{16,}"
+_SECRET_VALUE = re.compile(rf"(?<![A-Za-z0-9])({_KEYS})")  # as Hugging Face, GitHub, GitLab, NVIDIA and others hand them out
+_RANGES = {"port": (1, 65535), "together": (1, 10**6)}
 
 
 def _typed(name: str, text: str, default: Any) -> Any:
@@ -64,12 +75,20 @@ def _typed(name: str, text: str, default: Any) -> Any:
             raise RequestError(f"-s {name}={text}: must be true or false")
         return text == "true"
     if isinstance(default, int):
-        if not text.isdigit():
-            raise RequestError(f"-s {name}={text}: must be a whole number")
+        low, high = _RANGES.get(name, (0, 10**9))
+        if not re.fullmatch("[0-9]+", text) or not low <= int(text) <= high:
+            raise RequestError(f"-s {name}={text}: must be a whole number from {low:,} to {high:,}")
         return int(text)
     if isinstance(default, tuple):
         return tuple(part for part in text.split(",") if part)
     return text
+
+
+def _variable(name: str) -> str:
+    "The NAME of env.NAME; RequestError for what a shell would read as something else."
+    if not re.fullmatch("env[.][A-Za-z_][A-Za-z0-9_]*", name):
+        raise RequestError(f"-s {name}=…: a variable is letters, digits and _, and does not begin with a digit; write -s env.NAME=value")
+    return name.removeprefix("env.")
 
 
 def read_options(cls: type, given: Iterable[str]) -> Any:
@@ -79,10 +98,10 @@ def read_options(cls: type, given: Iterable[str]) -> Any:
         name, equals, value = text.partition("=")
         if not equals:
             raise RequestError(f"-s {text}: write -s key=value")
+        if _SECRET_VALUE.search(value) or (name.startswith("env.") and _SECRET.search(name)):
+            raise RequestError(f"-s {name}=…: it looks like a secret, and options stand in manifests; put it into docker/secrets.env")
         if name.startswith("env."):
-            if _SECRET.search(name):
-                raise RequestError(f"-s {name}=…: it looks like a secret, and options stand in manifests; put it into docker/secrets.env")
-            env[name.removeprefix("env.")] = value
+            env[_variable(name)] = value
             continue
         if name not in known or name == "env":
             raise RequestError(unknown_name("option", name, [*(set(known) - {"env"}), "env.NAME"]))

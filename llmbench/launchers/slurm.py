@@ -19,7 +19,7 @@ class SlurmOptions:
     """What sbatch is asked for beside nodes and tasks.
 
     gres: the name of the GPU resource ('' asks for --gpus-per-node). per_rank: srun starts a task a rank instead of an
-    agent a node. setup: a line of shell before the run (module load, source venv). together: tasks of an array at once.
+    agent a node. cpus_per_task: of such a task (0 for 2 a rank on GPUs, and 1 on CPUs). setup: a line of shell before the run (module load, source venv). together: tasks of an array at once.
     margin_s: beyond the run's deadline, for the nodes to meet and to end.
     """
 
@@ -38,13 +38,19 @@ class SlurmOptions:
     env: Mapping[str, str] = field(default_factory=dict)
 
 # %% ../../nbs/32c_launchers_slurm.ipynb #19acd7b0
+def _cpus_per_task(job: Job, options: SlurmOptions) -> int:
+    "Slurm's own default is one CPU a task, which an agent shares with the ranks of a node."
+    a_rank = 1 if job.spec.hardware == "cpu" else 2
+    return options.cpus_per_task or a_rank * (1 if options.per_rank else job.ranks_per_node)
+
+
 def _directives(jobs: tuple[Job, ...], options: SlurmOptions) -> list[str]:
     first, o = jobs[0], options
     gpus = first.ranks_per_node if first.spec.hardware != "cpu" else 0
     seconds = max(job.spec.timeouts.run_s for job in jobs) + o.margin_s
     asked = {
         "job-name": f"llmbench-{first.spec.study}", "nodes": first.nodes,
-        "ntasks-per-node": first.ranks_per_node if o.per_rank else 1, "cpus-per-task": o.cpus_per_task, "mem": o.memory,
+        "ntasks-per-node": first.ranks_per_node if o.per_rank else 1, "cpus-per-task": _cpus_per_task(first, o), "mem": o.memory,
         "gres": f"{o.gres}:{gpus}" if gpus and o.gres else "", "gpus-per-node": gpus if gpus and not o.gres else "",
         "time": -(-seconds // 60), "partition": o.partition, "account": o.account,
         "array": f"0-{len(jobs) - 1}%{o.together}" if len(jobs) > 1 else "", "output": "log-%A_%a.txt" if len(jobs) > 1 else "log-%j.txt",
@@ -59,9 +65,9 @@ _SCRIPT = """\
 {directives}
 set -euo pipefail
 cd "${{SLURM_SUBMIT_DIR:?}}"
-{setup}# line N of tasks.txt is task N: parameter file, folder of the results, repeat
-read -r spec out attempt < <(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" tasks.txt)
-srun --kill-on-bad-exit=0 --wait=0 {python} -m llmbench.entrypoint "$spec" --out "$out" --attempt "$attempt"
+{setup}# line N of tasks.txt is task N: parameter file, folder of the results (blanks are its own), repeat
+read -r spec rest < <(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" tasks.txt)
+srun ${{SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}} --kill-on-bad-exit=0 --wait=0 {python} -m llmbench.entrypoint "$spec" --out "${{rest% *}}" --attempt "${{rest##* }}"
 """
 
 
