@@ -22,6 +22,7 @@ from .foreign import UNDERSTOOD, Source, read_source
 from .origins import check_rows, stated_size
 from .ownruns import check_runs, check_study
 from .records import PARTIAL
+from .results import parse_run, read_bytes
 from .schema import dump_run, validate_run
 
 # %% ../nbs/58b_audit.ipynb #c7def61e
@@ -53,6 +54,7 @@ class Audit:
     sources: tuple[Source, ...]
     problems: tuple[tuple[str, str], ...] = ()
     ignored: int = 0
+    lost: tuple[str, ...] = ()  # run files among the problems
 
     @property
     def faults(self) -> list[Finding]:
@@ -62,8 +64,8 @@ class Audit:
 
     @property
     def exit_code(self) -> int:
-        "1 where a fault was found, else 0."
-        return 1 if self.faults else 0
+        "1 where a fault was found, or a run file could not be read, else 0."
+        return 1 if self.faults or self.lost else 0
 
 # %% ../nbs/58b_audit.ipynb #40570180
 def _own_runs(source: Source) -> list[tuple[str, dict[str, Any]]]:
@@ -97,7 +99,7 @@ def _check_sources(sources: Sequence[tuple[str, Source]]) -> tuple[list[Finding]
 def audit_paths(paths: Iterable[Path | str]) -> Audit:
     """Ask everything that the paths hold (run files, foreign results, folders of them) for the thirteen faults.
 
-    Raises RequestError for a path that is not there, and where nothing in them is a result.
+    Raises RequestError for a path that is not there, and where nothing in them is a result; LlmbenchError where that is because a run file is broken.
     """
     sources: list[tuple[str, Source]] = []
     problems: list[tuple[str, str]] = []
@@ -107,6 +109,8 @@ def audit_paths(paths: Iterable[Path | str]) -> Audit:
         for file, name in result_paths(path):
             try:
                 source = read_source(file, name)
+                if file.name == "run.json" and not (source.runs or source.rows):
+                    parse_run(read_bytes(file))
             except LlmbenchError as e:
                 problems.append((name, str(e)))
                 continue
@@ -114,11 +118,14 @@ def audit_paths(paths: Iterable[Path | str]) -> Audit:
                 sources.append((str(path), source))
             else:
                 ignored += 1
+    lost = [file for file, _ in problems if Path(file).name == "run.json"]
     if not sources:
         why = f" ({'; '.join(p for _, p in problems[:3])})" if problems else ""
-        raise RequestError(f"{', '.join(map(str, paths))}: no result in it{why}; audit reads {UNDERSTOOD}")
+        wrong = LlmbenchError if lost else RequestError
+        raise wrong(f"{', '.join(map(str, paths))}: no result in it{why}; audit reads {UNDERSTOOD}")
     findings, more = _check_sources(sources)
-    return Audit(tuple(findings), tuple(s for _, s in sources), tuple(problems + more), ignored)
+    lost += [file for file, _ in more]
+    return Audit(tuple(findings), tuple(s for _, s in sources), tuple(problems + more), ignored, tuple(lost))
 
 # %% ../nbs/58b_audit.ipynb #98203da9
 _RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "step_time_s")
@@ -216,7 +223,7 @@ def format_table(audit: Audit, width: int = 120) -> str:
         for i in range(max(map(len, wrapped))):
             text.append("  ".join((c[i] if i < len(c) else "").ljust(w) for c, w in zip(wrapped, widths, strict=True)).rstrip())
     advice = {f.fault: f.advice for f in audit.faults}
-    todo = ["", "what to do", *(f"  {n or '–'!s:>2}  {told}" for n, told in advice.items())] if advice else ["no fault found"]
+    todo = ["", "what to do", *(f"  {n or '–'!s:>2}  {told}" for n, told in advice.items())] if advice else ["no fault found in what could be read" if audit.lost else "no fault found"]
     folded = [line for s in summary(audit) for line in textwrap.wrap(s, width, subsequent_indent="  ")]
     return "\n".join([*text, *todo, "", *folded]) + "\n"
 
@@ -224,7 +231,7 @@ def format_table(audit: Audit, width: int = 120) -> str:
 def format_markdown(audit: Audit) -> str:
     "The same for a pull request."
     rows = [f"| {' | '.join(c.replace('|', chr(92) + '|') for c in cells)} |" for cells in _lines_of([*audit.faults, *_unknown_rows(audit)])]
-    table = [f"| {' | '.join(_HEAD)} |", "|---|---|---|---|", *rows, ""] if rows else ["No fault found.", ""]
+    table = [f"| {' | '.join(_HEAD)} |", "|---|---|---|---|", *rows, ""] if rows else ["No fault found in what could be read." if audit.lost else "No fault found.", ""]
     advice = {f.fault: f"- **{f.fault or 'beside'}**: {f.advice}" for f in audit.faults}
     return "\n".join([*table, *advice.values(), *([""] if advice else []), *(f"- {line}" for line in summary(audit))]) + "\n"
 

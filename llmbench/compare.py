@@ -15,7 +15,8 @@ from typing import Any
 from .baseline import load_baseline
 from .contrast import Comparison, compare_sets, question, token_times
 from .core import RequestError, significant, unknown_name
-from .fairness import loss_parity
+from .fairness import settings_not_honoured
+from .parity import loss_parity
 from .rates import measured
 from .selection import RepeatSet, ResultsPool, parse_wanted, pick
 from .stats import MOST_REPEATS, Interval, group_interval, median, typical, undisturbed
@@ -86,12 +87,13 @@ def _about_side(name: str, one: RepeatSet) -> list[str]:
     commits = {row["git_commit"] for row in one.rows}
     said = [f"{name}: {unsteady} of {len(one.rows)} runs changed their step time while measured"] if unsteady else []
     said += [f"{name}: {count} more ended as {status}" for status, count in one.failed.items()]
+    said += [f"{name} did not honour {text}" for text in dict.fromkeys(text for run in one.runs for text in settings_not_honoured(run))]
     return said + ([f"{name}: its repeats come from {len(commits)} commits"] if len(commits) > 1 else [])
 
 
 def notes(c: Comparison) -> list[str]:
     "Remarks that belong beside the result, one line each."
-    remarks = [f"differs, as it must between platforms: {r}" for r in c.verdict.remarks]
+    remarks = [f"{'timed in another way' if r.name == 'measurement.clock' else 'differs, as it must between platforms'}: {r}" for r in c.verdict.remarks]
     return [*_odd_medians(c), *_about_side(c.names[0], c.a), *_about_side(c.names[1], c.b), *remarks]
 
 # %% ../nbs/56b_compare.ipynb #212e4351

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .core import RequestError
-from .fairness import DEFAULT_VARIES, Verdict, compare_specs, merged_verdict, with_training
+from .fairness import DEFAULT_VARIES, Verdict, compare_specs, merged_verdict
+from .parity import with_training
 from .rates import measured, tokens_per_step
 from .selection import Filters, RepeatSet
 from llmbench.stats import (
@@ -83,11 +84,11 @@ def question(a: Filters, b: Filters, declared: Sequence[str] | None = None) -> t
 
 # %% ../nbs/56ab_contrast.ipynb #3f28aed2
 def fair(a: RepeatSet, b: RepeatSet, varies: Sequence[str] = DEFAULT_VARIES) -> Verdict:
-    "Whether every run of `a` may be compared with those of `b`, and each of them trained."
+    "Whether every run of `a` may be compared with those of `b`, and each of them trained, and to the same losses where they have to agree."
     first = b.runs[0]
     sides = [(compare_specs(run, first, varies), run) for run in a.runs]
     sides += [(compare_specs(first, run, ()), run) for run in b.runs]
-    return merged_verdict(with_training(compared, run) for compared, run in sides)
+    return merged_verdict(with_training(compared, run, first) for compared, run in sides)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Any
 
 from .against import loss_cell, loss_figure, ratio_cell, ratio_figure, ratio_rows
 from .contrast import location_of
-from .fairness import DEFAULT_VARIES, Verdict, run_verdict
+from .fairness import DEFAULT_VARIES, Verdict
 from .pages import Column, md_text, number_column, text_column
-from .sections import tolerance_of
+from .parity import OTHER_KERNELS, run_verdict, tolerance_of
 from .stats import Interval, Location, compared_ratio, typical
 from .vendors import verdict_words
 from .workbench import Study, Workbench, study_table
@@ -55,7 +55,7 @@ def speed_over(row: Mapping[str, Any], reference: Mapping[str, Any] | None, at: 
 # %% ../nbs/62j_frameworks.ipynb #f09a886a
 def apart_at_most(precision: str | None) -> float:
     "Largest relative difference of losses between frameworks that counts as the same training."
-    return max(1e-4, tolerance_of(precision))
+    return max(OTHER_KERNELS, tolerance_of(precision))
 
 
 def framework_label(row: Mapping[str, Any], several: bool) -> str:

@@ -17,9 +17,8 @@ from llmbench.fairness import (
     compare_keys,
     facts_key,
     group_of_key,
-    loss_parity,
-    with_training,
 )
+from .parity import judged, loss_parity, parity_limit
 from .rates import measured, run_rates, tokens_per_step
 from .scaling import find_baselines, scale_runs
 from .stats import Interval, group_interval, median, speedup_interval
@@ -73,7 +72,8 @@ def _set_fairness(
         for i in members:
             if rows[i]["status"] == "ok":  # then there is a reference, if only the run itself
                 compared = compare_keys(keys[reference], keys[i], varies)
-                rows[i]["fairness"] = str(with_training(compared, runs[i]))
+                limit = parity_limit(keys[i], keys[reference])
+                rows[i]["fairness"] = str(judged(compared, runs[i], runs[reference], limit))
 
 
 def run_rows(runs: Sequence[Run], studies: Studies, prices: tuple[Price, ...] = ()) -> list[dict[str, Any]]:

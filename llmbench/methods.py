@@ -196,7 +196,8 @@ _LEARNING = (
     Definition(
         "parity", "Loss parity", "1 (a relative difference)",
         "The largest relative difference of the loss to the reference with the same global batch, over all steps and repeats. In float32 it has to stay within "
-        "10^−5^, in a bfloat16 policy within 2·10^−2^: far above what another order of summation causes, far below what a wrong batch, scale or mask causes.",
+        "10^−5^ (10^−4^ between frameworks or devices), in a bfloat16 policy within 2·10^−2^: far above what another order of summation causes, far below what a wrong "
+        "batch, scale or mask causes. A run that is further off is not comparable. Where model, data, seed, batch or optimizer differ, losses need not agree.",
         r"\max_{k} \frac{|L_k - L_k^{\text{ref}}|}{L_k^{\text{ref}}}", "the limits were found by trial: at most 10^−6^ and 3·10^−3^ between all strategies",
         "that the tokens were the same; the fingerprint of the data says that", groups="loss_parity",
     ),

@@ -21,6 +21,7 @@ from .faults import Finding, Said, num
 from .figures import NO_TEXT_IS_BELOW, computed_copy, slow_head
 from .origins import size_agrees, vendor_of
 from .rates import model_shape
+from .training import clock_problem
 
 # %% ../nbs/58ae_ownruns.ipynb #f1c60f53
 Run = Mapping[str, Any]
@@ -35,7 +36,7 @@ def _clock(run: Run) -> Said:
         return "clean", "timed by events in the device's stream"
     if clock is None or platform is None:
         return "cannot tell", "the clock is not recorded"
-    return "certain", f"clock {clock} on {platform}: it stops when the work is queued, not when it is done"
+    return "certain", clock_problem(platform, clock) or ""
 
 # %% ../nbs/58ae_ownruns.ipynb #f22b1713
 def _tokens(run: Run) -> Said:

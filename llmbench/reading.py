@@ -18,7 +18,7 @@ def query(arguments: argparse.Namespace) -> int:
     from llmbench.store import format_rows
     from llmbench.store import query as rows_of
 
-    columns, rows = rows_of(results_folder(arguments), arguments.sql)
+    columns, rows = rows_of(results_folder(arguments), arguments.sql, aloud=True)
     out(format_rows(columns, rows, arguments.format))
     return 0
 
@@ -62,7 +62,7 @@ def history(arguments: argparse.Namespace) -> int:
 
 
 def audit(arguments: argparse.Namespace) -> int:
-    "Name the faults that results show by themselves; 1 when there are any."
+    "Name the faults that results show by themselves; 1 when there are any, or a run file could not be read."
     import shutil
 
     from llmbench.audit import audit_paths, format_audit

@@ -16,7 +16,7 @@ from .core import LlmbenchError, RequestError, near, unknown_name
 from .rates import RUN_COLUMNS
 from .records import read_run
 from .schema import dump_run
-from .store import open_store
+from .store import open_store, say_set_aside
 
 # %% ../nbs/56a_selection.ipynb #0979f627
 FILTER_COLUMNS = (*RUN_COLUMNS, "name", "spec_hash", "attempt")
@@ -65,11 +65,12 @@ class Pool(Protocol):
 
 
 class ResultsPool:
-    "The runs of a results folder."
+    "The runs of a results folder; stderr says where files of it could not be used."
 
     def __init__(self, folder: Path | str) -> None:
         self.name, self.folder = None, Path(folder).resolve()
         self.store = open_store(self.folder)
+        say_set_aside(self.store, folder)
 
     def _ask(self, sql: str, values: Sequence[str] = ()) -> list[dict[str, Any]]:
         found = self.store.execute(sql, list(values))
@@ -98,6 +99,10 @@ class ResultsPool:
     def run(self, row: Row) -> Run:
         "The run file behind a row."
         return dump_run(read_run(self.folder.parent / row["file"]))
+
+    def set_aside(self) -> list[str]:
+        "Each file that could not be used, with its problem."
+        return [f"{row['file']} ({row['problem']})" for row in self._ask("SELECT file, problem FROM quarantine")]
 
     def varies(self, study: str | None) -> tuple[str, ...] | None:
         "What the study's own file says that it varies; None where it says nothing."
@@ -140,7 +145,13 @@ def ambiguous(text: str, rows: Sequence[Row], count: int) -> str:
 
 # %% ../nbs/56a_selection.ipynb #c155f9b3
 def nothing(pool: Pool, wanted: Wanted) -> str:
-    "Why `wanted` matches no run, and what would."
+    "Why `wanted` matches no run, and what would; of a folder also the files that nobody could read."
+    aside = pool.set_aside() if isinstance(pool, ResultsPool) else []
+    count = "1 file was" if len(aside) == 1 else f"{len(aside)} files were"
+    return _no_match(pool, wanted) + (f"; {count} set aside: {_listed(aside, 'and', 3)}" if aside else "")
+
+
+def _no_match(pool: Pool, wanted: Wanted) -> str:
     where = f" in baseline {pool.name}" if pool.name else ""
     if wanted.run_id is not None:
         if wanted.run_id in pool.values("strategy"):

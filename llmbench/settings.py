@@ -12,7 +12,7 @@ from typing import Any
 from .against import loss_cell, loss_figure, ratio_cell, ratio_figure, ratio_rows
 from .findings import Contender, steps_ratio, time_location, took_turns
 from .pages import LABEL, Column, md_text, number_column, text_column
-from .sections import tolerance_of
+from .parity import tolerance_of
 from .stats import Interval, Location, typical, undisturbed
 from .workbench import Study, Workbench, study_table
 

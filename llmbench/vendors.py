@@ -15,7 +15,8 @@ import altair as alt
 
 from .charts import chart_rows, in_words
 from .core import significant
-from .fairness import DEFAULT_VARIES, Verdict, compare_specs
+from .fairness import DEFAULT_VARIES, Verdict
+from .parity import run_verdict
 from .pages import LABEL, Column, md_text, number_column, text_column, with_interval
 from .stats import Interval, compared_ratio
 from .workbench import Study, Workbench, study_figure, study_table
@@ -85,7 +86,7 @@ def rate_ratio(nvidia: Mapping[str, Any], amd: Mapping[str, Any]) -> Interval:
 
 def _judged(title: str, best: Mapping[str, Mapping[str, Any]], runs: Mapping[str, Mapping[str, Any]], varies: Sequence[str]) -> Pair:
     nvidia, amd = best["NVIDIA"], best["AMD"]
-    verdict = compare_specs(runs[nvidia["run_ids"][0]], runs[amd["run_ids"][0]], (*varies, "hardware", "framework"))
+    verdict = run_verdict(runs[amd["run_ids"][0]], runs[nvidia["run_ids"][0]], (*varies, "hardware", "framework"))
     return Pair(title, nvidia, amd, rate_ratio(nvidia, amd), verdict)
 
 

@@ -236,8 +236,20 @@ def test_a_folder_may_hold_other_things(tmp_path):
     files = {"a/run.json": run, "copy/run.json": run, "a/rank-000.jsonl": "{}", "cut.json": '{"schema": "llmbench.run', "x.md": "text",
              "old.json": {"schema": "llmbench.run/1", "run_id": 3}, ".partial/b/run.json": "{}"}  # fmt: skip
     told = audited(tmp_path, files)
-    assert told.exit_code == 0 and len(told.sources) == 3 and told.ignored == 2
+    assert not told.faults and len(told.sources) == 3 and told.ignored == 2
     assert [file for file, _ in told.problems] == [f"{tmp_path.name}/old.json"]
+
+
+def test_a_run_file_that_nobody_can_read_is_no_clean_audit(tmp_path, capsys):
+    """By its name, or by the schema that it names; a file of another kind that is broken is none of ours."""
+    told = audited(tmp_path, {"a/run.json": own_run("ddp"), "b.json": "{"})
+    assert told.exit_code == 0 and told.ignored == 1 and not told.lost
+    for name, content in {"b/run.json": "{", "old.json": {"schema": "llmbench.run/1", "run_id": 3}}.items():
+        told = audited(tmp_path, {name: content})
+        assert told.exit_code == 1 and f"{tmp_path.name}/{name}" in told.lost and not told.faults
+        assert "no fault found in what could be read" in format_audit(told) and "No fault found in what could be read." in format_audit(told, "markdown")
+    assert main(["audit", str(tmp_path)]) == 1 and main(["audit", str(tmp_path / "b/run.json")]) == 1
+    assert "no result in it" in capsys.readouterr().err
 
 
 def rubbish(random_, depth=0):

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from llmbench.records import write_run
 from llmbench.resolve import resolve_run
 from llmbench.schema import SCHEMA, validate_run
 from llmbench.spec import run_id, spec_record
+from llmbench.store import query
 
 ROOT = Path(__file__).resolve().parents[1]
 STEP_S = {"ddp": 0.50, "zero1": 0.501, "zero2": 0.50 / 1.061}
@@ -212,10 +214,84 @@ def test_history_names_the_commit_that_made_it_slower(tmp_path):
     assert history_command("strategy=ddp", folder).count("\n") == 2 + 4
 
 
+def cli(folder, *words):
+    command = [sys.executable, "-m", "llmbench.cli", *words, "--results", str(folder)]
+    return subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def published(tmp_path, strategy, change):
+    "A copy of the published quickstart in which `change` was done to each run of a strategy, as a mapping."
+    folder = shutil.copytree(ROOT / "reports/published/cpu-quickstart", tmp_path / "cpu-quickstart")
+    for file in sorted(folder.glob(f"*{strategy}*/run.json")):
+        run = json.loads(file.read_text())
+        change(run)
+        file.write_text(json.dumps(run))
+    return folder
+
+
+def astray(run):
+    run["steps"]["loss"] = [8.3 - step / 100 for step in range(len(run["steps"]["loss"]))]
+
+
+def test_a_strategy_that_trains_something_else_wins_nothing(tmp_path):
+    folder = published(tmp_path, "ddp-w2", astray)
+    lines = cli(folder, "compare", "strategy=ddp", "strategy=fsdp", "--fail-if-slower", "3%")
+    assert lines.returncode == 1 and lines.stdout.startswith("no winner between ddp and fsdp: ") and "check failed" in lines.stdout
+    assert "apart, where the same training allows 1e-05" in lines.stdout and "comparable: yes" not in lines.stdout
+    told = dict(query(folder, "SELECT strategy, fairness FROM groups")[1])
+    assert told.pop("ddp").startswith("no: the losses are up to ") and set(told.values()) == {"yes"}
+
+
+def test_what_the_published_studies_say_of_the_same_training():
+    """Levers, settings, splits and frameworks train the same, one alone does not: PowerSGD."""
+    rows = query(ROOT / "reports/published", "SELECT name, fairness FROM groups WHERE study <> 'cpu-nodes-1gbit' AND fairness <> 'yes'")[1]
+    assert [name for name, _ in rows] == ["powersgd"] and "8.7e-02 apart" in rows[0][1]
+
+
+def test_a_clock_on_the_host_is_no_clock_of_an_accelerator(tmp_path):
+    def told(clock):
+        folder = tmp_path / str(clock)
+        put(folder, *(made_run("ddp", k, platform="cuda", change={"measurement": {"clock": "device_events"}}) for k in range(1, 4)))
+        put(folder, *(made_run("zero2", k, platform="cuda", change={"measurement": {"clock": clock}}) for k in range(1, 4)))
+        return json.loads(compare_command("strategy=zero2", "strategy=ddp", folder, style="json")[0])
+
+    by_event, by_host, by_nobody = told("device_events"), told("monotonic"), told(None)
+    assert by_event["comparable"] == "yes"
+    assert by_host["comparable"] == "no" and by_host["problems"] == ["clock monotonic on cuda: it stops when the work is queued, not when it is done"]
+    assert by_host["differences"] == ["measurement.clock monotonic against device_events"]
+    assert by_nobody["comparable"] == "unknown" and by_nobody["unknowns"] == ["measurement.clock"]
+
+
+def test_what_a_framework_did_not_honour_is_said_and_not_equal(tmp_path):
+    def told(name, *texts):
+        events = [{"kind": "from_request", "text": "…"}, *({"kind": "not_honoured", "text": text} for text in texts)]
+        return json.loads(compare_command("strategy=zero2", "strategy=ddp", sides(tmp_path / name, change={"events": events}), style="json")[0])
+
+    own_type = "precision.reduce = float32: gradients are summed in their own type"
+    known = told("known", own_type, "timeouts.collective_s = 60: its own")
+    assert known["comparable"] == "yes" and known["notes"] == [f"zero2 did not honour {own_type}"]
+    assert told("unknown", "attention = sdpa: its own kernel")["unknowns"] == ["attention"]
+
+
+def test_files_that_nobody_can_read_are_said_aloud(tmp_path):
+    def cut(run):
+        run["steps"]["grad_norm"] = []
+
+    folder = published(tmp_path, "ddp-w2", cut)
+    aloud = "llmbench: 3 files were set aside; type: llmbench query 'SELECT * FROM quarantine'"
+    lost = cli(folder, "compare", "strategy=ddp", "strategy=fsdp")
+    first, second = lost.stderr.splitlines()
+    assert lost.returncode == 2 and first.startswith(aloud) and "no run has strategy=ddp; there are fsdp, single" in second
+    assert "3 files were set aside: cpu-quickstart/" in second and "run.json (" in second
+    for words in (("query", "SELECT 1"), ("compare", "strategy=zero1", "strategy=fsdp"), ("history", "strategy=fsdp"), ("baseline", "save", "v1")):
+        done = cli(folder, *words)
+        assert done.returncode == 0 and done.stderr.startswith(aloud) and done.stderr.count("\n") == 1, (words, done.stderr)
+    assert cli(folder, "query", "SELECT file FROM quarantine").stderr == ""
+
+
 def test_the_command_line_returns_the_check(results):
     def run(*words):
-        command = [sys.executable, "-m", "llmbench.cli", *words, "--results", str(results)]
-        return subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        return cli(results, *words)
 
     slow = run("compare", "strategy=ddp", "strategy=zero2", "--fail-if-slower", "1%")
     assert slow.returncode == 1 and "check failed" in slow.stdout and slow.stderr == ""

@@ -3,8 +3,8 @@
 import pytest
 
 from llmbench.core import test_near
-from llmbench.fairness import loss_parity
 from llmbench.launchers.local import run_local
+from llmbench.parity import loss_parity
 from llmbench.schema import dump_run
 from llmbench.resolve import resolve_run
 

@@ -138,7 +138,7 @@ def write_torchtitan(spec: RunSpec, site: Site) -> Rendered:
     if spec.strategy.name == "ddp":  # measured with 0.2.2 on two ranks: its gradient norm is half of its own FSDP's
         remarks.append("strategy ddp: torchtitan divides the loss by all tokens and averages gradients as well, so they are dp times too small; clipping notices")
     remarks += ["optimizer.clip_norm: torchtitan always clips; the norm is set out of reach"] if spec.optimizer.clip_norm is None else []
-    remarks += ["recompute: selective keeps every second product in torchtitan"] if spec.recompute == "selective" else []
+    remarks += ["recompute = selective: torchtitan keeps every second product"] if spec.recompute == "selective" else []
     remarks += ["strategy.layers_per_stage: torchtitan counts embedding and head as layers when it splits"] if spec.strategy.pp > 1 else []
     return Rendered(files, torchrun(spec, site, f"{site.out}/train.py", "--job.config_file", f"{site.out}/job.toml"), {}, (*remarks, *clip_remarks(spec)))
 
