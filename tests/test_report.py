@@ -383,6 +383,7 @@ def test_the_bench_pages_say_what_the_files_say(rich):
     found = rows(rich, "bench/peers")
     assert [r["peer"] for r in found] == ["bare loop", "bare loop, again", "llmbench", "Slow"]
     assert float(found[3]["witness_ratio"]) == pytest.approx(1 / 1.08) and significant(float(found[3]["time_ratio"]), 4) in peers
+    assert found[3]["time_ratio_low"] == "", "one process says nothing about the next, however many steps it took"
     assert "The harness trains" in peers and "1.50 s" in growth and (rich / "data/bench/growth.json").is_file()
 
 
