@@ -430,6 +430,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'llmbench.compare._odd_medians': ('compare.html#_odd_medians', 'llmbench/compare.py'),
                                   'llmbench.compare._of_study': ('compare.html#_of_study', 'llmbench/compare.py'),
                                   'llmbench.compare._pct': ('compare.html#_pct', 'llmbench/compare.py'),
+                                  'llmbench.compare._rate': ('compare.html#_rate', 'llmbench/compare.py'),
+                                  'llmbench.compare._rates_row': ('compare.html#_rates_row', 'llmbench/compare.py'),
                                   'llmbench.compare._relative': ('compare.html#_relative', 'llmbench/compare.py'),
                                   'llmbench.compare._side_facts': ('compare.html#_side_facts', 'llmbench/compare.py'),
                                   'llmbench.compare._span': ('compare.html#_span', 'llmbench/compare.py'),
