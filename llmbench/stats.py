@@ -267,13 +267,13 @@ def repeats_needed(spread: float, difference: float, power: float = 0.8, *, in_t
     return MOST_REPEATS + 1
 
 
-
-def difference_shown(spread: float, repeats: int, power: float = 0.95) -> float | None:
+def difference_shown(spread: float, repeats: int, power: float = 0.95, *, in_turns: bool = False) -> float | None:
     """The smallest relative difference that so many repeats of each group show with probability `power` at 95 %.
 
-    The other way round of `repeats_needed`; None where one repeat says nothing about the next.
+    The other way round of `repeats_needed`, with the same `spread`; None where one repeat says nothing about the next.
     """
     if repeats < 2:
         return None
-    freedom = min(2 * repeats - 2, 200)
-    return math.expm1(spread * math.sqrt(2 / repeats) * (t_quantile(freedom) + t_quantile(freedom, 2 * power - 1)))
+    freedom = min(repeats - 1 if in_turns else 2 * repeats - 2, 200)
+    error = spread * math.sqrt((1 if in_turns else 2) / repeats)
+    return math.expm1(error * (t_quantile(freedom) + t_quantile(freedom, 2 * power - 1)))

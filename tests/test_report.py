@@ -11,15 +11,19 @@ import pytest
 
 from llmbench.accounting import parameter_count
 from llmbench.compare import compare_words
+from llmbench.contrast import turns_taken
 from llmbench.core import LlmbenchError, RequestError, significant, write_json_atomic
 from llmbench.methods import TOPICS
 from llmbench.records import write_run
 from llmbench.report import build_report
 from llmbench.schema import SCHEMA, dump_run, validate_run
 from llmbench.site import broken_links
+from llmbench.resolution import resolution_rows
 from llmbench.resolve import resolve_run
 from llmbench.spec import run_id, spec_record
+from llmbench.stats import spread_of_pairs
 from llmbench.store import open_store
+from llmbench.workbench import Workbench
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("index", "throughput", "latency", "memory", "scaling", "parity", "models", "runs", "methods")
@@ -410,3 +414,16 @@ def test_the_overview_and_compare_decide_alike(tmp_path):
     outcome = build_report(tmp_path / "r", tmp_path / "site", engine="pandoc", source=ROOT / "reports")
     assert said.outcome == "none" and said.medians.excludes(1.0)
     assert "No winner can be claimed at 2 ranks between" in outcome.headlines[0] and "in undisturbed steps" in outcome.headlines[0]
+
+
+def test_the_latency_page_knows_of_turns_what_compare_knows(tmp_path):
+    """The published study in turns: its spread is that of the pairs that compare goes by, not that of the weather they shared."""
+    published = ROOT / "reports" / "published" / "cpu-turns"
+    said = compare_words("name=plain", "name=fused", published)
+    bench = Workbench(open_store(published), copied_sources(tmp_path / "reports"))
+    contenders = bench.rows("contenders", "cpu-turns")
+    labels = [next(r["label"] for r in contenders if r["name"] == name) for name in ("fused", "plain")]
+    (row,) = resolution_rows(contenders, labels)
+    assert row["label"] == f"{labels[1]} against {labels[0]}" and row["in_turns"] and said.in_turns
+    assert row["spread"] == pytest.approx(spread_of_pairs(turns_taken(said.a, said.b)))
+    assert row["shown"] < 1 / said.speed.estimate - 1, "what compare shows, the page does not call too small to be shown"
