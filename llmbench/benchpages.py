@@ -73,7 +73,7 @@ def peer_rows(facts: Facts) -> list[dict[str, Any]]:
         time, other = (paired_ratio(reference, peer["repeats"], c) for c in ("time_s", second))
         ok = peer["status"] == "ok"
         row = {"peer": " ".join([peer["title"], *list(peer["versions"].values())[:1]]), "status": peer["status"], "reason": peer["reason"]}
-        row |= {"step_s": _middle(peer, "time_s"), "pairs": time["pairs"] if time else None, "fastest_ratio": time["fastest"] if time else None}
+        row |= {"step_s": _middle(peer, "time_s"), "processes": time and time["processes"], "pairs": time and time["pairs"], "fastest_ratio": time and time["fastest"]}
         row |= _ratio_columns("time_ratio", time if ok else None) | _ratio_columns("witness_ratio", other if ok else None)
         row |= {"witness": second, "page_faults": _middle(peer, "page_faults"), "start_s": _middle(peer, "start_s")}
         peak = _middle(peer, "peak_rss_bytes")
@@ -144,9 +144,9 @@ def peers_part(name: str, facts: Facts, folder: Path) -> str:
     chart, links = ratio_chart(drawn, title=f"Speed over that of {reference}"), _links(name, name)
     return "\n".join([
         _peer_sentence(rows, reference),
-        figure_md(f"bench-{name}", chart_html(f"bench-{name}", chart), caption=f"Speed over that of {reference}, median of pairs with its 95 % interval; "
+        figure_md(f"bench-{name}", chart_html(f"bench-{name}", chart), caption=f"Speed over that of {reference}, with its 95 % interval over processes; "
                   f"dashed: as fast as {reference}.", links=links),
-        table_md(rows, columns, label=f"bench-{name}", caption=f"Medians over all counted steps; ratios with their 95 % intervals, above 1 is faster. [{links}]{{.sources}}"),
+        table_md(rows, columns, label=f"bench-{name}", caption=f"Medians over all counted steps; ratios with their 95 % intervals over fresh processes, above 1 is faster. [{links}]{{.sources}}"),
         _differences(rows), '::: {.callout-note collapse="true"}\n## What was run where\n', facts_table(_settings_of(facts)), ":::\n",
     ])  # fmt: skip
 

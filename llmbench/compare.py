@@ -17,9 +17,9 @@ from .contrast import Comparison, compare_sets, question, token_times
 from .core import RequestError, significant, unknown_name
 from .fairness import settings_not_honoured
 from .parity import loss_parity
-from .rates import measured
+from .rates import measured, tokens_per_step
 from .selection import RepeatSet, ResultsPool, parse_wanted, pick
-from .stats import MOST_REPEATS, Interval, group_interval, median, typical, undisturbed
+from .stats import MOST_REPEATS, Interval, Location, group_interval, median, typical, undisturbed
 
 # %% ../nbs/56b_compare.ipynb #914758bc
 def _pct(share: float, sign: bool = False) -> str:
@@ -98,7 +98,7 @@ def notes(c: Comparison) -> list[str]:
 
 # %% ../nbs/56b_compare.ipynb #212e4351
 _AT = {undisturbed: "fastest quarter of the steps", typical: "median step"}
-_ROWS = (("tokens/s, median step", "tokens_per_s", 4), ("peak memory, GiB", "peak_memory_gib", 3), ("last loss", "loss_last", 5))
+_ROWS = (("peak memory, GiB", "peak_memory_gib", 3), ("last loss", "loss_last", 5))
 
 
 def _known(one: RepeatSet, column: str) -> float | None:
@@ -115,17 +115,25 @@ def _apart(c: Comparison) -> str:
     return "–" if worst is None else f"at most {worst:.1e} apart" if worst else "equal"
 
 
+def _rate(one: RepeatSet, at: Location) -> float | None:
+    "Tokens per second of a set, as it enters the comparison: the geometric mean over runs."
+    time = group_interval(token_times(one), at).estimate
+    return 1 / time if time else None
+
+
+def _rates_row(c: Comparison, at: Location, ratio: Interval) -> tuple[str, str, str, str]:
+    return f"tokens/s, {_AT[at]}", *(significant(_rate(one, at), 4) for one in (c.a, c.b)), _relative(ratio.estimate, 1)
+
+
 def _speed_row(c: Comparison) -> tuple[str, str, str, str]:
-    times = (group_interval(token_times(one), c.at).estimate for one in (c.a, c.b))
-    rates = (significant(1 / t if t else None, 4) for t in times)
-    change = _relative(c.speed.estimate, 1)
-    return f"tokens/s, {_AT[c.at]}{_in_turns(c)}", *rates, f"{change} ({_span(c.speed)})" if c.speed.low is not None else change
+    title, one, other, change = _rates_row(c, c.at, c.speed)
+    return f"{title}{_in_turns(c)}", one, other, f"{change} ({_span(c.speed)})" if c.speed.low is not None else change
 
 
 def table(c: Comparison) -> list[tuple[str, str, str, str]]:
     "Rows of what is measured, A, B, and their difference; no difference where the two may not be compared."
-    rows = [_speed_row(c)]
-    for label, column, digits in _ROWS if c.at is not typical else _ROWS[1:]:
+    rows = [_speed_row(c)] if c.at is typical else [_speed_row(c), _rates_row(c, typical, c.medians)]
+    for label, column, digits in _ROWS:
         a, b = _known(c.a, column), _known(c.b, column)
         rows.append((label, significant(a, digits), significant(b, digits), _relative(a, b)))
     rows[-1] = (*rows[-1][:3], _apart(c))
@@ -179,7 +187,10 @@ def as_markdown(c: Comparison, limit: float | None = None) -> str:
 
 # %% ../nbs/56b_compare.ipynb #e8d5980a
 def _side_facts(one: RepeatSet) -> dict[str, Any]:
-    rates = {k: _known(one, k) for k in ("step_time_s", "tokens_per_s", "peak_memory_gib", "loss_last")}
+    "Which runs, and their figures; the step time and the throughput are those of the view `groups`."
+    time = group_interval([measured(run, "time_s") for run in one.runs]).estimate
+    rates = {"step_time_s": time, "tokens_per_s": _rate(one, typical) if tokens_per_step(one.runs[0]) else None}
+    rates |= {k: _known(one, k) for k in ("peak_memory_gib", "loss_last")}
     return {"run_ids": [r["run_id"] for r in one.runs], "failed": dict(one.failed)} | rates
 
 

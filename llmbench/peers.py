@@ -198,8 +198,8 @@ def _line(peer: dict[str, Any], reference: list[dict], second: str) -> str:
     return _LINE.format(title, *figures).rstrip("\n") + failed + "\n"
 
 
-def _ratio(found: dict[str, float]) -> tuple[str, str]:
-    return f"{found['ratio']:.3f}", f"{found['low']:.3f} to {found['high']:.3f}"
+def _ratio(found: dict[str, Any]) -> tuple[str, str]:
+    return f"{found['ratio']:.3f}", "one process" if found["low"] is None else f"{found['low']:.3f} to {found['high']:.3f}"
 
 # %% ../nbs/29b_peers.ipynb #ec822e19
 PARITY = 1e-3  # of a loss of about 5; rounding alone makes some 1e-4 of it in fifty steps

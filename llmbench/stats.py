@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LEVEL', 'Location', 'Runs', 'RANKS_FROM', 'Pairs', 'MOST_REPEATS', 'Interval', 'median', 'step_interval', 'typical',
-           'undisturbed', 'run_value', 't_quantile', 'group_interval', 'ratio_interval', 'compared_ratio',
-           'speedup_interval', 'turns_interval', 'spread_of', 'spread_of_pairs', 'repeats_needed', 'difference_shown']
+           'undisturbed', 'run_value', 'group_interval', 'ratio_interval', 'compared_ratio', 'speedup_interval',
+           'turns_interval', 'spread_of', 'spread_of_pairs', 'repeats_needed', 'difference_shown']
 
 # %% ../nbs/50_stats.ipynb #15865866
 import math
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+
+from .student import t_quantile
 
 # %% ../nbs/50_stats.ipynb #abb98050
 LEVEL = 0.95
@@ -102,19 +104,6 @@ def run_value(values: Sequence[float | None], at: Location = typical) -> float |
     "The number that a run enters a comparison with; None where nothing was measured."
     kept = _known(values)
     return at(kept) if kept else None
-
-# %% ../nbs/50_stats.ipynb #0c8ceac4
-@cache
-def _t_at(freedom: float, level: float) -> float:
-    theta = np.linspace(0, math.pi / 2, 10_001)
-    density = np.cos(theta) ** (freedom - 1)
-    area = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    return math.sqrt(freedom) * math.tan(np.interp(level, area / area[-1], theta))
-
-
-def t_quantile(freedom: float, level: float = LEVEL) -> float:
-    "t such that Student's |t| stays below it with probability `level`; `freedom` of at least 1, not only whole."
-    return _t_at(round(freedom, 1), level)
 
 # %% ../nbs/50_stats.ipynb #c12caa17
 Runs = Sequence[Sequence[float | None]]
@@ -278,13 +267,13 @@ def repeats_needed(spread: float, difference: float, power: float = 0.8, *, in_t
     return MOST_REPEATS + 1
 
 
-
-def difference_shown(spread: float, repeats: int, power: float = 0.95) -> float | None:
+def difference_shown(spread: float, repeats: int, power: float = 0.95, *, in_turns: bool = False) -> float | None:
     """The smallest relative difference that so many repeats of each group show with probability `power` at 95 %.
 
-    The other way round of `repeats_needed`; None where one repeat says nothing about the next.
+    The other way round of `repeats_needed`, with the same `spread`; None where one repeat says nothing about the next.
     """
     if repeats < 2:
         return None
-    freedom = min(2 * repeats - 2, 200)
-    return math.expm1(spread * math.sqrt(2 / repeats) * (t_quantile(freedom) + t_quantile(freedom, 2 * power - 1)))
+    freedom = min(repeats - 1 if in_turns else 2 * repeats - 2, 200)
+    error = spread * math.sqrt((1 if in_turns else 2) / repeats)
+    return math.expm1(error * (t_quantile(freedom) + t_quantile(freedom, 2 * power - 1)))
