@@ -7,8 +7,9 @@ __all__ = ['Values', 'Contender', 'Decision', 'shows_difference', 'took_turns', 
            'times_words', 'ratio_span', 'rate_words', 'ranks_words', 'speed_sentence']
 
 # %% ../nbs/58_findings.ipynb #0f6ffac2
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .contrast import location_of, turn_pairs
 from .core import significant
@@ -34,6 +35,7 @@ class Contender:
     platform: str | None = None
     label: str | None = None  # what tables call it, with the sign of unsteady repeats
     turns: tuple[str | None, ...] = ()  # of each repeat the rotation in which it took its steps
+    runs: tuple[Mapping[str, Any], ...] = ()  # their run files, which say whether they may be compared
 
     @property
     def throughput(self) -> Interval:
@@ -149,25 +151,26 @@ def ranks_words(contender: Contender) -> str:
     return "an unknown number of ranks" if n is None else f"{n} rank{'' if n == 1 else 's'}"
 
 # %% ../nbs/58_findings.ipynb #5e77aa6c
-def speed_sentence(decision: Decision, model: str) -> str:
-    "Who trains `model` fastest, in one sentence; every number has its interval."
+def speed_sentence(decision: Decision, model: str, place: str | None = None) -> str:
+    "Who trains `model` fastest at a `place` (else the number of ranks), in one sentence; every number has its interval."
     if not decision.order:
         return f"No run of {model} was measured."
     first, shown = decision.order[0], rate_words(decision.order[0].throughput)
+    place = place or ranks_words(first)
     if decision.ratio is None:
-        return f"Only {first.name} was measured at {ranks_words(first)}: {shown}; there is nothing to compare it with."
+        return f"Only {first.name} was measured at {place}: {shown}; there is nothing to compare it with."
     following = decision.rival.name
     if not decision.comparable:
         why = "the runs are not comparable" if decision.comparable is False else "nobody can say whether the runs are comparable"
-        return f"No winner is named at {ranks_words(first)}: {why}."
+        return f"No winner is named at {place}: {why}."
     ratio, ahead = decision.ratio, max(decision.order, key=lambda c: c.throughput.estimate or 0.0)
     if decision.claimed:
         other = "" if ahead is first else f" At the median of all steps {ahead.name} is ahead."
         return (
-            f"{first.name} trains {model} fastest at {ranks_words(first)}: {shown}, "
+            f"{first.name} trains {model} fastest at {place}: {shown}, "
             f"{times_words(ratio)} the next, {following} ({ratio_span(ratio)}{_basis(decision)}).{other}"
         )
-    no = f"No winner can be claimed at {ranks_words(first)} between {_names([first, *decision.tied])}: {first.name} has {shown}, {times_words(ratio)} {following}"
+    no = f"No winner can be claimed at {place} between {_names([first, *decision.tied])}: {first.name} has {shown}, {times_words(ratio)} {following}"
     if ratio.low is None or ratio.steps_only:
         return f"{no}, and {'too few steps were measured' if ratio.low is None else 'one run says nothing about repeats'}."
     return f"{no}, and the interval of that ratio ({ratio_span(ratio)}{_basis(decision)}) contains 1."

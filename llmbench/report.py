@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from .answer import Answer, answer_of
 from .benchpages import read_bench, write_bench
 from .charts import chart_html
 from .contests import reason_lines
@@ -34,8 +35,6 @@ from .frameworks import framework_sentences, frameworks_section
 from .layoutpage import write_layouts
 from .linkpage import nodes_section
 from llmbench.overview import (
-    Answer,
-    answer_of,
     answer_sentences,
     overview_section,
     setting_facts,
@@ -158,9 +157,10 @@ def summary_md(title: str, answers: Sequence[Answer], more: Mapping[str, Sequenc
     "The report as plain Markdown: sentences, winners, verdict and setting of every study; `more`: sentences by study, of vendors and frameworks."
     parts = [f"# {title}\n"]
     for answer in answers:
-        verdict = {True: "yes", False: "no"}.get(answer.fairness.comparable, "unknown")
+        word = answer.whole.word if answer.whole.comparable or not answer.fair_places else "in part"
+        where = "" if word != "in part" else f": {', '.join(f'at {md_text(place)}' for place in answer.fair_places)}; not all of the study's runs"
         parts += [f"## {md_text(answer.study.title)}\n", *(md_text(s) + "\n" for s in answer_sentences(answer)), *(f"- {s}\n" for s in more.get(answer.study.name, ()))]
-        parts.append(f"Comparable: **{verdict}**" + "".join(f"\n- {md_text(r)}" for r in reason_lines(answer.fairness)) + "\n")
+        parts.append(f"Comparable: **{word}**{where}" + "".join(f"\n- {md_text(r)}" for r in reason_lines(answer.whole)) + "\n")
         parts += [winners_table(answer), contenders_table(answer), facts_table(setting_facts(answer))]
     parts.append("Intervals are 95 %, over steps and repeats. All rows: `metrics.csv` beside this file; the site: `index.html`.\n")
     return "\n".join(parts)

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from llmbench.accounting import parameter_count
+from llmbench.answer import answer_of, single_sentence
 from llmbench.compare import compare_words
 from llmbench.contrast import turns_taken
 from llmbench.core import LlmbenchError, RequestError, significant, write_json_atomic
 from llmbench.methods import TOPICS
 from llmbench.records import write_run
-from llmbench.report import build_report
+from llmbench.overview import answer_sentences
+from llmbench.report import build_report, run_records
 from llmbench.schema import SCHEMA, dump_run, validate_run
 from llmbench.site import broken_links
 from llmbench.resolution import resolution_rows
@@ -23,7 +25,7 @@ from llmbench.resolve import resolve_run
 from llmbench.spec import run_id, spec_record
 from llmbench.stats import spread_of_pairs
 from llmbench.store import open_store
-from llmbench.workbench import Workbench
+from llmbench.workbench import Study, Workbench
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("index", "throughput", "latency", "memory", "scaling", "parity", "models", "runs", "methods")
@@ -427,3 +429,20 @@ def test_the_latency_page_knows_of_turns_what_compare_knows(tmp_path):
     assert row["label"] == f"{labels[1]} against {labels[0]}" and row["in_turns"] and said.in_turns
     assert row["spread"] == pytest.approx(spread_of_pairs(turns_taken(said.a, said.b)))
     assert row["shown"] < 1 / said.speed.estimate - 1, "what compare shows, the page does not call too small to be shown"
+
+
+def test_a_contest_is_judged_by_its_own_members_as_compare_does(tmp_path):
+    """The published study of hosts compares hosts with hosts: unequal cores between one, two and three forbid no winner among two."""
+    published = ROOT / "reports" / "published" / "cpu-nodes-1gbit"
+    store = open_store(published)
+    bench = Workbench(store, copied_sources(tmp_path / "reports"), runs=run_records([published], store))
+    answer = answer_of(bench, Study("cpu-nodes-1gbit", "Hosts", varies=("strategy", "world_size")))
+    assert answer.fairness.comparable is False and answer.fair_places == ["2 ranks", "3 ranks"]
+    for ranks in (2, 3):
+        said = compare_words(f"name=ddp-w{ranks}", f"name=fsdp-w{ranks}", published)
+        decision = next(answer.speed(c) for c in answer.contests if c.world_size == ranks)
+        assert said.outcome == "faster" and decision.claimed and decision.order[0].name == "ddp"
+        assert decision.ratio.estimate == pytest.approx(said.speed.estimate)
+    assert compare_words("strategy=single", "name=ddp-w3", published).outcome == "unfair"
+    assert "not compared with ddp: hardware.cpu_cores 1 against 3" in single_sentence(answer) and "same cores" not in single_sentence(answer)
+    assert not any("No winner" in s for s in answer_sentences(answer))
