@@ -8,7 +8,7 @@ __all__ = ['Values', 'Contender', 'Decision', 'shows_difference', 'took_turns', 
 
 # %% ../nbs/58_findings.ipynb #0f6ffac2
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .contrast import location_of, turn_pairs
@@ -35,7 +35,7 @@ class Contender:
     platform: str | None = None
     label: str | None = None  # what tables call it, with the sign of unsteady repeats
     turns: tuple[str | None, ...] = ()  # of each repeat the rotation in which it took its steps
-    runs: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)  # their run files, which say whether they may be compared
+    runs: tuple[Mapping[str, Any], ...] = ()  # their run files, which say whether they may be compared
 
     @property
     def throughput(self) -> Interval:
