@@ -145,6 +145,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                              'llmbench/backends/megatron.py'),
                                             'llmbench.backends.megatron.model_settings': ( 'backends_megatron.html#model_settings',
                                                                                            'llmbench/backends/megatron.py'),
+                                            'llmbench.backends.megatron.shards_moments': ( 'backends_megatron.html#shards_moments',
+                                                                                           'llmbench/backends/megatron.py'),
                                             'llmbench.backends.megatron.training_settings': ( 'backends_megatron.html#training_settings',
                                                                                               'llmbench/backends/megatron.py'),
                                             'llmbench.backends.megatron.write_megatron': ( 'backends_megatron.html#write_megatron',
