@@ -53,9 +53,9 @@ def _study_text(study: Any) -> str:
 
 def show(arguments: argparse.Namespace) -> int:
     "Print the resolved request of a parameter file, or the runs of a study."
-    from llmbench.params import read_yaml
+    from llmbench.params import is_study, read_yaml
     from llmbench.resolve import load_run
-    from llmbench.study import is_study, load_study
+    from llmbench.study import load_study
 
     if not is_study(read_yaml(arguments.file)):
         out(_run_text(load_run(arguments.file, arguments.override)))
@@ -73,12 +73,8 @@ def _report_outcome(outcome: Any) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     "Run one parameter file through the run sheet."
-    from llmbench.params import read_yaml
     from llmbench.resolve import load_run
-    from llmbench.study import is_study
 
-    if is_study(read_yaml(arguments.file)):
-        raise RequestError(f"{arguments.file}: a study, not one run; type llmbench sweep {arguments.file}")
     if arguments.force and arguments.resume is not None:
         raise RequestError("--force begins a run anew and --resume goes on with it; leave one of them out")
     spec = load_run(arguments.file, arguments.override)
@@ -98,8 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
 # %% ../nbs/69_cli.ipynb #320b2061
 def sweep(arguments: argparse.Namespace) -> int:
     "Run every run of a study that has no answer yet."
-    from llmbench.params import read_yaml
-    from llmbench.study import is_study, load_study
+    from llmbench.params import is_study, read_yaml
+    from llmbench.study import load_study
 
     if arguments.force and arguments.resume:
         raise RequestError("--force begins runs anew and --resume goes on with them; leave one of them out")

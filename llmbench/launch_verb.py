@@ -23,9 +23,9 @@ ENGINES = ("local", "docker", "ssh", "slurm", "k8s")
 def asked_jobs(arguments: argparse.Namespace) -> tuple[Any, ...]:
     "The jobs of a parameter file, of a run or of a study."
     from llmbench.launchers.plan import make_job
-    from llmbench.params import read_yaml
+    from llmbench.params import is_study, read_yaml
     from llmbench.resolve import load_run
-    from llmbench.study import is_study, load_study
+    from llmbench.study import load_study
 
     if is_study(read_yaml(arguments.file)):
         if arguments.override:
@@ -120,8 +120,8 @@ def _unanswered(jobs: tuple[Any, ...], results: Path, force: bool) -> tuple[Any,
 def _note_study(arguments: argparse.Namespace, results: Path) -> None:
     "Write what a report needs to know about a study, as a sweep does."
     from llmbench.core import write_json_atomic
-    from llmbench.params import read_yaml
-    from llmbench.study import is_study, load_study
+    from llmbench.params import is_study, read_yaml
+    from llmbench.study import load_study
     from llmbench.sweep import study_record
 
     if is_study(read_yaml(arguments.file)):

@@ -102,7 +102,8 @@ def layouts_part(bench: Workbench, model: str) -> str:
     links, shown = f"[CSV](data/models/{name}.csv)", worth_a_look(rows)
     least, lightest = rows[0], min(rows, key=lambda r: (r["weights_gb"], r["sent_gb"]))
     said = f"Of {len(rows)} layouts, those of fsdp and hsdp among them, **{md_text(least['layout'])}** sends least, {significant(least['sent_gb'])} GB a step; "
-    said += f"**{md_text(lightest['layout'])}** holds least, {significant(lightest['weights_gb'])} GB, and sends {significant(lightest['sent_gb'])} GB.\n"
+    said += f"**{md_text(lightest['layout'])}** holds least, {significant(lightest['weights_gb'])} GB, and sends {significant(lightest['sent_gb'])} GB."
+    said += " hsdp with ep is left out: what it sends is not predicted.\n" if PRESETS[model].n_experts > 1 else "\n"
     chart = chart_html(name, layout_chart(rows, model=model))
     which = "all of them" if len(shown) == len(rows) else "those without cp that no other one beats in all three columns, and fsdp"
     return "\n".join([

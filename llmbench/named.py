@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from .core import RequestError, project_root, unknown_name, write_text_atomic
-from .layout_rules import Layout, name_of
+from .layout_rules import DEGREES as SPLITS, Layout, name_of
 from .params import read_yaml
 from .presets import PRESETS
 
@@ -49,13 +49,13 @@ DEGREES: dict[str, dict[str, dict[str, tuple[int, int, int]]]] = {
 
 # %% ../nbs/03c_named.ipynb #c5d5731a
 def strategy_of(cell: dict[str, Any]) -> dict[str, Any]:
-    "The strategy block of tp, pp, cp and dp: the name that the cell gives, or the one its degrees imply; fsdp where only dp is left."
-    split = {key: cell[key] for key in ("tp", "pp", "cp") if cell.get(key, 1) > 1}
+    "The strategy block of a cell's degrees: the name that it gives, else fsdp where dp exceeds 1 (hsdp with dp_replicate), else what they imply."
+    degrees = {key: cell[key] for key in (*SPLITS, "dp_replicate") if cell.get(key, 1) > 1} | {"dp": cell["dp"]}
     if "strategy" in cell:
-        return {"name": cell["strategy"]} | split | {"dp": cell["dp"]}
-    if not split:
-        return {"name": "fsdp", "dp": cell["dp"], "reshard_after_forward": False}
-    return {"name": name_of(Layout("?", dp=cell["dp"], **split))} | split | {"dp": cell["dp"]}
+        return {"name": cell["strategy"]} | degrees
+    if cell["dp"] > 1:
+        return {"name": "hsdp" if "dp_replicate" in degrees else "fsdp"} | degrees | {"reshard_after_forward": False}
+    return {"name": name_of(Layout("?", **degrees))} | degrees
 
 # %% ../nbs/03c_named.ipynb #7d29eaaf
 _PRECISION = "fp8"  # the ancestor's FP8 hybrid: e4m3 forward, e5m2 for gradients
@@ -79,18 +79,22 @@ _KEYS = {
     "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp", "data_parallel_size": "dp",
     "gradient_accumulation_steps": "accum",
 }  # fmt: skip
-_ALLOWED = (*_KEYS.values(), "cp", "strategy")
+_ALLOWED = (*_KEYS.values(), "cp", "ep", "dp_replicate", "strategy")
 
 
 def _cell(where: str, given: Any) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise RequestError(f"{where} = {given!r}: write {where}: {{tp: 2, pp: 1, dp: 4}}")
-    cell = {_KEYS.get(key, key): value for key, value in given.items()}
-    for key, value in cell.items():
+    cell: dict[str, Any] = {}
+    for written, value in given.items():
+        key = _KEYS.get(written, written)
         if key not in _ALLOWED:
             raise RequestError(f"{where}: " + unknown_name("key", key, (*_ALLOWED, *_KEYS)))
         if key != "strategy" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise RequestError(f"{where}.{key} = {value!r}: must be a whole number of at least 1")
+        if key in cell:
+            raise RequestError(f"{where}: {' and '.join(k for k in given if _KEYS.get(k, k) == key)} are one degree; keep one of them")
+        cell[key] = value
     return cell
 
 
@@ -112,9 +116,12 @@ def own_strategies(path: Path | str | None = None) -> dict[str, dict[str, dict[s
     found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
     ((_, given),) = _inside(str(path), read_yaml(path), "key", ("parallelism",))
     for name, models in _inside(f"{path}: parallelism", given, "name"):
-        if name in GOALS:
-            raise RequestError(f"{path}: {name} is one of the five named strategies; take another name")
+        if name in (*GOALS, "all"):
+            taken = "asks for all five named strategies" if name == "all" else "is one of the five named strategies"
+            raise RequestError(f"{path}: {name} {taken}; take another name")
         for model, platforms in _inside(f"{path}: {name}", models, "model", (*MODELS, *PRESETS)):
+            if MODELS.get(model) in models:
+                raise RequestError(f"{path}: {name}: {model} and {MODELS[model]} are one model; keep one of them")
             for platform, cell in _inside(f"{path}: {name}.{model}", platforms, "platform", _PLATFORMS):
                 cells = found.setdefault(name, {}).setdefault(MODELS.get(model, model), {})
                 cells[platform] = _cell(f"{path}: {name}.{model}.{platform}", cell)

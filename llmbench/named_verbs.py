@@ -97,7 +97,7 @@ def add_named_verbs(verbs: Any) -> None:
 
     p = add_verb(verbs, "standalone", standalone, "one run as one file, every value a literal", "llmbench standalone params/cpu/ddp.yaml --out ddp.py")
     p.add_argument("file", help="a parameter file of a run")
-    p.add_argument("--shell", action="store_true", help="a shell script around torchrun instead of a Python file")
+    p.add_argument("--shell", action="store_true", help="a shell script instead of a Python file")
     p.add_argument("--out", metavar="FILE", help="where it goes (default: stdout)")
     p.add_argument("--attempt", type=int, default=1, metavar="N", help="which repeat of the same request it is (default 1)")
     _add_override(p)

@@ -6,6 +6,7 @@
 __all__ = ['one_line', 'resolve_run', 'load_run']
 
 # %% ../nbs/03a_resolve.ipynb #f32d0484
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import fields
@@ -16,9 +17,9 @@ from pydantic import ValidationError
 
 from .batch import accum_by_dp, resolve_batch
 from .core import RequestError, load_settings, unknown_name
-from .layout_rules import Layout, fill_degrees, split_degrees
-from .layouts import check_layout
-from .params import read_yaml, with_overrides
+from .layout_rules import Layout, broken_rules, fill_degrees, split_degrees
+from .layouts import check_layout, with_mend
+from .params import is_study, read_yaml, with_overrides
 from .presets import PRESETS, ModelShape, preset
 from llmbench.spec import (
     Checkpoint,
@@ -74,16 +75,29 @@ def _resolve_strategy(value: Any, world_size: Any) -> Any:
     return fill_degrees(given, world_size)
 
 # %% ../nbs/03a_resolve.ipynb #fc2026d0
-def _check_split(full: dict[str, Any], batch: Any) -> None:
-    "Degrees against model, world size and the batch as it was written; a wrong type is left to the typed check."
-    given = full["model"]
+def _allowed(given: dict[str, Any], change: dict[str, Any]) -> bool:
+    "Whether a request resolves with a change."
+    try:
+        _resolve(with_mend(given, change), mend=False)
+    except RequestError:
+        return False
+    return True
+
+
+def _check_split(full: dict[str, Any], asked: dict[str, Any], mend: bool) -> None:
+    "Degrees against model, world size and the batch as it was `asked`; a wrong type is left to the typed check."
+    given, batch = full["model"], asked.get("batch", {})
     try:
         shape = given if isinstance(given, ModelShape) else ModelShape.model_validate(given)
         strategy = Strategy(**_with_tuples("strategy", full["strategy"]))
     except (ValidationError, TypeError):
         return
     layout = Layout(**{f.name: getattr(strategy, f.name) for f in fields(Layout)})
-    check_layout(shape, layout, full["world_size"], seq_len=full["seq_len"], accum=accum_by_dp(batch, full["seq_len"]))
+    world_size, rest = full["world_size"], {"seq_len": full["seq_len"], "accum": accum_by_dp(batch, full["seq_len"])}
+    if mend:
+        check_layout(shape, layout, world_size, allows=lambda change: _allowed(asked, change), **rest)
+    elif broken := next(broken_rules(shape, layout, world_size, **rest), None):
+        raise RequestError(broken)
 
 
 def _check_offload(s: Strategy) -> None:
@@ -118,6 +132,23 @@ def _check_zeropp(spec: RunSpec) -> None:
         raise RequestError(f"quantize {s.quantize} on hardware {spec.hardware}: DeepSpeed's quantiser is a CUDA kernel; write quantize: none")
     if s.quantize != "none" and spec.precision.compute == "float32":
         raise RequestError(f"quantize {s.quantize} with precision.compute float32: its kernels take 16-bit values; write precision: bf16")
+
+
+_SCALES = tuple(2.0**n for n in range(128))  # what float32 holds; DeepSpeed takes the exponent
+
+
+def _check_idle(spec: RunSpec) -> None:
+    "Figures that only a mode reads: elsewhere they would give a run another hash and change nothing."
+    scale, plain = spec.precision.loss_scale, Precision.model_fields["loss_scale"].default
+    if spec.precision.compute != "float16" and scale != plain:
+        raise RequestError(f"precision.loss_scale {scale:g} with compute {spec.precision.compute}: only float16 scales its loss; leave it out")
+    if scale not in _SCALES:
+        near = 2.0 ** round(math.log2(scale)) if scale < _SCALES[-1] else plain
+        raise RequestError(f"precision.loss_scale {scale:g}: has to be a power of two, of at most 2^127; write loss_scale: {near:.1f}")
+    if spec.model.n_experts == 1 and spec.model.balance_coef:
+        raise RequestError(
+            f"model.balance_coef {spec.model.balance_coef:g}: {spec.model.name} has no experts (n_experts 1) whose load it could balance; write balance_coef: 0.0"
+        )
 
 
 def _check_settings(spec: RunSpec) -> None:
@@ -232,6 +263,11 @@ def one_line(error: ValidationError) -> str:
 # %% ../nbs/03a_resolve.ipynb #2a45a9f5
 def resolve_run(given: dict[str, Any]) -> RunSpec:
     "A checked RunSpec from what a parameter file says; every mistake is one RequestError in one line."
+    return _resolve(given, mend=True)
+
+
+def _resolve(given: dict[str, Any], mend: bool) -> RunSpec:
+    "`mend`: say of a wrong layout what would be right, too."
     unknown = [k for k in given if k not in RunSpec.model_fields]
     if unknown:
         raise RequestError(unknown_name("key", str(unknown[0]), RunSpec.model_fields))
@@ -246,7 +282,7 @@ def resolve_run(given: dict[str, Any]) -> RunSpec:
     full["model"] = _resolve_model(given["model"])
     full["precision"] = _named(given.get("precision", "fp32"), "precision", PRECISIONS)
     full["strategy"] = _resolve_strategy(given["strategy"], world_size)
-    _check_split(full, given.get("batch", {}))
+    _check_split(full, given, mend)
     dp = full["strategy"].get("dp", 1)
     dp = dp if isinstance(dp, int) and dp >= 1 else 1
     full["batch"] = resolve_batch(given.get("batch", {}), dp=dp, seq_len=seq_len)
@@ -261,14 +297,17 @@ def _checked(full: dict[str, Any]) -> RunSpec:
         spec = RunSpec(**full)
     except ValidationError as e:
         raise RequestError(one_line(e)) from None
-    for check in (_check_settings, _check_attention, _check_lengths, _check_paths):
+    for check in (_check_idle, _check_settings, _check_attention, _check_lengths, _check_paths):
         check(spec)
     return spec
 
 # %% ../nbs/03a_resolve.ipynb #df197e67
 def load_run(path: Path | str, overrides: list[str] = []) -> RunSpec:  # noqa: B006 (never changed)
-    "Read and resolve params/<hardware>/<strategy>.yaml."
+    "Read and resolve params/<hardware>/<strategy>.yaml; raises RequestError for a study, too."
+    given = read_yaml(path)
+    if is_study(given):
+        raise RequestError(f"{path}: a study, not one run; type llmbench sweep {path}")
     try:
-        return resolve_run(with_overrides(read_yaml(path), overrides))
+        return resolve_run(with_overrides(given, overrides))
     except RequestError as e:
         raise e if str(e).startswith(str(path)) else RequestError(f"{path}: {e}") from None

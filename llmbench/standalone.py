@@ -61,7 +61,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-
+{imports}
 START = {start!r}
 VARIABLES = {{
 {variables}}}
@@ -123,23 +123,28 @@ def _facts(spec: RunSpec, attempt: int, cores: int | None) -> dict[str, Any]:
     parts = ", ".join(sorted(_parts(spec) - {ModelShape.__name__}))
     rank = _RANK.format(parts=parts, literal=literal(spec, 4), run_id=name, attempt=attempt)
     layout = describe_layout(spec).replace("\n", "; ")
-    env = render(spec, "out", attempt=attempt, cores=cores).env
+    there = spec.hardware != "cpu"  # how many cores that machine has, it says itself
+    env = {k: v for k, v in render(spec, "out", attempt=attempt, cores=cores).env.items() if k != "LLMBENCH_COMMAND" and not (there and k == "OMP_NUM_THREADS")}
     return {
         "title": f"{name}, written by llmbench {llmbench.__version__}: {layout}", "rank": rank, "run_id": name,
         "folder": f"standalone/{name}", "ranks": "1 process" if spec.world_size == 1 else f"{spec.world_size} ranks",
-        "start": list(train_command(spec.world_size, [], "")[1:-2]), "env": {k: v for k, v in env.items() if k != "LLMBENCH_COMMAND"},
+        "start": list(train_command(spec.world_size, [], "")[1:-2]), "env": env,
+        "threads": f"max(1, usable_cores() // {spec.world_size})" if there else None,
     }  # fmt: skip
 
 
 def standalone_python(spec: RunSpec, *, attempt: int = 1, cores: int | None = None) -> str:
-    "A Python file that is this run: it starts its ranks by torchrun and needs no parameter file."
+    "A Python file that is this run: it starts its ranks as the launcher of one host does and needs no parameter file."
     facts = _facts(spec, attempt, cores)
-    variables = "".join(f"    {key!r}: {value!r},\n" for key, value in facts.pop("env").items())
-    return _PYTHON.format(variables=variables, **facts)
+    variables, threads = "".join(f"    {key!r}: {value!r},\n" for key, value in facts.pop("env").items()), facts.pop("threads")
+    variables += f"    'OMP_NUM_THREADS': str({threads}),\n" if threads else ""
+    return _PYTHON.format(variables=variables, imports="\nfrom llmbench.hardware import usable_cores\n" if threads else "", **facts)
 
 
 def standalone_shell(spec: RunSpec, *, attempt: int = 1, cores: int | None = None) -> str:
-    "The same as a shell script around torchrun."
+    "The same as a shell script."
     facts = _facts(spec, attempt, cores)
     variables = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in facts.pop("env").items())
+    if threads := facts.pop("threads"):
+        variables += f"OMP_NUM_THREADS=$(\"${{PYTHON:-python}}\" -c 'from llmbench.hardware import usable_cores; print({threads})')\nexport OMP_NUM_THREADS\n"
     return _SHELL.format(variables=variables, **facts | {"start": shlex.join(facts["start"])})

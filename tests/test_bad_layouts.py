@@ -15,6 +15,7 @@ from llmbench.spec import STRATEGIES
 BIG = {"world_size": 8, "seq_len": 2048, "batch": {"micro": 1, "global_tokens": 128 * 2048}}
 LLAMA, QWEN, TINY = BIG | {"model": "llama3.1-8b"}, BIG | {"model": "qwen2.5-7b"}, BIG | {"model": "gpt-tiny", "seq_len": 512}
 ROUTED = BIG | {"model": {"name": "llama3.1-8b", "n_experts": 8, "experts_per_token": 2}}
+MIXTRAL = BIG | {"model": "mixtral-8x7b"}
 WIDE = BIG | {"model": {"name": "llama3.1-8b", "d_ff": 14340}}
 
 
@@ -31,9 +32,9 @@ LAYOUTS = {
     "tp 28 and d_ff": (QWEN | {"world_size": 28} | split("tp"), ("tp 28", "d_ff 18944")),
     "tp 8 and an odd d_ff": (WIDE | split("tp"), ("tp 8", "d_ff 14340")),
     "tp 64 for 32 heads": (LLAMA | {"world_size": 64} | split("tp"), ("tp 64", "32 heads")),
-    "tp that does not divide the sequence": (LLAMA | {"seq_len": 2046} | split("tp", tp=4), ("seq_len 2046", "tp 4", "write seq_len: 2044")),
+    "tp that does not divide the sequence": (LLAMA | {"seq_len": 2046, "batch": {"micro": 1}} | split("tp", tp=4), ("seq_len 2046", "tp 4", "write seq_len: 2044")),
     "tp 3 × dp 2 on 8": (LLAMA | split("tp", tp=3), ("dp 2 × tp 3", "6 ranks", "world_size 8")),
-    "tp × pp × dp over 8": (LLAMA | split("mixed", tp=4, pp=2, dp=2), ("dp 2 × tp 4 × pp 2", "16 ranks", "world_size 8")),
+    "tp × pp × dp over 8": (LLAMA | split("mixed", tp=4, pp=2, dp=2), ("dp 2 × tp 4 × pp 2", "16 ranks", "write world_size: 16, or leave dp out")),
     "tp × pp × dp under 8": (LLAMA | split("mixed", tp=2, pp=2, dp=1), ("dp 1 × tp 2 × pp 2", "4 ranks", "world_size 8")),
     "cp and the product": (LLAMA | split("cp", cp=2, dp=2), ("cp 2", "4 ranks")),
     "tp of 1": (LLAMA | split("tp", tp=1), ("tp is 1", "dp 8", "write name: ddp")),
@@ -43,15 +44,15 @@ LAYOUTS = {
     "zero2 with cp": (LLAMA | split("zero2", cp=2), ("cp 2", "must be 1", "write name: cp")),
     "fsdp with nothing to shard": (LLAMA | split("fsdp", tp=8), ("dp 1 × tp 8", "write name: tp")),
     "hsdp with nothing to shard": (LLAMA | split("hsdp", tp=4, dp_replicate=2), ("dp 2 / dp_replicate 2 = 1", "at least 2")),
-    "experts over stages": (ROUTED | split("fsdp", pp=2, ep=2), ("pp 2 × ep 2", "8 experts", "write pp: 1 or ep: 1")),
-    "tp that is mixed": (LLAMA | split("tp", tp=2, pp=2), ("tp 2 × pp 2", "write name: mixed")),
+    "experts over stages": (ROUTED | split("fsdp", pp=2, ep=2), ("pp 2 × ep 2", "8 experts", "write pp: 1, or write ep: 1")),
+    "tp that is mixed": (LLAMA | split("tp", pp=2), ("tp 4 × pp 2", "write name: mixed, tp: 4;")),
     "mixed without degrees": (LLAMA | {"strategy": "mixed"}, ("tp 1 × pp 1 × cp 1", "at least two")),
-    "mixed with one degree": (LLAMA | split("mixed", tp=4), ("tp 4", "or name: tp", "at least two")),
-    "single on 8": (LLAMA | {"strategy": "single"}, ("world_size 8", "strategy: ddp")),
-    "hsdp without copies": (LLAMA | {"strategy": "hsdp"}, ("dp_replicate 1", "8 ranks")),
+    "mixed with one degree": (LLAMA | split("mixed", tp=4), ("tp 4", "write name: tp", "at least two")),
+    "single on 8": (LLAMA | {"strategy": "single"}, ("world_size 8", "write world_size: 1, or write name: ddp")),
+    "hsdp without copies": (LLAMA | {"strategy": "hsdp"}, ("dp_replicate 1", "8 ranks", "write dp_replicate: 2, or write name: fsdp")),
     "hsdp of copies only": (LLAMA | split("hsdp", dp_replicate=8), ("dp 8 / dp_replicate 8 = 1",)),
     "hsdp that does not divide": (LLAMA | split("hsdp", dp_replicate=3), ("dp 8 / dp_replicate 3 = 2.66667",)),
-    "copies for fsdp": (LLAMA | split("fsdp", dp_replicate=2), ("dp_replicate 2", "write name: hsdp")),
+    "copies for fsdp": (LLAMA | split("fsdp", dp_replicate=2), ("dp_replicate 2", "leave dp_replicate out, or write name: hsdp")),
     "pp 8 for 28 layers": (QWEN | {"strategy": "pp"}, ("pp 8", "28 layers")),
     "more stages than layers": (TINY | {"strategy": "pp"}, ("pp 8", "8 stages", "4 layers")),
     "stages a rank over the layers": (TINY | split("pp", pp=4, schedule="interleaved", stages_per_rank=2), ("pp 4 × stages_per_rank 2 = 8", "4 layers")),
@@ -66,14 +67,18 @@ LAYOUTS = {
         ("accum 6", "pp 4", "write batch.accum: 4"),
     ),
     "a batch written to the last number": (LLAMA | {"batch": {"micro": 1, "accum": 1, "global_tokens": 2048}} | split("pp"), ("accum 1", "pp 8")),
-    "cp that does not divide the sequence": (LLAMA | {"seq_len": 2044} | split("cp", cp=4), ("seq_len 2044", "2 × cp 4 = 8", "write seq_len: 2040")),
+    "cp that does not divide the sequence": (LLAMA | {"seq_len": 2044} | split("cp", cp=4), ("seq_len 2044", "2 × cp 4 = 8")),
     "cp × tp and the sequence": (LLAMA | {"seq_len": 2056} | split("mixed", cp=2, tp=4), ("2 × cp 2 × tp 4 = 16", "seq_len 2056")),
-    "ep without experts": (LLAMA | {"strategy": "ep"}, ("ep 8", "no experts", "n_experts 1")),
+    "ep without experts": (LLAMA | {"strategy": "ep"}, ("ep 8", "no experts", "n_experts 1", "write name: ddp")),
     "ep that does not divide the experts": (ROUTED | {"world_size": 6, "batch": {"micro": 1}} | split("ep", ep=3), ("ep 3", "8 experts")),
     "ep that does not divide dp": (ROUTED | {"world_size": 6, "batch": {"micro": 1}} | split("ep", ep=4), ("ep 4", "dp 6")),
+    "ep for fsdp without experts": (LLAMA | split("fsdp", ep=4), ("ep 4", "no experts", "; leave ep out;")),
     "ep of 1": (ROUTED | split("ep", ep=1), ("ep is 1", "dp 8")),
     "tp with experts": (ROUTED | split("tp", tp=2), ("tp 2", "8 experts", "use ep")),
     "cp with dealt experts": (ROUTED | split("fsdp", cp=2, ep=2), ("cp 2", "8 experts", "ep 2")),
+    "mixed with dealt experts": (MIXTRAL | split("mixed", pp=2, ep=2), ("pp 2 × ep 2", "(dp 4); valid")),
+    "ep with tp": (MIXTRAL | split("ep", tp=2), ("tp 2 × ep 4", "(dp 4); valid")),
+    "tp 7 of 8": (QWEN | split("tp", tp=7), ("dp 1 × tp 7", "not world_size 8; valid")),
     "a world that is too large to search": (LLAMA | {"world_size": 10**9 + 7} | split("tp", tp=2), ("world_size 1000000007",)),
 }  # fmt: skip
 _OFFER = re.compile(r"((?:\w+ \d+ × )+\w+ \d+) \(name: (\w+)((?:, \w+ \d+)*)\)")
@@ -89,6 +94,24 @@ def offers(line):
     "The strategies that a line offers, as someone would type them."
     for factors, name, inside in _OFFER.findall(line):
         yield {"name": name} | {k: int(v) for k, v in re.findall(r"(\w+) (\d+)", factors + inside)}
+
+
+def mends(line):
+    "The changes that a line names before its offers: keys with their values, None where a key is to be left out."
+    said = [part for part in re.split(r"; |, or (?=write |leave )", line.partition("; valid on")[0]) if part.startswith(("write ", "leave "))]
+    for text in said:
+        written, _, left = text.partition("leave ")
+        keys = re.findall(r"\w+", left.removesuffix(" out").replace(" and ", ", "))
+        yield dict.fromkeys(keys) | {k: int(v) if v.isdecimal() else v for k, v in re.findall(r"([\w.]+): (\w+)", written)}
+
+
+def types(request, change):
+    "Type a change into the refused request; RequestError where the next answer is a refusal, too."
+    strategy = {"name": request["strategy"]} if isinstance(request["strategy"], str) else request["strategy"]
+    top = {k: v for k, v in change.items() if k in ("world_size", "seq_len")}
+    batch = request["batch"] | {k.removeprefix("batch."): v for k, v in change.items() if k.startswith("batch.")}
+    strategy = strategy | {k: v for k, v in change.items() if k not in top and not k.startswith("batch.")}
+    resolve_run(request | top | {"batch": batch, "strategy": {k: v for k, v in strategy.items() if v is not None}})
 
 
 def accepts(request, line, strategy):
@@ -110,6 +133,8 @@ def test_wrong_layout(name):
     assert "\n" not in line and all(text in line for text in needed), line
     for strategy in offers(line):
         accepts(request, line, strategy)
+    for change in mends(line):
+        types(request, change)
 
 
 def test_all_but_one_have_neighbours():
@@ -134,6 +159,14 @@ def test_everything_listed_resolves_and_nothing_else():
                     resolve_run({"model": model, "world_size": world, "seq_len": 512, "batch": {"accum": 8}, "strategy": degrees})
 
 
+def test_everything_listed_for_experts_resolves():
+    found = valid_layouts(preset("mixtral-tiny"), 8, names=("fsdp", "hsdp"), seq_len=512, accum=8)
+    for a in found:
+        degrees = {"name": a.name, "dp": a.dp, "pp": a.pp, "ep": a.ep, "dp_replicate": a.dp_replicate}
+        resolve_run({"model": "mixtral-tiny", "world_size": 8, "seq_len": 512, "batch": {"accum": 8}, "strategy": degrees})
+    assert {(a.ep, a.dp_replicate) for a in found if a.name == "hsdp" and a.ep > 1} == {(ep, r) for ep in (2, 4) for r in (2, 4)}
+
+
 def test_every_preset_has_a_plain_layout():
     for shape in PRESETS.values():
         assert any(a.name == "ddp" for a in valid_layouts(shape, 8))
@@ -142,7 +175,7 @@ def test_every_preset_has_a_plain_layout():
 
 def test_offers_hold_for_any_slip():
     "Random degrees, worlds and batches: accepted, or refused in one line whose offers are all accepted."
-    dice, refused_ones = random.Random(7), 0
+    dice, refused_ones, typed = random.Random(7), 0, 0
     for _ in range(400):
         name = dice.choice([*STRATEGIES])
         degrees = {d: dice.choice([1, 2, 3, 4, 7, 8]) for d in ("dp", "tp", "pp", "cp", "ep", "dp_replicate") if dice.random() < 0.4}
@@ -156,4 +189,7 @@ def test_offers_hold_for_any_slip():
             assert "\n" not in line
             for strategy in offers(line):
                 accepts(request, line, strategy)
-    assert 100 < refused_ones < 400
+            for change in mends(line) if not line.startswith("batch: ") else ():
+                types(request, change)
+                typed += 1
+    assert 100 < refused_ones < 400 and typed > 50

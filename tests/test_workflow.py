@@ -14,8 +14,7 @@ from notebooks import ROOT
 
 from llmbench.cli import build_parser
 from llmbench.core import RequestError
-from llmbench.params import read_yaml
-from llmbench.study import is_study
+from llmbench.params import is_study, read_yaml
 
 FILE = ROOT / ".github/workflows/gpu-study.yml"
 WORKFLOW = yaml.safe_load(FILE.read_text())

@@ -23,6 +23,7 @@ from pydantic import BaseModel
 
 from ..core import RequestError, write_text_atomic
 from ..launchers.base import Launch, refusal, render
+from ..layout_rules import split_degrees
 from ..schema import EventRecord
 from ..spec import RunSpec, run_id
 
@@ -120,10 +121,12 @@ class Backend:
     interpreter: str | None = None
 
     def check(self, spec: RunSpec) -> None:
-        "Raises RequestError where the framework does not have the request's strategy."
+        "Raises RequestError where the framework does not have the request's strategy, or a degree that it splits the model by."
         name, on_cpu = spec.strategy.name, spec.hardware == "cpu"
         if name not in self.strategies:
             raise RequestError(f"backend {self.name} has no strategy {name}; it has {', '.join(self.strategies)}")
+        if lacks := [f"{d} {getattr(spec.strategy, d)}" for d in split_degrees(spec.strategy) if d not in self.strategies]:
+            raise RequestError(f"backend {self.name} has no {' and no '.join(lacks)} beside {name}; leave it out, or take a backend that splits models")
         if on_cpu and self.cpu and name not in self.cpu:
             raise RequestError(f"backend {self.name} has no {name} on a CPU; it has {', '.join(self.cpu)}; for another, -o hardware=h100")
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from .base import Backend, Rendered, Site, torchrun
-from .megatron import MEGATRON_BECAUSE, MEGATRON_HONOURS, megatron_remarks, model_settings, training_settings
+from .megatron import MEGATRON_BECAUSE, MEGATRON_HONOURS, megatron_remarks, model_settings, shards_moments, training_settings
 from ..core import RequestError
 from ..spec import RunSpec
 
@@ -54,7 +54,7 @@ def bridge_sections(spec: RunSpec, out: str) -> dict[str, dict[str, Any]]:
     "The configuration by section and field. Raises RequestError for float16, for which nobody has set a loss scale."
     o, asked, name = spec.optimizer, training_settings(spec), spec.strategy.name
     reduces = spec.precision.reduce == "float32"
-    sharded, distributed = name in _SHARDING, name in ("zero1", *_SHARDING)
+    sharded, distributed = name in _SHARDING, name in ("zero1", *_SHARDING) or shards_moments(spec)
     return {
         "model": bridge_model(spec),
         "train": {"train_iters": spec.steps, "micro_batch_size": spec.batch.micro, "global_batch_size": asked["global_batch_size"],
@@ -71,7 +71,7 @@ def bridge_sections(spec: RunSpec, out: str) -> dict[str, dict[str, Any]]:
         "tokenizer": {"tokenizer_type": "NullTokenizer", "vocab_size": spec.model.vocab_size - 1},
         "checkpoint": {"save": None, "load": None} | ({"ckpt_format": "fsdp_dtensor"} if sharded else {}),
         "rng": {"seed": spec.seed},
-        "dist": {"distributed_timeout_minutes": asked["distributed_timeout_minutes"], "use_megatron_fsdp": sharded, "use_torch_fsdp2": name == "fsdp"},
+        "dist": {"distributed_timeout_minutes": asked["distributed_timeout_minutes"], "use_megatron_fsdp": sharded, "use_torch_fsdp2": name == "fsdp" and not distributed},
         "mixed_precision": _precision(spec) | {"grad_reduce_in_fp32": reduces},
     }  # fmt: skip
 
@@ -122,9 +122,10 @@ if __name__ == "__main__":
 def write_bridge(spec: RunSpec, site: Site) -> Rendered:
     "Megatron-Bridge's configuration as JSON, and the script that trains it."
     files = {"bridge.json": json.dumps(bridge_sections(spec, site.out), indent=2) + "\n", "train.py": _BRIDGE.format(run_id=site.run_id)}
-    env = {} if spec.strategy.name in ("fsdp", *_SHARDING) else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    fsdp2 = spec.strategy.name == "fsdp" and not shards_moments(spec)
+    env = {} if fsdp2 or spec.strategy.name in _SHARDING else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     remarks = megatron_remarks(spec)
-    if spec.strategy.name == "fsdp" and not spec.strategy.reshard_after_forward:
+    if fsdp2 and not spec.strategy.reshard_after_forward:
         remarks += ("strategy.reshard_after_forward = False: Megatron-Bridge has no place for it, parameters go between forward and backward",)
     there = replace(site, python=os.environ.get("BRIDGE_PYTHON", site.python))
     return Rendered(files, torchrun(spec, there, f"{site.out}/train.py"), env, remarks)

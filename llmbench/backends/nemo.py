@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from .base import Backend, Rendered, Site
-from .megatron import MEGATRON_BECAUSE, MEGATRON_HONOURS, megatron_remarks, training_settings
+from .megatron import MEGATRON_BECAUSE, MEGATRON_HONOURS, megatron_remarks, shards_moments, training_settings
 from ..core import RequestError
 from ..spec import RunSpec
 
@@ -128,7 +128,7 @@ def write_primus(spec: RunSpec, site: Site) -> Rendered:
     script = f"{os.environ.get('PRIMUS_PATH', '$PRIMUS_PATH')}/examples/run_pretrain.sh"
     env = {"EXP": f"{site.out}/primus.yaml", "GPUS_PER_NODE": str(spec.world_size), "NNODES": "1", "NODE_RANK": "0"}
     remarks = ("model: Primus' own file, its vocabulary padded by its tokenizer, which it may want to download", *megatron_remarks(spec))
-    if spec.strategy.name == "fsdp" and not spec.strategy.reshard_after_forward:
+    if spec.strategy.name == "fsdp" and not spec.strategy.reshard_after_forward and not shards_moments(spec):
         remarks += ("strategy.reshard_after_forward = False: Primus has no place for it, parameters go between forward and backward",)
     return Rendered({"primus.yaml": yaml.safe_dump(primus_experiment(spec, site.out), sort_keys=False)}, ("bash", script), env, remarks)
 
