@@ -117,6 +117,8 @@ def facts_key(run: Mapping[str, Any]) -> FactsKey:
 def _facts(key: FactsKey) -> dict[str, Any]:
     spec = orjson.loads(key[0])
     facts = {name: _at(spec, name) for name in (*_LAYOUT, *_FACTS)}
+    if spec.get("weights"):  # where training begins is the seed's doing, or theirs
+        facts["seed"] = f"{facts['seed']} from {spec['weights']}"
     return _explicit_nulls(facts, key[1]) | dict(zip(_MACHINE, key[2], strict=True))
 
 
@@ -138,6 +140,7 @@ _FREED_BY = {
     "batch": ("batch", "data.fingerprint"),
     "seed": ("seed", "data.fingerprint"),
     "steps": ("steps", "warmup_steps", "data.fingerprint"),
+    "weights": ("seed",),
     "hardware": ("hardware", "software.torch"),
     "framework": ("software",),
 }

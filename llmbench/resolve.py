@@ -35,6 +35,7 @@ from llmbench.spec import (
     Strategy,
     Timeouts,
 )
+from .weights import check_weights
 
 # %% ../nbs/03a_resolve.ipynb #3cfb35f4
 def _named(value: Any, what: str, table: dict[str, Any]) -> Any:
@@ -216,6 +217,12 @@ def _check_rotation(spec: RunSpec) -> None:
         raise RequestError(f"model.rope_theta is null, and {spec.model.name} of the family llama turns by it; write rope_theta: 10000.0")
 
 
+def _check_weights(spec: RunSpec) -> None:
+    if spec.weights is not None and spec.strategy.name.startswith("zero"):
+        raise RequestError(f"strategy {spec.strategy.name} with weights {spec.weights}: they go into torch's strategies only; write name: fsdp")
+    if spec.weights is not None:
+        check_weights(spec.weights, spec.model)
+
 # %% ../nbs/03a_resolve.ipynb #6782cd46
 _PARTS = {
     "model": ModelShape, "strategy": Strategy, "batch": Batch, "precision": Precision,
@@ -276,7 +283,7 @@ def _checked(full: dict[str, Any]) -> RunSpec:
         spec = RunSpec(**full)
     except ValidationError as e:
         raise RequestError(one_line(e)) from None
-    for check in (_check_float8, _check_rotation, _check_settings, _check_attention, _check_lengths, _check_paths):
+    for check in (_check_float8, _check_rotation, _check_settings, _check_attention, _check_lengths, _check_paths, _check_weights):
         check(spec)
     return spec
 

@@ -191,6 +191,7 @@ class RunSpec(_Part):
     attention: Literal["sdpa", "flash", "flex"] = "sdpa"  # torch's choice of a kernel, or this one and no other
     compile: bool = False
     recompute: Literal["none", "selective", "full"] = "none"  # of a block in backward; selective: all but its products
+    weights: str | None = None  # a folder of `llmbench convert from-hf` to start from; none: random ones from the seed
     memory_limit_gib: float | None = Field(None, gt=0)  # of a rank: what training may take beside what was there before it
     hardware: str = "cpu"
     launcher: str = "local"
@@ -207,7 +208,7 @@ _ADDED_LATER = {
     "model": ("n_experts", "experts_per_token", "balance_coef", "rope_scaling"),
     "precision": ("loss_scale", "float8_by"),
 }  # fmt: skip
-_WHOLE_ADDED_LATER = ("memory_limit_gib",)
+_WHOLE_ADDED_LATER = ("memory_limit_gib", "weights")
 
 
 def _hashed(spec: RunSpec) -> dict[str, Any]:

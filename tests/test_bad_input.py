@@ -48,6 +48,7 @@ RUN_FILES = {
     "float8 on a CPU": (RUN + "precision: fp8\n", "write precision: bf16"),
     "a beta above 1": (RUN + "optimizer: {betas: [0.9, 2.0]}\n", "must be less than 1"),
     "a Llama that does not turn": (changed("gpt-tiny", "{name: llama-tiny, rope_theta: null}"), "write rope_theta: 10000.0"),
+    "weights that are not there": (RUN + "weights: nowhere\n", "has no shape.json"),
     "unknown hardware": (RUN + "hardware: tpu\n", "unknown hardware 'tpu'"),
     "unknown launcher": (RUN + "launcher: cloud\n", "unknown launcher 'cloud'"),
     "model that cannot exist": (changed("gpt-tiny", "{name: gpt-tiny, n_heads: 3}"), "not divisible by n_heads = 3"),

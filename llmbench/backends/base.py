@@ -45,7 +45,7 @@ _OFF = {
     "strategy.layers_per_stage": None, "strategy.compression": "none", "optimizer.lr_warmup_steps": 0, "optimizer.fused": False,
     "optimizer.clip_norm": None, "compile": False, "recompute": "none", "profile": None, "checkpoint": None, "data.paths": (),
     "data.tokenizer": None, "model.rope_scaling": None, "model.n_experts": 1, "collective_steps": 0,
-    "memory_limit_gib": None,
+    "memory_limit_gib": None, "weights": None,
 }  # fmt: skip
 _RESULTS = ("study", "name", "launcher", "timeouts.run_s", "warmup_steps", "world_size", "batch.global_tokens", "model.name")  # ours, or products
 
