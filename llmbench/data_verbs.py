@@ -9,6 +9,7 @@ __all__ = ['DATA_VERBS', 'data', 'tokenize', 'convert', 'add_data_verbs']
 import argparse
 from typing import Any
 
+from .core import RequestError
 from .verbs import add_verb, out
 
 # %% ../nbs/68e_data_verbs.ipynb #5e4a1ada
@@ -43,8 +44,12 @@ def convert(arguments: argparse.Namespace) -> int:
     "Convert weights between Hugging Face safetensors and ours."
     from llmbench.convert import main
 
-    given = [arguments.direction, arguments.folder, arguments.out]
-    return main(given + (["--dtype", arguments.dtype] if arguments.direction == "to-hf" else []))
+    a = arguments
+    only = {"to-hf": {"--dtype": a.dtype, "--as": a.model_type}, "from-hf": {"--name": a.name}}
+    given = {option: value for options in only.values() for option, value in options.items() if value is not None}
+    if wrong := [option for option in given if option not in only[a.direction]]:
+        raise RequestError(f"convert {a.direction}: {wrong[0]} says nothing here; allowed: {', '.join(only[a.direction])}")
+    return main([a.direction, a.folder, a.out, *(word for pair in given.items() for word in pair)])
 
 # %% ../nbs/68e_data_verbs.ipynb #deed9ccd
 DATA_VERBS = ("data", "tokenize", "convert")
@@ -65,6 +70,9 @@ def add_data_verbs(verbs: Any) -> None:
 
     p = add_verb(verbs, "convert", convert, "weights from Hugging Face safetensors, and back", "llmbench convert from-hf DOWNLOADED weights")
     p.add_argument("direction", choices=["from-hf", "to-hf"])
-    p.add_argument("folder", help="what to read")
+    p.add_argument("folder", help="what to read: a Hugging Face folder, one of ours, or a run's checkpoints/step-N")
     p.add_argument("out", help="the folder to write; must not exist, or be empty")
-    p.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="of the weights that to-hf writes (default float32)")
+    p.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="to-hf: of the weights (default float32)")
+    p.add_argument("--as", dest="model_type", choices=["llama", "qwen2", "mistral", "mixtral"],
+                   help="to-hf: architecture (default: mixtral with experts, qwen2 with biases, else llama)")  # fmt: skip
+    p.add_argument("--name", help="from-hf: the model's name (default: that of the folder)")

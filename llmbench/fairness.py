@@ -136,6 +136,8 @@ def facts_of_key(key: FactsKey) -> dict[str, Any]:
     "`comparable_facts` for a key of `facts_key`; each is worked out once, so nobody may change it."
     spec = orjson.loads(key[0])
     facts = {name: _at(spec, name) for name in (*_LAYOUT, *_FACTS)}
+    if spec.get("weights"):  # where training begins is the seed's doing, or theirs
+        facts["seed"] = f"{facts['seed']} from {spec['weights']}"
     said = _explicit_nulls(facts, key[1])
     really = said | _really(said, key[3])
     return really | dict.fromkeys(_idle(really), "none") | dict(zip((*_MACHINE, _CLOCK), key[2], strict=True))
@@ -171,6 +173,7 @@ _FREED_BY = {
     "batch": ("batch", "data.fingerprint"),
     "seed": ("seed", "data.fingerprint"),
     "steps": ("steps", "warmup_steps", "data.fingerprint"),
+    "weights": ("seed",),
     "hardware": ("hardware", "software.torch"),
     "framework": ("software",),
 }

@@ -7,6 +7,7 @@ __all__ = ['FIT_VERBS', 'fit', 'add_fit_verb']
 
 # %% ../nbs/68f_fit_verb.ipynb #b2964fee
 import argparse
+import math
 from typing import Any
 
 from .core import RequestError
@@ -20,8 +21,8 @@ def fit(arguments: argparse.Namespace) -> int:
     "Search for the largest micro batch that fits, and print all trials."
     from llmbench.resolve import load_run
 
-    if arguments.limit_gib is not None and arguments.limit_gib <= 0:
-        raise RequestError(f"--limit-gib {arguments.limit_gib:g}: must be above 0")
+    if arguments.limit_gib is not None and not 0 < arguments.limit_gib < math.inf:  # nan is neither
+        raise RequestError(f"--limit-gib {arguments.limit_gib:g}: must be a finite number above 0")
     spec = load_run(arguments.file, arguments.override)
 
     from llmbench.fitting import find_largest, fit_table

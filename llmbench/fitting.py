@@ -27,16 +27,18 @@ _TRIAL = {"steps": 3, "warmup_steps": 1, "collective_steps": 0, "profile": None,
 
 
 def candidates(spec: RunSpec, limit_gib: float | None = None) -> list[RunSpec]:
-    "Trials of the request with every micro batch that leaves its tokens a step as they are, smallest first."
+    "Trials of the request with every micro batch that leaves its tokens a step as they are, smallest first; raises RequestError where none is a request."
     sequences = spec.batch.micro * spec.batch.accum
     given = spec.model_dump(mode="json") | _TRIAL | {"study": f"{spec.study}-fit", "memory_limit_gib": limit_gib}
-    found = []
+    found, refused = [], None
     for micro in (n for n in range(1, sequences + 1) if sequences % n == 0):
         batch = {"micro": micro, "accum": sequences // micro}
         try:
             found.append(resolve_run(given | {"name": f"{spec.name}-micro{micro}", "batch": batch}))
-        except RequestError:  # too few micro batches for this layout
-            continue
+        except RequestError as e:  # too few micro batches for this layout
+            refused = e
+    if refused and not found:
+        raise refused
     return found
 
 # %% ../nbs/35b_fitting.ipynb #9beb77f7

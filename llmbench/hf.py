@@ -53,7 +53,7 @@ _SIZES = {
 _MIXTURE = {"n_experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"}
 HF_TYPES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM"}
 _FIXED = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "attention_dropout": 0, "partial_rotary_factor": 1,
-          "router_jitter_noise": 0}  # fmt: skip
+          "router_jitter_noise": 0, "use_mrope": False}  # fmt: skip
 _CHANGES_NOTHING = {
     "architectures", "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "torch_dtype", "dtype", "use_cache",
     "transformers_version", "_name_or_path", "pretraining_tp", "max_window_layers", "_attn_implementation_autoset", "output_router_logits",

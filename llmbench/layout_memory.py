@@ -231,6 +231,12 @@ def _reduced_at_once(s: Seat) -> int:
     return kept_bytes(s) + s.p.c * s.count + waiting_bytes(s) + s.p.r * first + ceil(s.p.r * first / s.shards)
 
 
+def _whole_keys(s: Seat) -> int:
+    "Keys, values and their gradients of whole sequences: the next block's attention goes backward while shards of this one are sent."
+    p = s.p
+    return 4 * p.c * p.tokens * p.cp * (p.shape.n_kv_heads * p.shape.head_dim // p.tp) if p.cp > 1 and s.sharded else 0
+
+
 def _exchange(s: Seat) -> dict[str, int]:
     if s.sharded and s.strategy.pp > 1:
         return {"reduce": _reduced_at_once(s)}
@@ -241,12 +247,15 @@ def _exchange(s: Seat) -> dict[str, int]:
     def sent(elements: int) -> int:
         return p.r * elements * (2 if p.cpu else 1) + ceil(p.r * elements / s.shards)
 
+    tied, fresh = p.shape.tied_embeddings, s.sharded and not p.more  # the head's gradient is its own until it is sent
     ends = max(s.root, p.head if s.part.first else 0) if p.more else s.root
-    found = {"reduce root": rest + 4 * ceil(layers * s.block / s.shards) + sent(s.root) + p.c * (ends - s.root)}
+    late = p.c * _head_elements(s) if fresh and not tied else 0
+    found = {"reduce root": rest + 4 * ceil(layers * s.block / s.shards) + sent(s.root) + p.c * (ends - s.root) + late}
     if s.sharded:
         found["gather"] = rest + waits + 2 * p.c * (s.root + s.block)
     others = stage_bytes(s) * (layers - 1) // layers
-    found["reduce block"] = rest + borrowed_bytes(s) + max(0, waits - p.r * s.block) + p.c * s.block + others + sent(s.block)
+    head = (4 if p.casts else p.c) * _head_elements(s) if s.sharded and (fresh or tied) else 0
+    found["reduce block"] = rest + borrowed_bytes(s) + max(0, waits - p.r * s.block) + p.c * s.block + others + head + sent(s.block) + _whole_keys(s)
     return found
 
 

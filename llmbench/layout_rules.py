@@ -103,7 +103,7 @@ def _name_rule(a: Layout) -> Iterator[str]:
         yield Broken(f"strategy {a.name}: {a.name} is 1 × dp {a.dp}, and it has to be at least 2", _renamed(a))
     elif a.name == "mixed" and len(split) < 2:
         yield Broken(f"strategy mixed: tp {a.tp} × pp {a.pp} × cp {a.cp}, and at least two have to exceed 1", _renamed(a))
-    elif a.name == "fsdp" and split and a.dp == 1:
+    elif a.name == "fsdp" and split and a.dp * a.cp == 1:  # shards lie over dp × cp
         yield Broken(f"strategy fsdp: dp 1 × tp {a.tp} × pp {a.pp} × cp {a.cp} leaves nothing to shard", _renamed(a))
     elif a.name == "single" and a.dp > 1:
         yield Broken(f"strategy single with world_size {a.dp}: one process is one rank", {"world_size": 1}, {"name": "ddp"})
@@ -121,10 +121,11 @@ def _replica_rule(a: Layout) -> Iterator[str]:
             yield Broken(f"strategy {a.name}: dp_replicate {a.dp_replicate} is a setting of hsdp", {"dp_replicate": None}, {"name": "hsdp"})
     elif a.dp_replicate < 2:
         yield Broken(f"strategy hsdp: dp_replicate {a.dp_replicate} × {a.dp} ranks of dp: one copy is fsdp", {"dp_replicate": 2}, {"name": "fsdp"})
-    elif a.dp % a.dp_replicate or a.dp == a.dp_replicate:
+    elif a.dp % a.dp_replicate or a.dp * a.cp == a.dp_replicate:
+        cut = f" × cp {a.cp}" if a.cp > 1 else ""
         yield (
-            f"strategy hsdp: dp {a.dp} / dp_replicate {a.dp_replicate} = {a.dp / a.dp_replicate:g} ranks to shard over; "
-            f"it has to be a whole number of at least 2"
+            f"strategy hsdp: dp {a.dp} / dp_replicate {a.dp_replicate}{cut} = {a.dp / a.dp_replicate * a.cp:g} ranks to shard over; "
+            f"{'dp_replicate has to divide dp' if cut else 'it has to be a whole number of at least 2'}"
         )
 
 # %% ../nbs/02c_layout_rules.ipynb #86c0d9dd

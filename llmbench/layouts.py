@@ -32,7 +32,7 @@ def _named(a: Layout, shape: ModelShape, names: tuple[str, ...]) -> Iterator[Lay
     "The layout under its own name and under each of `names`, with the inner degrees that a name brings."
     for name in dict.fromkeys((name_of(a), *names)):
         if name == "hsdp":
-            yield from (replace(a, name=name, dp_replicate=r) for r in _divisors(a.dp)[1:-1])
+            yield from (replace(a, name=name, dp_replicate=r) for r in _divisors(a.dp)[1:])
         elif name == name_of(a) or name not in (*DEGREES, "mixed"):
             yield replace(a, name=name)
     if shape.n_experts > 1 and not split_degrees(a):

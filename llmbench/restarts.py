@@ -34,7 +34,7 @@ def checkpoints(run_folder: Path | str) -> list[Path]:
     return sorted(f for f in found if _NAME.fullmatch(f.name) and (f / _ABOUT).is_file())
 
 # %% ../nbs/03d_restarts.ipynb #ab76f4eb
-_SAME = ("model", "optimizer", "precision", "seed", "seq_len", "data")
+_SAME = ("model", "optimizer", "precision", "seed", "seq_len", "data", "weights")
 
 
 def _training(spec: RunSpec) -> dict[str, Any]:

@@ -157,6 +157,7 @@ class SpecRecord(_Record):
     attention: str | None = None
     compile: bool | None = None
     recompute: str | None = None
+    weights: str | None = None  # the folder that training began with; null: random ones from the seed
     memory_limit_gib: float | None = None  # that a rank was held to
     launcher: str | None = None
     hardware: str | None = None

@@ -28,7 +28,7 @@ import yaml
 
 from . import mesh
 from .accounting import parameter_count
-from .checkpoint import Checkpoints
+from .checkpoint import Checkpoints, take_weights
 from .collectives import all_reduce_bus_gb_s, profiled_window
 from .core import LlmbenchError, RequestError, write_json_atomic
 from .energy import EnergyMeter, energy_counter
@@ -138,6 +138,8 @@ def train_rank(spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None 
     memory = make_memory(ranks.device)
     limit_memory(ranks.device, spec.memory_limit_gib)
     strategy = build(build_model(spec.model, spec.seed, DTYPES[spec.precision.compute]), spec, ranks)
+    if spec.weights is not None:
+        take_weights(strategy, spec.weights)
     _save_config(strategy, ranks, out)
     keeper = Checkpoints(strategy, spec, out, rank_log)
     trainer = Trainer(strategy, spec, ranks, memory, keeper.begin(resume))

@@ -45,6 +45,10 @@ RUN_FILES = {
     "unknown strategy": (changed("ddp", "zreo2"), "did you mean zero2"),
     "unknown model": (changed("gpt-tiny", "gpt-tinny"), "did you mean gpt-tiny"),
     "unknown precision": (RUN + "precision: fp4\n", "allowed: bf16, fp16, fp32, fp8"),
+    "float8 on a CPU": (RUN + "precision: fp8\n", "write precision: bf16"),
+    "a beta above 1": (RUN + "optimizer: {betas: [0.9, 2.0]}\n", "must be less than 1"),
+    "a Llama that does not turn": (changed("gpt-tiny", "{name: llama-tiny, rope_theta: null}"), "write rope_theta: 10000.0"),
+    "weights that are not there": (RUN + "weights: nowhere\n", "has no shape.json"),
     "unknown hardware": (RUN + "hardware: tpu\n", "unknown hardware 'tpu'"),
     "unknown launcher": (RUN + "launcher: cloud\n", "unknown launcher 'cloud'"),
     "model that cannot exist": (changed("gpt-tiny", "{name: gpt-tiny, n_heads: 3}"), "not divisible by n_heads = 3"),
@@ -154,6 +158,22 @@ def test_missing_file_names_its_neighbours(project, verb):
 def test_wrong_override(project, override):
     (project / "wrong.yaml").write_text(RUN)
     refused(project, *in_process("run", "wrong.yaml", "-o", override))
+
+
+@pytest.mark.parametrize("verb", ["run", "standalone"])
+def test_repeats_are_counted_from_one(project, verb):
+    (project / "wrong.yaml").write_text(RUN)
+    code, out, err = in_process(verb, "wrong.yaml", "--attempt", "-3")
+    refused(project, code, out, err)
+    assert "attempt -3" in err
+
+
+@pytest.mark.parametrize("limit", ["nan", "inf", "-inf", "0"])
+def test_a_limit_is_a_number_of_gib(project, limit):
+    (project / "wrong.yaml").write_text(RUN)
+    code, out, err = in_process("fit", "wrong.yaml", f"--limit-gib={limit}")
+    refused(project, code, out, err)
+    assert "finite number above 0" in err
 
 
 def test_run_and_sweep_tell_each_other_apart(project):

@@ -1,14 +1,19 @@
 """The logits of converted models are those of transformers, both ways; tiny random weights, on the processor."""
 
 import json
+import subprocess
+import sys
+import tempfile
 
 import pytest
 import torch
 
 from llmbench.convert import from_hf, load_weights, read_shape, save_weights, to_hf
-from llmbench.core import RequestError
+from llmbench.core import RequestError, project_root, test_near
+from llmbench.launchers.local import run_local
 from llmbench.models import build_model
 from llmbench.presets import preset
+from llmbench.resolve import resolve_run
 
 pytestmark = pytest.mark.slow
 
@@ -114,3 +119,48 @@ def test_a_stretched_rotation_is_refused_or_exact(hf, tmp_path):
     (tmp_path / "hf/config.json").write_text(json.dumps(old | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}))
     with pytest.raises(RequestError, match="dynamic"):
         from_hf(tmp_path / "hf", tmp_path / "ours")
+
+
+RUN = {
+    "study": "convert", "model": "llama-tiny", "seq_len": 32, "batch": {"micro": 1, "global_tokens": 128}, "steps": 6, "warmup_steps": 1,
+    "data": {"kind": "text"}, "collective_steps": 0,
+}  # fmt: skip
+STARTS = {  # strategy and ranks
+    "ddp": ("ddp", 2), "fsdp": ("fsdp", 2), "hsdp": ({"name": "hsdp", "dp_replicate": 2}, 4), "tp": ("tp", 2), "pp": ("pp", 2),
+    "cp": ("cp", 2), "fsdp-cp": ({"name": "fsdp", "cp": 2}, 2), "tp-pp": ({"name": "mixed", "tp": 2, "pp": 2}, 4),
+}  # fmt: skip
+
+
+def _convert(*words):
+    done = subprocess.run([sys.executable, "-m", "llmbench.cli", "convert", *map(str, words)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def _run(folder, strategy, world_size, **more):
+    run = run_local(resolve_run(RUN | {"strategy": strategy, "world_size": world_size} | more), folder)
+    assert run.status == "ok", run.reason
+    return run
+
+
+@pytest.fixture(scope="module")
+def carried(tmp_path_factory):
+    """What a run of two ranks has learnt, by the command line to Hugging Face's Mistral and back; a folder inside the project."""
+    pytest.importorskip("safetensors", reason="needs safetensors (pip install 'llmbench[convert]')")
+    folder = tmp_path_factory.mktemp("carried")
+    first = _run(folder / "run", "fsdp", 2, checkpoint={"every": 6}, steps=6)
+    _convert("to-hf", folder / "run/checkpoints/step-00000006", folder / "hf", "--as", "mistral")
+    assert json.loads((folder / "hf/config.json").read_text())["model_type"] == "mistral"
+    with tempfile.TemporaryDirectory(dir=project_root(), prefix=".weights-") as place:  # a request reads nothing outside the project
+        _convert("from-hf", folder / "hf", place, "--name", "carried")
+        weights = place.rpartition("/")[2]
+        yield weights, first, _run(folder / "one", "single", 1, weights=weights)
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_a_run_starts_from_converted_weights_in_every_layout(carried, tmp_path, name):
+    weights, first, one = carried
+    assert one.steps.loss[0] < first.steps.loss[0] - 0.1, "what was learnt is there"
+    run = _run(tmp_path, *STARTS[name], weights=weights)
+    assert run.spec.weights == weights
+    test_near(run.steps.loss, one.steps.loss, rel=1e-5)
+    test_near(run.steps.grad_norm, one.steps.grad_norm, rel=1e-3)

@@ -62,7 +62,7 @@ def compare(given, world_size, held):
 
 TP, PP, CP, EP = dict(name="tp", tp=2), dict(name="pp", pp=2), dict(name="cp", cp=2), dict(name="ep", ep=2)
 ZERO2, ZERO3 = (dict(name=n, offload="optimizer") for n in ("zero2", "zero3"))
-FSDP_PP = dict(name="fsdp", pp=2)
+FSDP_PP, FSDP_CP2 = dict(name="fsdp", pp=2), dict(name="fsdp", cp=2)
 FSDP_EP2, FSDP_EP4, KEPT = dict(name="fsdp", ep=2), dict(name="fsdp", ep=4), dict(name="fsdp", reshard_after_forward=False)
 FACTORS = dict(name="ddp", compression="powersgd")
 GPT, BF16, FEW = {"model": "gpt-tiny"}, {"precision": "bf16"}, {"micro": 1, "seq_len": 32}
@@ -72,6 +72,7 @@ TWO = {
     "pp": [request(PP), request(PP, **GPT), request(PP, accum=4), request(PP | {"schedule": "gpipe"}, accum=4), request(PP, **BF16),
            request(PP | {"schedule": "interleaved", "stages_per_rank": 2}, accum=4), request(PP, recompute="full")],
     "cp": [request(CP), request(CP, **GPT), request(CP, accum=1, **BF16), request(CP, recompute="full"), request(CP, accum=1)],
+    "fsdp1-cp2": [request(FSDP_CP2, **m, **more) for m, more in (({}, {}), (GPT, {}), ({}, BF16 | {"accum": 1}), ({}, {"recompute": "full"}), ({}, FEW))],
     "ep": [request(EP, "mixtral-tiny", **more) for more in ({}, {"accum": 1}, BF16, {"recompute": "full"})],
     "fsdp-ep": [request(FSDP_EP2, "mixtral-tiny", **more)
                 for more in ({}, {"accum": 1}, BF16, BF16 | {"accum": 1}, {"recompute": "full"}, {"recompute": "selective"}, FEW, FEW | {"accum": 1})],
@@ -89,6 +90,8 @@ FOUR = {
     "pp2-dp2": [request(PP), request(PP, accum=4, **GPT)],
     "sharded": [request(dict(name="fsdp", tp=2)), request(dict(name="fsdp", cp=2)), request(dict(name="hsdp", dp_replicate=2)),
                 request(dict(name="fsdp", tp=2), accum=1, **BF16)],
+    "fsdp1-cp4": [request(dict(name="fsdp", cp=4)), request(dict(name="fsdp", cp=4), accum=1, **BF16), request(dict(name="fsdp", cp=4), accum=1),
+                  request(FSDP_CP2 | {"tp": 2}), request(FSDP_CP2 | {"pp": 2}), request(dict(name="hsdp", dp_replicate=2, cp=2))],
     "fsdp2-pp2": [request(FSDP_PP), request(FSDP_PP, accum=4, **GPT), request(FSDP_PP, **BF16), request(FSDP_PP | {"schedule": "gpipe"}, accum=4),
                   request(FSDP_PP, micro=1, seq_len=32), request(FSDP_PP, accum=4, recompute="full", model={"name": "llama-tiny", "n_layers": 8}),
                   request(FSDP_PP | {"schedule": "interleaved", "stages_per_rank": 2}, accum=4)],

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from llmbench.core import test_near
+from llmbench.launchers.base import profile_of, visible_gpus
 from llmbench.launchers.local import run_local
 from llmbench.resolve import resolve_run
 from llmbench.schema import dump_run
@@ -72,10 +73,20 @@ def test_a_step_that_overflows_is_skipped_and_counted(trained, strategy):
     assert abs(run.skipped_steps - trained("single", 2.0**28, 20).skipped_steps) <= 1, "ranks skip together, and what one process skips"
 
 
-@pytest.mark.slow
-def test_float8_is_refused_where_there_is_none(tmp_path):
-    run = run_local(resolve_run(_request("single", "fp8")), tmp_path)
-    assert run.status == "refused" and "write precision: bf16" in run.reason
+def test_float8_is_refused_where_there_is_none_before_a_rank_starts(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(json.dumps(_request("single", "fp8")))
+    command = [sys.executable, "-m", "llmbench.cli", "run", str(file), "--results", str(tmp_path / "results")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and "write precision: bf16" in done.stderr, done.stderr
+    assert not list(tmp_path.rglob("rank-*.jsonl")), "a rank was started"
+
+
+@pytest.mark.skipif("h100" in map(profile_of, visible_gpus()), reason="here is an H100")
+def test_float8_for_a_card_that_is_not_here_starts_nothing(tmp_path):
+    run = run_local(resolve_run(_request("single", "fp8", hardware="h100")), tmp_path)
+    assert run.status == "refused" and "-o hardware=cpu alone does not do: precision float8" in run.reason, run.reason
+    assert not list(tmp_path.rglob("rank-*.jsonl")), "a rank was started"
 
 
 EMULATED = """
@@ -87,7 +98,7 @@ from llmbench.precision import to_float8
 from llmbench.resolve import resolve_run
 from llmbench.train import load_strategy
 base.with_precision = lambda model, precision, device: to_float8(model, emulate=True)
-spec = resolve_run(json.loads(sys.argv[1]))
+spec = resolve_run(json.loads(sys.argv[1])).model_copy(update={"hardware": "cpu"})  # as a request for a CPU it is refused
 rows = trial(load_strategy(spec.strategy, torch.device("cpu")), spec)
 with open(f"{sys.argv[2]}/{os.environ.get('RANK', 0)}.json", "w") as f:
     json.dump([[r["loss"], r["grad_norm"]] for r in rows], f)
@@ -96,7 +107,7 @@ os._exit(0)
 
 
 def _emulated(strategy, folder):
-    request = json.dumps(_request(strategy, "fp8", batch={"micro": 2, "global_tokens": 256}, seq_len=32, steps=6))
+    request = json.dumps(_request(strategy, "fp8", hardware="h100", batch={"micro": 2, "global_tokens": 256}, seq_len=32, steps=6))
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python", sys.executable]
     command = [sys.executable, *([] if strategy == "single" else torchrun), "-c", EMULATED, request, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=dict(os.environ))

@@ -20,7 +20,7 @@ TWO = {
     "tp2": dict(name="tp", tp=2), "pp2": dict(name="pp", pp=2), "cp2": dict(name="cp", cp=2),
     "pp2-gpipe": dict(name="pp", pp=2, schedule="gpipe"),
     "pp2-interleaved": dict(name="pp", pp=2, schedule="interleaved", stages_per_rank=2),
-    "pp2-uneven": dict(name="pp", pp=2, layers_per_stage=[3, 1]),
+    "pp2-uneven": dict(name="pp", pp=2, layers_per_stage=[3, 1]), "fsdp1-cp2": dict(name="fsdp", cp=2),
 }  # fmt: skip
 FOUR = {
     "tp2-dp2": dict(name="tp", tp=2), "pp2-dp2": dict(name="pp", pp=2), "tp2-pp2": dict(name="mixed", tp=2, pp=2),
@@ -29,14 +29,16 @@ FOUR = {
     "tp4-shared-heads": dict(name="tp", tp=4), "cp4": dict(name="cp", cp=4), "pp4": dict(name="pp", pp=4),
     "fsdp2-pp2": dict(name="fsdp", pp=2), "fsdp2-pp2-interleaved": dict(name="fsdp", pp=2, schedule="interleaved", stages_per_rank=2),
     "tp2-pp2-interleaved": dict(name="mixed", tp=2, pp=2, schedule="interleaved", stages_per_rank=2),
+    "fsdp1-cp4": dict(name="fsdp", cp=4), "fsdp1-cp2-tp2": dict(name="fsdp", cp=2, tp=2), "fsdp1-cp2-pp2": dict(name="fsdp", cp=2, pp=2),
+    "hsdp2x1-cp2": dict(name="hsdp", dp_replicate=2, cp=2),
 }  # fmt: skip
 EIGHT = {
     "hsdp2x2-tp2": dict(name="hsdp", dp_replicate=2, tp=2), "hsdp2x2-cp2": dict(name="hsdp", dp_replicate=2, cp=2),
     "hsdp2x2-pp2": dict(name="hsdp", dp_replicate=2, pp=2), "fsdp2-tp2-pp2": dict(name="fsdp", tp=2, pp=2),
 }  # fmt: skip
-TIED = ("tp2", "pp2", "cp2", "tp2-pp2", "pp2-interleaved", "fsdp2-pp2", "tp2-pp2-interleaved")  # weights, positions and biases that the other family has not
-ROUTED = ("cp2", "pp2", "cp2-dp2", "cp2-pp2", "fsdp2-cp2", "fsdp2-pp2")  # a mixture: its balance is of whole sequences
-HALF = ("tp2", "pp2", "cp2", "fsdp2-tp2", "fsdp2-pp2")
+TIED = ("tp2", "pp2", "cp2", "tp2-pp2", "pp2-interleaved", "fsdp2-pp2", "tp2-pp2-interleaved", "fsdp1-cp2")  # weights, positions and biases that the other family has not
+ROUTED = ("cp2", "pp2", "cp2-dp2", "cp2-pp2", "fsdp2-cp2", "fsdp2-pp2", "fsdp1-cp2")  # a mixture: its balance is of whole sequences
+HALF = ("tp2", "pp2", "cp2", "fsdp2-tp2", "fsdp2-pp2", "fsdp1-cp2")
 
 
 def _cases():

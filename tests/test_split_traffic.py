@@ -18,6 +18,7 @@ LAYOUTS = {
     "cp2-tp2": dict(name="mixed", tp=2, cp=2), "pp2-dp2": dict(name="pp", pp=2, dp=2), "tp4": dict(name="tp", tp=4),
     "fsdp-pp2": dict(name="fsdp", pp=2, dp=2), "fsdp-pp2-gpipe": dict(name="fsdp", pp=2, dp=2, schedule="gpipe"),
     "fsdp-pp2-interleaved": dict(name="fsdp", pp=2, dp=2, schedule="interleaved", stages_per_rank=2),
+    "fsdp1-cp2": dict(name="fsdp", cp=2), "fsdp1-cp4": dict(name="fsdp", cp=4), "hsdp2x1-cp2": dict(name="hsdp", dp_replicate=2, cp=2),
 }  # fmt: skip
 
 
@@ -39,7 +40,7 @@ def _check(expected, seen, what, scalars=2):
 @pytest.mark.parametrize("model", ["llama-tiny", "gpt-tiny"])
 @pytest.mark.parametrize("layout", list(LAYOUTS))
 def test_real_ranks_send_what_is_predicted(layout, model, tmp_path):
-    world_size = 2 if layout in ("tp2", "pp2", "cp2") else 4
+    world_size = 2 if layout in ("tp2", "pp2", "cp2", "fsdp1-cp2") else 4
     given = dict(model=model, strategy=LAYOUTS[layout], world_size=world_size, seq_len=64, batch={"micro": 2, "accum": 2}, steps=3)
     spec = resolve_run(given | dict(warmup_steps=1, precision="bf16" if layout == "tp2-dp2" else "fp32"))
     run = run_local(spec, tmp_path)

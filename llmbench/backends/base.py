@@ -46,7 +46,7 @@ _OFF = {
     "strategy.layers_per_stage": None, "strategy.compression": "none", "optimizer.lr_warmup_steps": 0, "optimizer.fused": False,
     "optimizer.clip_norm": None, "compile": False, "recompute": "none", "profile": None, "checkpoint": None, "data.paths": (),
     "data.tokenizer": None, "model.rope_scaling": None, "model.n_experts": 1, "collective_steps": 0,
-    "memory_limit_gib": None,
+    "memory_limit_gib": None, "weights": None,
 }  # fmt: skip
 _RESULTS = ("study", "name", "launcher", "timeouts.run_s", "warmup_steps", "world_size", "batch.global_tokens", "model.name")  # ours, or products
 
@@ -167,7 +167,7 @@ def backend_refusal(backend: Backend, spec: RunSpec, **found: Any) -> str | None
             return f"backend {backend.name}: {backend.home} = {folder} has no {backend.entry}; {backend.install}"
     if spec.hardware == "cpu" and not backend.cpu:
         return f"backend {backend.name}: {backend.title} does not train on a CPU; type -o hardware=h100 on a machine that has one"
-    return refusal(spec, **found)
+    return refusal(spec, **{"float8": backend.name} | found)  # a framework brings its own products in float8
 
 # %% ../../nbs/36b_backends_base.ipynb #2bfe2c31
 def render_backend(backend: Backend, spec: RunSpec, out: Path | str, *, attempt: int = 1, cores: int | None = None, python: str = sys.executable) -> Launch:

@@ -22,9 +22,10 @@ from typing import Any
 
 import yaml
 
-from ..core import LlmbenchError, project_root
+from ..core import LlmbenchError, RequestError, project_root
 from ..hardware import accelerator, usable_cores
 from ..records import PARTIAL
+from ..resolve import resolve_run
 from ..schema import EventRecord
 from ..spec import Profile, RunSpec, run_id
 
@@ -160,6 +161,15 @@ def profile_of(device_name: str) -> str | None:
     return re.split(r"[ -]", known.name)[0].lower() if known else None
 
 
+def _on_profile(spec: RunSpec, profile: str) -> str:
+    "What to type for the same request on another profile, and what else would have to change there."
+    try:
+        resolve_run(spec.model_dump(mode="json") | {"hardware": profile})
+    except RequestError as e:
+        return f"-o hardware={profile} alone does not do: {e}"
+    return f"type -o hardware={profile}"
+
+
 def _accelerator_refusal(spec: RunSpec, names: list[str]) -> str | None:
     fitting = [name for name in names if profile_of(name) == spec.hardware]
     if len(fitting) >= spec.world_size:
@@ -168,7 +178,7 @@ def _accelerator_refusal(spec: RunSpec, names: list[str]) -> str | None:
         return f"{spec.world_size} ranks need {spec.world_size} GPUs, here are {len(fitting)}; write world_size: {len(fitting)}"
     here = ", ".join(sorted(set(names))) or "no GPU"
     known = next((p for name in names if (p := profile_of(name))), "cpu")
-    return f"hardware {spec.hardware} is not in this machine ({here}); type -o hardware={known}"
+    return f"hardware {spec.hardware} is not in this machine ({here}); {_on_profile(spec, known)}"
 
 # %% ../../nbs/30_launchers_base.ipynb #413d6819
 def package_version(name: str, distribution: str | None = None) -> str | None:
@@ -189,21 +199,32 @@ def _package_refusal(spec: RunSpec, torch: str | None, deepspeed: str | None) ->
     if spec.profile and spec.profile.tool == "nsys" and shutil.which("nsys") is None:
         return "profile.tool nsys needs NVIDIA Nsight Systems, and no nsys is on the PATH; install it, or type -o profile.tool=torch"
     if spec.hardware != "cpu" and torch.endswith("+cpu"):
-        return f"torch {torch} has no GPU code; install the CUDA or ROCm build, or type -o hardware=cpu"
+        return f"torch {torch} has no GPU code; install the CUDA or ROCm build; or here: {_on_profile(spec, 'cpu')}"
     return None
 
 # %% ../../nbs/30_launchers_base.ipynb #a198ad94
+_FLOAT8 = {"torchao": "'llmbench[fp8]'", "transformer_engine": "--no-build-isolation 'transformer-engine[pytorch]'"}
+
+
+def _float8_refusal(spec: RunSpec, **found: Any) -> str | None:
+    by = spec.precision.float8_by
+    if spec.precision.compute != "float8" or (found["float8"] if "float8" in found else package_version(by, by.replace("_", "-"))):
+        return None
+    return f"precision float8 needs {by}, which is not installed; type: pip install {_FLOAT8[by]}, or -o precision=bf16"
+
+
 def refusal(spec: RunSpec, **found: Any) -> str | None:
     """Why this machine cannot run `spec`, in one line with what to type; None when it can.
 
-    `found` replaces what is looked up (torch, deepspeed: version or None; gpus: names), for tests and plans.
+    `found` replaces what is looked up (torch, deepspeed, float8: version or None; gpus: names), for tests and plans;
+    float8 is the package whose products these are.
     """
     torch = found["torch"] if "torch" in found else package_version("torch")
     deepspeed = found["deepspeed"] if "deepspeed" in found else package_version("deepspeed")
     reason = _package_refusal(spec, torch, deepspeed)
     if reason or spec.hardware == "cpu":
         return reason
-    return _accelerator_refusal(spec, found["gpus"] if "gpus" in found else visible_gpus())
+    return _accelerator_refusal(spec, found["gpus"] if "gpus" in found else visible_gpus()) or _float8_refusal(spec, **found)
 
 # %% ../../nbs/30_launchers_base.ipynb #4e8ce241
 class LineFollower:
