@@ -105,10 +105,14 @@ def load_baseline(results: Path | str, name: str) -> BaselinePool:
 
 # %% ../nbs/56aa_baseline.ipynb #6dbb1645
 def list_baselines(results: Path | str) -> list[tuple[str, str, int, str]]:
-    "Name, time of saving, number of runs and commits of each baseline of a results folder."
+    "Name, time of saving, number of runs and commits of each baseline of a results folder; LlmbenchError for a broken file."
     found = []
     for name in baseline_names(results):
-        content = json.loads(baseline_file(results, name).read_bytes())
+        path = baseline_file(results, name)
+        try:
+            content = json.loads(path.read_bytes())
+        except ValueError as e:
+            raise LlmbenchError(f"{path}: not a baseline: {e}; write it anew: llmbench baseline save {name} --force") from e
         commits = ", ".join(commit[:10] for commit in content.get("git_commits") or ())
         found.append((name, content.get("saved_at"), len(content.get("runs") or ()), commits))
     return found

@@ -142,13 +142,15 @@ def table(c: Comparison) -> list[tuple[str, str, str, str]]:
 
 # %% ../nbs/56b_compare.ipynb #c14f0eb1
 def parse_limit(text: str) -> float:
-    "0.03 from 3% or 3; raises RequestError for anything that is no percentage from 0 to below 100."
+    "0.03 from 3% or 3; raises RequestError for what is no percentage from 0 to below 100, or may be meant as a share."
     try:
         value = float(text.strip().removesuffix("%"))
     except ValueError:
         value = -1.0
     if not 0 <= value < 100:
         raise RequestError(f"'{text}' is no limit; write a percentage, for example 3%")
+    if 0 < value < 0.5 and "%" not in text:
+        raise RequestError(f"'{text}' would be {value:g} %; write {value:g}% if you mean that, {100 * value:g}% if it is a share")
     return value / 100
 
 
@@ -161,9 +163,9 @@ def check(c: Comparison, limit: float) -> tuple[str, str]:
         return "unsure", f"too little was measured ({_needs(c)})"
     worst, best = 1 - c.speed.low, 1 - c.speed.high
     if best > limit:
-        return "failed", f"{a} is at least {_pct(best)} % slower than {b}, the limit is {_pct(limit)} %"
+        return "failed", f"{a} is at least {_pct(best)} % slower than {b}, the limit is {100 * limit:g} %"
     if worst <= limit:
-        return "passed", f"{a} is not more than {_pct(limit)} % slower than {b}"
+        return "passed", f"{a} is not more than {100 * limit:g} % slower than {b}"
     more = _needs(c) if c.needed and c.needed > c.speed.n_runs else "more repeats would decide"
     return "unsure", f"{a} may be up to {_pct(worst)} % slower than {b} ({more})"
 

@@ -133,9 +133,14 @@ def _names(a: RepeatSet, b: RepeatSet, baseline: str | None) -> tuple[str, str]:
 def compare_sets(
     a: RepeatSet, b: RepeatSet, varies: Sequence[str] = DEFAULT_VARIES, *, effect: float = 0.03, baseline: str | None = None
 ) -> Comparison:
-    "Compare two sets of repeats. Raises RequestError where they hold the same run."
+    "Compare two sets of repeats. Raises RequestError where they hold the same run, or runs of the baseline that they are held against."
     if not baseline and {r["run_id"] for r in a.runs} & {r["run_id"] for r in b.runs}:
         raise RequestError(f"{a.text} and {b.text} mean the same run; give two different ones")
+    started = {(r["run_id"], r["started_at"]) for r in b.runs}  # one that was run again has its old name and a new start
+    own = sum((r["run_id"], r["started_at"]) in started for r in a.runs)
+    if own:
+        again = "run them again: llmbench sweep STUDY --force"
+        raise RequestError(f"{own} of {len(a.runs)} runs of {a.text} are those that baseline {baseline} keeps, not newer ones; {again}")
     speed, medians, at = speed_ratio(a, b)
     pairs = turns_taken(a, b)
     spread = spread_of_pairs(pairs) if pairs else spread_of(token_times(a), token_times(b), at=at)

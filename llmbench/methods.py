@@ -251,7 +251,7 @@ _COMPARING = (
         "fairness", "Comparable or not", "yes, no or unknown",
         "Two runs are comparable when model, parameters, sequence length, tokens of a step, precision of parameters, arithmetic and reduction, optimizer and its settings, attention "
         "kernel, compilation, recomputation, data and steps are equal, and each of them trained: finite falling loss, gradients that are not zero, parameters that changed, no data "
-        "seen twice. Only what the study varies may differ. An unknown fact makes the verdict unknown, not yes. Runs that may be compared share a comparison group.",
+        "seen twice. Only what the study varies may differ. An unknown fact makes the verdict unknown, not yes. Runs with equal facts share a comparison group.",
         r"\text{facts}(a) \setminus \text{varied} = \text{facts}(b) \setminus \text{varied}", "the list is printed with every verdict",
         "that the settings are the best ones for each: what was not varied stands at its default",
     ),

@@ -192,7 +192,7 @@ def test_a_baseline_outlives_the_folder(tmp_path):
     assert baseline_command("save", "main", ["study=small"], folder).endswith("main.json: 10 runs kept\n")
     with pytest.raises(RequestError, match="--force"):
         save_baseline(folder, "main")
-    put(folder, *(made_run("ddp", k, 0.53, commit="fedcba98") for k in range(1, 6)))
+    put(folder, *(made_run("ddp", k, 0.53, commit="fedcba98", day=22) for k in range(1, 6)), *(made_run("zero2", k, day=22) for k in range(1, 6)))
     text, code = compare_command("strategy=ddp", None, folder, baseline="main", fail_if_slower="3%")
     assert code == 1 and text.startswith("ddp is ") and " slower than ddp of main, " in text
     assert compare_command("strategy=zero2", None, folder, baseline="main", fail_if_slower="3%")[1] == 0
@@ -200,6 +200,25 @@ def test_a_baseline_outlives_the_folder(tmp_path):
     (folder / "baselines" / "main.json").write_text('{"schema": "llmbench.baseline/1"')
     with pytest.raises(LlmbenchError, match="not a baseline"):
         compare_command("strategy=ddp", None, folder, baseline="main")
+    with pytest.raises(LlmbenchError, match="baseline save main --force"):
+        baseline_command("list", None, [], folder)
+
+
+def test_a_baseline_is_not_held_against_its_own_runs(tmp_path):
+    """A sweep skips what is finished: without this, a comparison in CI that trained nothing new would always pass."""
+    folder = tmp_path / "results"
+    put(folder, *(made_run("ddp", k) for k in (1, 2, 3)))
+    save_baseline(folder, "main")
+    with pytest.raises(RequestError, match="3 of 3 runs .* are those that baseline main keeps.*sweep STUDY --force"):
+        compare_command("strategy=ddp", None, folder, baseline="main", fail_if_slower="3%")
+    put(folder, *(made_run("ddp", k, day=22) for k in (1, 2, 3)))  # trained again under the same names
+    assert compare_command("strategy=ddp", None, folder, baseline="main", fail_if_slower="30%")[1] == 0
+
+
+def test_a_limit_that_looks_like_a_share_is_asked_about(results):
+    with pytest.raises(RequestError, match="write 0.03% if you mean that, 3% if it is a share"):
+        compare_command("strategy=ddp", "strategy=zero1", results, fail_if_slower="0.03")
+    assert "0.03 %" in compare_command("strategy=zero2", "strategy=ddp", results, fail_if_slower="0.03%")[0]
 
 
 def test_history_names_the_commit_that_made_it_slower(tmp_path):
