@@ -49,8 +49,8 @@ MUTATIONS = {
     ),
     "03 bfloat16 master weights under DDP": (
         "strategies/ddp.py",
-        "prepare_model(model, spec, ranks), device_ids",
-        "prepare_model(model, spec, ranks).bfloat16(), device_ids",
+        "prepare_model(model, spec, ranks).to(ranks.device), device_ids",
+        "prepare_model(model, spec, ranks).to(ranks.device).bfloat16(), device_ids",
         "master parameters, gradients and moments",
     ),
     "04 every rank takes the first share": ("data.py", "(m * dp + dp_rank) * micro", "(m * dp) * micro", "every global batch, once"),
