@@ -141,7 +141,7 @@ gpu-study: .venv/.deepspeed .venv/.bench
 	@status=0; for study in $(GPU_STUDIES); do \
 	    $(BIN)/llmbench sweep $$study --direct $(FORCE_FLAG) || status=$$?; [ $$status -ne 2 ] || exit 2; done; \
 	  printf '\033[1m%s\033[0m\n' "llmbench and torchtitan in turns on the same card (pip install '.[bench]' brings torchtitan)"; \
-	  $(BIN)/python -m llmbench.peers --request $(GPU_PEERS) --reference torchtitan --peers harness --repeats 2 --rounds 20 --out results/bench/card.json || status=$$?; \
+	  $(BIN)/python -m llmbench.peers --request $(GPU_PEERS) --reference torchtitan --peers harness --repeats 3 --rounds 15 --out results/bench/card.json || status=$$?; \
 	  $(BIN)/llmbench report && exit $$status
 
 # Three hosts on cables of 1 Gb/s that exist only while it runs (network namespaces: Linux, root). git is told where the program comes

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from .contests import Contest, Fairness, contests_of, fairness_among, fairness_of, reason_lines
+from .contests import Contest, Fairness, contests_of, fairness_among, fairness_of, reason_lines, set_apart
 from .fairness import comparable_facts
 from llmbench.findings import (
     Contender,
@@ -77,9 +77,15 @@ class Answer:
         return sum(c.world_size == contest.world_size for c in self.contests) > 1
 
     def place(self, contest: Contest) -> str:
-        "'2 ranks', with the names of its contenders where another contest has as many."
+        "'2 ranks', with the names of its contenders where another contest of several has as many."
         words, names = ranks_words(contest.contenders[0]), ", ".join(c.name for c in contest.contenders)
-        return f"{words} among {names}" if self.shares_ranks(contest) else words
+        others = (c for c in self.contests if c is not contest and c.world_size == contest.world_size)
+        return f"{words} among {names}" if any(len(c.contenders) > 1 for c in others) else words
+
+    @property
+    def apart(self) -> list[str]:
+        "Who stands alone beside a contest at as many ranks."
+        return [c.contenders[0].name for c in self.contests if len(c.contenders) == 1 and self.shares_ranks(c)]
 
     @property
     def fair_places(self) -> list[str]:
@@ -106,7 +112,8 @@ def answer_of(bench: Workbench, study: Study) -> Answer:
     contenders = [r | {"run": bench.runs.get(r["run_id"])} for r in bench.rows("contenders", study.name)]
     if study.of_settings or study.of_frameworks:  # they are what it compares, and each has a comparison group of its own
         contenders = [r | {"comparison_group": None} for r in contenders]
-    return Answer(study, facts, fairness, tuple(contests_of(contenders)), efficiency)
+    contests = tuple(one for contest in contests_of(contenders) for one in set_apart(contest, study.varies))
+    return Answer(study, facts, fairness, contests, efficiency)
 
 # %% ../nbs/62k_answer.ipynb #3509fe68
 def _same_cores(contenders: Sequence[Contender]) -> bool:

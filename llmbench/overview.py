@@ -159,6 +159,7 @@ def fairness_note(answer: Answer) -> str:
         title = f"Not {runs} are comparable" if fair else "These runs are not comparable"
     closing = f"A winner is named only among those that are: {', '.join(f'at {place}' for place in fair)}." if fair else "So no winner is named."
     listed = "\n".join(f"- {md_text(r)}" for r in reason_lines(whole)) or "- no reason was recorded"
+    listed += "".join(f"\n- {md_text(name)} stands apart: it may be compared with none of the others at as many ranks" for name in answer.apart)
     return f"::: {{.callout-warning}}\n## {title}\n\n{listed}\n\n{md_text(closing)}\n:::\n"
 
 # %% ../nbs/63_overview.ipynb #db42551d

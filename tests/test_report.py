@@ -16,7 +16,7 @@ from llmbench.contrast import turns_taken
 from llmbench.core import LlmbenchError, RequestError, significant, write_json_atomic
 from llmbench.methods import TOPICS
 from llmbench.records import write_run
-from llmbench.overview import answer_sentences
+from llmbench.overview import answer_sentences, fairness_note
 from llmbench.report import build_report, run_records
 from llmbench.schema import SCHEMA, dump_run, validate_run
 from llmbench.site import broken_links
@@ -446,3 +446,14 @@ def test_a_contest_is_judged_by_its_own_members_as_compare_does(tmp_path):
     assert compare_words("strategy=single", "name=ddp-w3", published).outcome == "unfair"
     assert "not compared with ddp: hardware.cpu_cores 1 against 3" in single_sentence(answer) and "same cores" not in single_sentence(answer)
     assert not any("No winner" in s for s in answer_sentences(answer))
+
+
+def test_who_trained_something_else_stands_apart_and_the_others_go_on(tmp_path):
+    """PowerSGD's losses left those of the other levers: it is in no contest with them, and the page says so."""
+    published = ROOT / "reports" / "published" / "cpu-levers"
+    store = open_store(published)
+    bench = Workbench(store, copied_sources(tmp_path / "reports"), runs=run_records([published], store))
+    answer = answer_of(bench, Study("cpu-levers", "Levers", varies=("strategy.compression", "strategy.bucket_mib")))
+    assert answer.apart == ["powersgd"] and len(answer.main.contenders) == 4 and answer.fair_places == ["2 ranks"]
+    assert "powersgd stands apart" in fairness_note(answer) and "losses are up to 8.7e-02 apart" in fairness_note(answer)
+    assert answer_sentences(answer)[0].startswith("No winner can be claimed at 2 ranks between")
