@@ -22,8 +22,9 @@ from typing import Any
 
 import yaml
 
+from ..accounting import parameter_count
 from ..core import LlmbenchError, RequestError, project_root
-from ..hardware import accelerator, usable_cores
+from ..hardware import accelerator, cpu_record, usable_cores
 from ..records import PARTIAL
 from ..resolve import resolve_run
 from ..schema import EventRecord
@@ -213,18 +214,30 @@ def _float8_refusal(spec: RunSpec, **found: Any) -> str | None:
     return f"precision float8 needs {by}, which is not installed; type: pip install {_FLOAT8[by]}, or -o precision=bf16"
 
 
+def _host_refusal(spec: RunSpec, host_gib: float | None) -> str | None:
+    "Each rank draws the whole model in float32 on the host, so that all strategies begin alike, and then keeps its part."
+    one_gib = 4 * parameter_count(spec.model) / 2**30
+    if host_gib is None or spec.world_size * one_gib <= host_gib:
+        return None
+    needed = f"{spec.world_size} × {one_gib:.0f} GiB for {spec.model.name or 'the model'} in float32, before it is split"
+    fits = int(host_gib / one_gib)
+    advice = f"at most {fits} ranks fit on such a host" if fits else "take a smaller model, or a larger host"
+    return f"the ranks of this host need {needed}, and it has {host_gib:.0f} GiB of memory; {advice}"
+
+
 def refusal(spec: RunSpec, **found: Any) -> str | None:
     """Why this machine cannot run `spec`, in one line with what to type; None when it can.
 
-    `found` replaces what is looked up (torch, deepspeed, float8: version or None; gpus: names), for tests and plans;
-    float8 is the package whose products these are.
+    `found` replaces what is looked up (torch, deepspeed, float8: version or None; gpus: names; host_gib: memory), for
+    tests and plans; float8 is the package whose products these are.
     """
     torch = found["torch"] if "torch" in found else package_version("torch")
     deepspeed = found["deepspeed"] if "deepspeed" in found else package_version("deepspeed")
     reason = _package_refusal(spec, torch, deepspeed)
-    if reason or spec.hardware == "cpu":
-        return reason
-    return _accelerator_refusal(spec, found["gpus"] if "gpus" in found else visible_gpus()) or _float8_refusal(spec, **found)
+    if not reason and spec.hardware != "cpu":
+        gpus = found["gpus"] if "gpus" in found else visible_gpus()
+        reason = _accelerator_refusal(spec, gpus) or _float8_refusal(spec, **found)
+    return reason or _host_refusal(spec, found["host_gib"] if "host_gib" in found else cpu_record().memory_gib)
 
 # %% ../../nbs/30_launchers_base.ipynb #4e8ce241
 class LineFollower:

@@ -9,10 +9,12 @@ __all__ = ['K8sOptions', 'gpu_resource', 'job_spec', 'manifests', 'manifest_text
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 import yaml
 
+from ..accounting import parameter_count
 from ..core import RequestError
 from .k8s_state import read_k8s
 from .plan import Job, Plan
@@ -22,7 +24,7 @@ from .plan import Job, Plan
 class K8sOptions:
     """What the manifests need beside the run.
 
-    cpu, memory: of a pod ('' for 2 CPUs and 8Gi a rank). gpu: resource name ('' by hardware: nvidia.com/gpu or amd.com/gpu). shm: size of /dev/shm, which counts as memory.
+    cpu, memory: of a pod ('' for 2 CPUs and 8Gi a rank, more for a large model). gpu: resource name ('' by hardware: nvidia.com/gpu or amd.com/gpu). shm: size of /dev/shm, which counts as memory.
     groups: ids of host groups that own the device files. rdma: resources as name:count. queue: Kueue's LocalQueue; the job then begins suspended. jobset: a JobSet around the Job. wait_s: for node 0's name.
     """
 
@@ -74,9 +76,15 @@ def _groups(items: tuple[str, ...]) -> dict[str, list[int]]:
     return {"supplementalGroups": [int(item) for item in items]} if items else {}
 
 
+def _rank_gib(job: Job) -> int:
+    "Memory of a rank: 4 GiB, and the float32 model that it draws, on a CPU with its gradients and moments; at least 8."
+    copies = 4 if job.spec.hardware == "cpu" else 1
+    return max(8, 4 + ceil(copies * 4 * parameter_count(job.spec.model) / 2**30))
+
+
 def _resources(job: Job, options: K8sOptions) -> dict[str, Any]:
     ranks = job.ranks_per_node
-    asked = {"cpu": options.cpu or str(2 * ranks), "memory": options.memory or f"{8 * ranks}Gi"}
+    asked = {"cpu": options.cpu or str(2 * ranks), "memory": options.memory or f"{_rank_gib(job) * ranks}Gi"}
     if name := gpu_resource(job.spec.hardware, options):
         asked[name] = str(ranks)
     asked |= dict(_counted(item) for item in options.rdma)
