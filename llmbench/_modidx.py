@@ -2921,6 +2921,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                 'llmbench.sheet.parameters_of': ('sheet.html#parameters_of', 'llmbench/sheet.py'),
                                 'llmbench.sheet.progress_line': ('sheet.html#progress_line', 'llmbench/sheet.py'),
                                 'llmbench.sheet.publish': ('sheet.html#publish', 'llmbench/sheet.py'),
+                                'llmbench.sheet.replaces': ('sheet.html#replaces', 'llmbench/sheet.py'),
                                 'llmbench.sheet.run_request': ('sheet.html#run_request', 'llmbench/sheet.py'),
                                 'llmbench.sheet.sheet_request': ('sheet.html#sheet_request', 'llmbench/sheet.py'),
                                 'llmbench.sheet.verdict_table': ('sheet.html#verdict_table', 'llmbench/sheet.py')},

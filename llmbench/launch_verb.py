@@ -135,6 +135,7 @@ def _submit(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
 
     from llmbench.launchers.submit import run_plan
     from llmbench.records import PARTIAL, write_run
+    from llmbench.sheet import replaces
 
     def interrupt(*_: Any) -> None:  # asked to end, it cancels what it has submitted
         raise KeyboardInterrupt
@@ -149,7 +150,9 @@ def _submit(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
     for i, plan in enumerate(plans(arguments.engine, todo, arguments.set) if todo else []):
         folder = results / plan.jobs[0].spec.study / PARTIAL / f"launch-{i:02d}-{plan.jobs[0].name}"
         for run in run_plan(plan, folder, queue_s=arguments.queue):
-            write_run(results / plan.jobs[0].spec.study / run.run_id, run)
+            place = results / plan.jobs[0].spec.study / run.run_id
+            if replaces(run, place):
+                write_run(place, run)
             failed += run.status != "ok"
             out(f"{run.run_id}  {run.status.value}{f'  {run.reason}' if run.reason else ''}")
     sys.stderr.write(f"{len(todo)} runs, {failed} not ok; {len(jobs) - len(todo)} finished before\n")
