@@ -2,8 +2,10 @@
 
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -300,3 +302,33 @@ def test_an_image_that_is_missing_is_a_refusal_and_leaves_no_network(tmp_path):
 if __name__ == "__main__":
     for smoke in SMOKE:
         smoke_file(smoke).write_text(smoke_text(smoke))
+
+
+def test_a_run_goes_on_without_its_launcher_and_is_collected_later(tmp_path):
+    """A real run, handed to this host over what stands in for ssh: its launcher is killed, and another process waits in its place."""
+    shell = tmp_path / "shell"  # shell HOST COMMAND, as ssh has it
+    shell.write_text('#!/bin/sh\nexec sh -c "$2"\n')
+    shell.chmod(0o755)
+    words = ["params/cpu/single.yaml", "-o", "model=gpt-tiny", "-o", "seq_len=64", "-o", "steps=60", "-o", "warmup_steps=2", "-o", "batch.micro=1",
+             "-o", "batch.global_tokens=64", "-o", "collective_steps=0", "--results", str(tmp_path / "results")]  # fmt: skip
+    options = [f"hosts={socket.gethostname()}", f"shell={shell}", f"folder={tmp_path}/there", f"python={sys.executable}", f"env.PYTHONPATH={ROOT}"]
+    command = [sys.executable, "-m", "llmbench.cli", "launch", "ssh", *words, *(w for o in options for w in ("-s", o))]
+
+    def llmbench(*more):
+        return subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+    nothing = llmbench("--status")
+    assert nothing.returncode == 2 and "type --submit" in nothing.stderr
+    with subprocess.Popen([*command, "--submit"], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as launcher:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob("results/**/handle.txt")):
+            assert launcher.poll() is None and time.monotonic() < deadline, "it was never started"
+            time.sleep(0.05)
+        launcher.kill()
+    assert not list(tmp_path.glob("results/*/*/run.json")), "its launcher is gone before the end"
+    assert llmbench("--status").stdout.split()[1] in ("running", "ended")
+    done = llmbench("--collect")
+    assert done.returncode == 0 and "  ok" in done.stdout, done.stdout + done.stderr
+    (file,) = tmp_path.glob("results/*/*/run.json")
+    assert read_run(file).status == "ok" and len(read_run(file).steps.step) == 60
+    assert llmbench("--status").returncode == 2, "nothing is left to ask for"
