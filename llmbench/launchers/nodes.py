@@ -16,6 +16,9 @@ from ..core import LlmbenchError
 
 # %% ../../nbs/32g_launchers_nodes.ipynb #b0f215df
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu")
+_VENDOR = "nvidia.com/"
+_SLICE = "nvidia.com/mig-"  # a part of a card, under the operator's mixed strategy
+_EVERYWHERE = ("kubernetes.io/", "beta.kubernetes.io/", "node-role.kubernetes.io/", "feature.node.kubernetes.io/", "nvidia.com/", "amd.com/", "beta.amd.com/")
 _PRODUCT = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
 _UNITS = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 COLUMNS = ("node", "ready", "gpus", "card", "driver", "cpus", "memory_gib", "rdma", "address", "keeps_away")
@@ -37,27 +40,30 @@ def node_row(node: Mapping[str, Any]) -> dict[str, Any]:
     "What a node of the API offers; None is unknown."
     labels, status = node["metadata"].get("labels", {}), node.get("status", {})
     can, have = status.get("allocatable", {}), status.get("capacity", {})
-    name = next((n for n in _GPUS if n in have), None)
+    kinds = [n for n in _GPUS if have.get(n, "0") != "0"] or sorted(n for n in have if n.startswith(_SLICE)) or [n for n in _GPUS if n in have]
     ready = next((c["status"] == "True" for c in status.get("conditions", []) if c["type"] == "Ready"), None)
     taints = [t["key"] for t in node.get("spec", {}).get("taints", []) if t.get("effect") != "PreferNoSchedule"]
     return {
         "node": node["metadata"]["name"], "ready": ready,
-        "gpus": f"{can.get(name, '0')} of {have[name]}" if name else None,
+        "gpus": ", ".join(f"{can.get(n, '0')} of {have[n]}{f' {n.removeprefix(_VENDOR)}' if n.startswith(_SLICE) else ''}" for n in kinds) or None,
         "card": next((labels[key] for key in _PRODUCT if key in labels), None), "driver": _driver(labels),
         "cpus": can.get("cpu"), "memory_gib": gib(can.get("memory", "")),
         "rdma": ", ".join(f"{k} {v}" for k, v in sorted(can.items()) if re.search(r"rdma|infiniband|/hca|/ib", k)) or None,
         "address": next((a["address"] for a in status.get("addresses", []) if a["type"] == "InternalIP"), None),
         "keeps_away": ", ".join(taints) or None,
+        "labels": ", ".join(f"{k}={v}" for k, v in sorted(labels.items()) if not k.startswith(_EVERYWHERE)) or None,
     }  # fmt: skip
 
 # %% ../../nbs/32g_launchers_nodes.ipynb #ad5cb8bb
 def nodes_table(rows: list[dict[str, Any]]) -> str:
-    "The rows as a text table, and a line for each thing that will keep a run waiting."
+    "The rows as a text table, the labels that tell nodes apart, and a line for each thing that will keep a run waiting."
     text = {True: "yes", False: "no", None: "–"}
     cells = [COLUMNS, *(tuple(text.get(row[c], str(row[c])) if not isinstance(row[c], float) else str(row[c]) for c in COLUMNS) for row in rows)]
     widths = [max(len(c[i]) for c in cells) for i in range(len(COLUMNS))]
     lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in cells]
-    return "\n".join([*lines, *([""] if hints(rows) else []), *hints(rows)])
+    labels = [f"{r['node']}: {r['labels']}" for r in rows if r["labels"]]
+    chosen = ["", "labels, for -s node_selector=LABEL=VALUE", *labels] if labels else []
+    return "\n".join([*lines, *chosen, *([""] if hints(rows) else []), *hints(rows)])
 
 
 def hints(rows: list[dict[str, Any]]) -> list[str]:
@@ -66,6 +72,8 @@ def hints(rows: list[dict[str, Any]]) -> list[str]:
     found += [f"{r['node']}: no card of {r['gpus'].split()[-1]} may be used; is the device plug-in healthy?" for r in rows if (r["gpus"] or "1").startswith("0 ")]
     keys = sorted({key for r in rows if r["gpus"] and r["keeps_away"] for key in r["keeps_away"].split(", ")})
     found += [f"nodes with cards keep pods away; type -s tolerate={','.join(keys)}"] if keys else []
+    sliced = sorted({kind for r in rows for kind in re.findall(r"mig-\S+?(?=,|$)", r["gpus"] or "")})
+    found += [f"cards are cut into slices; for one a rank type -s gpu={_VENDOR}{sliced[0]}"] if sliced else []
     return found + ([] if any(r["gpus"] for r in rows) else ["no node has a card that the API knows; is a device plug-in installed?"])
 
 # %% ../../nbs/32g_launchers_nodes.ipynb #f04da00a
