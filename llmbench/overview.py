@@ -60,7 +60,7 @@ def winner_rows(answer: Answer) -> list[list[str]]:
     if scaling.rival:
         best = scaling.order[0]
         rows.append(_winner_row(f"Best scaling efficiency ({ranks_words(best)})", scaling, answer.efficiency[best.label], "%",
-                                "{1} times {0}"))  # fmt: skip
+                                f"{{1}} times {{0}} at {ranks_words(scaling.rival)}"))  # fmt: skip
     return rows
 
 
