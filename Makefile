@@ -3,7 +3,7 @@
 #   make study      train the default study, build the site      (settings.ini says which and where)
 #   make test       all tests that need neither minutes, root nor daemons
 #   make lab        the notebooks in JupyterLab
-#   make bench      what a step costs beside a bare loop and other frameworks   (half a gigabyte more, five minutes)
+#   make bench      what a step costs beside a bare loop and other frameworks   (half a gigabyte more; GROWTH_RUNS=10,100,1000 is shorter)
 #   make test-slow  the long tests     make gpu-study  the GPU study, on a machine that has one
 #   make lock       what the images install, with hashes: docker/requirements.*.lock   (UPGRADE=1: newer versions)
 #   make nemo-env   NeMo 2.7.3 in .venv-nemo, apart from ours, for `llmbench backend nemo`      (2.5 GB more)
@@ -125,13 +125,14 @@ site: .venv/.base
 lab: .venv/.lab .venv/.deepspeed
 	@$(BIN)/jupyter lab nbs
 
+GROWTH_RUNS ?= 10,100,1000,10000,100000
 bench: .venv/.bench
 	$(SAY) "A step of llmbench beside a bare loop, in turns"
 	@status=0; $(BIN)/python -m llmbench.peers --peers again,harness --repeats 5 --rounds 30 --out results/bench/overhead.json || status=$$?; \
 	  printf '\033[1m%s\033[0m\n' "The same beside other frameworks"; \
-	  $(BIN)/python -m llmbench.peers --repeats 3 --rounds 30 --out results/bench/peers.json || status=$$?; \
+	  $(BIN)/python -m llmbench.peers --repeats 5 --rounds 20 --out results/bench/peers.json || status=$$?; \
 	  printf '\033[1m%s\033[0m\n' "What llmbench's own commands take as results grow"; \
-	  $(BIN)/python -m llmbench.growth --out results/bench/growth.json && exit $$status
+	  $(BIN)/python -m llmbench.growth --runs $(GROWTH_RUNS) --site-up-to 1000 --out results/bench/growth.json && exit $$status
 
 nemo-env: .venv-nemo/.ready
 	@echo "NeMo 2.7.3 is in .venv-nemo; for llmbench backend nemo type: export NEMO_PYTHON=$$PWD/.venv-nemo/bin/python"
