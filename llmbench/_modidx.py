@@ -2495,6 +2495,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'llmbench.params.with_overrides': ('params.html#with_overrides', 'llmbench/params.py')},
             'llmbench.parity': { 'llmbench.parity._loss_by_step': ('parity.html#_loss_by_step', 'llmbench/parity.py'),
                                  'llmbench.parity._tolerance': ('parity.html#_tolerance', 'llmbench/parity.py'),
+                                 'llmbench.parity._too_far': ('parity.html#_too_far', 'llmbench/parity.py'),
                                  'llmbench.parity.judged': ('parity.html#judged', 'llmbench/parity.py'),
                                  'llmbench.parity.loss_differences': ('parity.html#loss_differences', 'llmbench/parity.py'),
                                  'llmbench.parity.loss_parity': ('parity.html#loss_parity', 'llmbench/parity.py'),
