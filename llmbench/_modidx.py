@@ -2922,6 +2922,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                 'llmbench.sheet.SheetRequest.run_id': ('sheet.html#sheetrequest.run_id', 'llmbench/sheet.py'),
                                 'llmbench.sheet._loss': ('sheet.html#_loss', 'llmbench/sheet.py'),
                                 'llmbench.sheet._named_form': ('sheet.html#_named_form', 'llmbench/sheet.py'),
+                                'llmbench.sheet._standing': ('sheet.html#_standing', 'llmbench/sheet.py'),
                                 'llmbench.sheet._steadiness': ('sheet.html#_steadiness', 'llmbench/sheet.py'),
                                 'llmbench.sheet._step_time': ('sheet.html#_step_time', 'llmbench/sheet.py'),
                                 'llmbench.sheet._with_unit': ('sheet.html#_with_unit', 'llmbench/sheet.py'),

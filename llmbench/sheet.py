@@ -101,13 +101,18 @@ def sheet_request(names: Mapping[str, Any], before: Iterable[str]) -> SheetReque
     return SheetRequest(resolve_run(given), attempt, folder, resume)
 
 # %% ../nbs/33_sheet.ipynb #ff921887
+def _standing(folder: Path) -> RunFile | None:
+    "The run file in a folder; None where there is none, or a damaged one."
+    try:
+        return read_run(folder)
+    except (OSError, ValueError, LlmbenchError):
+        return None
+
+
 def earlier_run(folder: Path, spec: RunSpec) -> RunFile | None:
     "The run file that stands where a run of `spec` would go; None without a readable one. RequestError where it was trained on other hardware."
-    try:
-        old = read_run(folder)
-    except (OSError, ValueError, LlmbenchError):  # none, or a damaged one: run it
-        return None
-    if old.spec.hardware not in (None, spec.hardware):  # the hash of a run id does not cover the hardware
+    old = _standing(folder)
+    if old and old.spec.hardware not in (None, spec.hardware):  # the hash of a run id does not cover the hardware
         name = f"{spec.hardware}-{spec.name.removeprefix(f'{old.spec.hardware}-')}"
         ways = f"type -o name={name} or --attempt N for a run, another study: or --results DIR for a study"
         raise RequestError(f"{old.run_id}: {folder.parent} holds this run on {old.spec.hardware}, and it is asked for on {spec.hardware}; {ways}")
@@ -118,10 +123,8 @@ def replaces(new: RunFile, folder: Path) -> bool:
     "Whether a result takes the place of the one in `folder`: a cancelled one of none, a refused one of none that is ok."
     if not folder.exists() or new.status not in (Status.cancelled, Status.refused):
         return True
-    try:
-        return new.status == Status.refused and read_run(folder).status != Status.ok
-    except (OSError, ValueError, LlmbenchError):  # a damaged one
-        return True
+    old = _standing(folder)
+    return old is None or (new.status == Status.refused and old.status != Status.ok)
 
 
 def publish(request: SheetRequest) -> Path:

@@ -167,7 +167,8 @@ def backend_refusal(backend: Backend, spec: RunSpec, **found: Any) -> str | None
             return f"backend {backend.name}: {backend.home} = {folder} has no {backend.entry}; {backend.install}"
     if spec.hardware == "cpu" and not backend.cpu:
         return f"backend {backend.name}: {backend.title} does not train on a CPU; type -o hardware=h100 on a machine that has one"
-    return refusal(spec, **{"float8": backend.name} | found)  # a framework brings its own products in float8
+    own = {"float8": backend.name, "host_gib": None}  # it has its own products in float8, and its own way to draw a model
+    return refusal(spec, **own | found)
 
 # %% ../../nbs/36b_backends_base.ipynb #2bfe2c31
 def render_backend(backend: Backend, spec: RunSpec, out: Path | str, *, attempt: int = 1, cores: int | None = None, python: str = sys.executable) -> Launch:

@@ -221,7 +221,7 @@ def _host_refusal(spec: RunSpec, host_gib: float | None) -> str | None:
         return None
     needed = f"{spec.world_size} × {one_gib:.0f} GiB for {spec.model.name or 'the model'} in float32, before it is split"
     fits = int(host_gib / one_gib)
-    advice = f"at most {fits} ranks fit on such a host" if fits else "take a smaller model, or a larger host"
+    advice = f"such a host holds {fits} of them" if fits else "take a smaller model, or a larger host"
     return f"the ranks of this host need {needed}, and it has {host_gib:.0f} GiB of memory; {advice}"
 
 
