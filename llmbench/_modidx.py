@@ -2432,6 +2432,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'llmbench.overview._grouped': ('overview.html#_grouped', 'llmbench/overview.py'),
                                    'llmbench.overview._period': ('overview.html#_period', 'llmbench/overview.py'),
                                    'llmbench.overview._speed_of': ('overview.html#_speed_of', 'llmbench/overview.py'),
+                                   'llmbench.overview._verdict_card': ('overview.html#_verdict_card', 'llmbench/overview.py'),
                                    'llmbench.overview._who': ('overview.html#_who', 'llmbench/overview.py'),
                                    'llmbench.overview._winner_row': ('overview.html#_winner_row', 'llmbench/overview.py'),
                                    'llmbench.overview.answer_sentences': ('overview.html#answer_sentences', 'llmbench/overview.py'),

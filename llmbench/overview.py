@@ -127,6 +127,15 @@ def _period(first: str | None, last: str | None) -> str | None:
     return f"{first} UTC" if first == last else f"{first} to {last[11:] if first[:10] == last[:10] else last} UTC"
 
 # %% ../nbs/63_overview.ipynb #142e7dec
+def _verdict_card(answer: Answer) -> str:
+    "The verdict on those whom the other cards are about, and who they are where not everyone is."
+    contest, whose = answer.main, ""
+    if contest and not answer.whole.comparable:
+        whose = f"the {len(contest.contenders)} sets of repeats at {answer.place(contest)}\n\n"
+    badge = fairness_badge(answer.verdict(contest) if contest else answer.fairness)
+    return f"::: {{.card}}\n### Verdict\n\n{badge}\n\n{whose}[what was compared](methods.qmd#sec-fairness)\n:::\n"
+
+
 def _cards(answer: Answer) -> str:
     cards = []
     contest = answer.main
@@ -144,7 +153,7 @@ def _cards(answer: Answer) -> str:
             cards.append(card(title, significant(best.estimate), unit, f"{who}\n\n{span}"))
     facts = answer.facts
     cards.append(card("Runs that finished", f"{facts['ok']} of {facts['runs']}", "", "every failure is a row of [Runs](runs.qmd)"))
-    cards.append(f"::: {{.card}}\n### Verdict\n\n{fairness_badge(answer.verdict(contest) if contest else answer.fairness)}\n\n[what was compared](methods.qmd#sec-fairness)\n:::\n")
+    cards.append(_verdict_card(answer))
     return "::: {.cards}\n" + "\n".join(cards) + ":::\n"
 
 
