@@ -2752,6 +2752,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'llmbench.resolve._resolve_model': ('resolve.html#_resolve_model', 'llmbench/resolve.py'),
                                   'llmbench.resolve._resolve_strategy': ('resolve.html#_resolve_strategy', 'llmbench/resolve.py'),
                                   'llmbench.resolve._with_tuples': ('resolve.html#_with_tuples', 'llmbench/resolve.py'),
+                                  'llmbench.resolve.default_name': ('resolve.html#default_name', 'llmbench/resolve.py'),
                                   'llmbench.resolve.load_run': ('resolve.html#load_run', 'llmbench/resolve.py'),
                                   'llmbench.resolve.one_line': ('resolve.html#one_line', 'llmbench/resolve.py'),
                                   'llmbench.resolve.resolve_run': ('resolve.html#resolve_run', 'llmbench/resolve.py')},

@@ -22,7 +22,7 @@ from .launchers.local import run_local
 from .presets import PRESETS
 from .records import read_run, write_run
 from .schema import RunFile, Status
-from .resolve import resolve_run
+from .resolve import default_name, resolve_run
 from .spec import PRECISIONS, RunSpec, Strategy, precision_name, run_id
 
 # %% ../nbs/33_sheet.ipynb #876aaff0
@@ -45,7 +45,8 @@ def _named_form(full: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
 def parameters_of(spec: RunSpec) -> dict[str, Any]:
     "The shortest parameters that resolve to `spec` again: what differs from the defaults."
     full = spec.model_dump(mode="json")
-    plain = resolve_run({key: full[key] for key in _REQUIRED}).model_dump(mode="json")
+    required = {key: getattr(spec, key) for key in _REQUIRED}  # not resolved: they need not be sound without the rest
+    plain = RunSpec(name=default_name(spec.strategy.name, spec.world_size), **required).model_dump(mode="json")
     short = _named_form(full, spec)
     kept = {key: short[key] for key in RunSpec.model_fields if key in _REQUIRED or full[key] != plain[key]}
     assert resolve_run(kept) == spec, "the short form means the same request"
