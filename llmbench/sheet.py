@@ -37,7 +37,7 @@ def _named_form(full: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
         short["model"] = spec.model.name
     if spec.strategy == Strategy(name=spec.strategy.name, dp=spec.world_size):
         short["strategy"] = spec.strategy.name
-    if (name := precision_name(spec.precision)) in PRECISIONS:
+    if PRECISIONS.get(name := precision_name(spec.precision)) == spec.precision:  # the name tells dtypes only
         short["precision"] = name
     return full | short
 

@@ -12,7 +12,9 @@ from llmbench.execute import check_sheet
 from llmbench.cli import VERBS
 from llmbench.launchers.base import visible_gpus
 from llmbench.resolve import load_run, resolve_run
+from llmbench.sheet import parameters_of
 from llmbench.spec import STRATEGIES
+from llmbench.study import load_study
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -41,6 +43,22 @@ def test_help_imports_nothing_heavy():
 def test_each_verb_shows_one_real_use(verb):
     done = llmbench(verb, "--help")
     assert done.returncode == 0 and f"example:\n  llmbench {verb}" in done.stdout
+
+
+def test_every_request_of_the_project_survives_the_way_into_a_run_sheet():
+    """Also those that are sound on a GPU only: their short form resolves to the same request."""
+    requests = [load_run(f) for f in sorted((ROOT / "params").glob("*/*.yaml")) if f.parent.name != "studies"]
+    requests += [run for f in sorted((ROOT / "params" / "studies").glob("*.yaml")) for run in load_study(f).runs]
+    assert len(requests) > 60
+    given = {"model": "llama3.1-8b", "world_size": 8, "seq_len": 2048, "batch": {"micro": 1}, "hardware": "h100", "strategy": "fsdp", "precision": "bf16"}
+    levers = [
+        {"strategy": {"name": "zero3", "quantize": "both", "hpz": 4}},
+        {"precision": {"compute": "float8", "float8_by": "transformer_engine"}},
+        {"precision": {"compute": "float16", "loss_scale": 1024.0}},
+        {"attention": "flex"}, {"attention": "flash", "compile": True}, {"recompute": "selective", "optimizer": {"fused": True}},
+    ]  # fmt: skip
+    for request in [*requests, *(resolve_run(given | lever) for lever in levers)]:
+        assert resolve_run(parameters_of(request)) == request, request.name
 
 
 @pytest.mark.parametrize("arguments", [("show", "params/cpu/ddp.yaml"), ("standalone", "params/h100/qwen2.5-7b-balanced.yaml"), ("doctor",), ("schema",)])
