@@ -245,7 +245,7 @@ def _exchange(s: Seat) -> dict[str, int]:
     waits = waiting_bytes(s) if p.more else 0
 
     def sent(elements: int) -> int:
-        return p.r * elements * (2 if p.cpu else 1) + ceil(p.r * elements / s.shards)
+        return p.r * elements * (2 if p.cpu and s.sharded else 1) + ceil(p.r * elements / s.shards)
 
     tied, fresh = p.shape.tied_embeddings, s.sharded and not p.more  # the head's gradient is its own until it is sent
     ends = max(s.root, p.head if s.part.first else 0) if p.more else s.root

@@ -87,6 +87,7 @@ FOUR = {
     "tp2-dp2": [request(TP), request(TP, **GPT), request(TP, accum=1, **BF16)],
     "tp2-pp2": [request(dict(name="mixed", tp=2, pp=2)), request(dict(name="mixed", tp=2, pp=2), **GPT)],
     "cp2-tp2": [request(dict(name="mixed", tp=2, cp=2))],
+    "cp4": [request(dict(name="cp", cp=4), accum=1, **BF16), request(dict(name="cp", cp=4), accum=1)],
     "pp2-dp2": [request(PP), request(PP, accum=4, **GPT)],
     "sharded": [request(dict(name="fsdp", tp=2)), request(dict(name="fsdp", cp=2)), request(dict(name="hsdp", dp_replicate=2)),
                 request(dict(name="fsdp", tp=2), accum=1, **BF16)],
