@@ -773,6 +773,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'llmbench.findings.Decision': ('findings.html#decision', 'llmbench/findings.py'),
                                    'llmbench.findings.Decision.claimed': ('findings.html#decision.claimed', 'llmbench/findings.py'),
                                    'llmbench.findings._basis': ('findings.html#_basis', 'llmbench/findings.py'),
+                                   'llmbench.findings._decimals': ('findings.html#_decimals', 'llmbench/findings.py'),
                                    'llmbench.findings._names': ('findings.html#_names', 'llmbench/findings.py'),
                                    'llmbench.findings._span': ('findings.html#_span', 'llmbench/findings.py'),
                                    'llmbench.findings.decide': ('findings.html#decide', 'llmbench/findings.py'),

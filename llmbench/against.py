@@ -9,6 +9,7 @@ __all__ = ['ratio_cell', 'loss_cell', 'ratio_rows', 'ratio_figure', 'loss_figure
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from .core import significant
 from .curves import loss_difference_chart
 from .pages import md_text, with_interval
 from .ratios import ratio_chart
@@ -17,8 +18,12 @@ from .workbench import Study, study_figure
 
 # %% ../nbs/62bb_against.ipynb #c2642ce4
 def ratio_cell(ratio: Interval | None) -> str:
-    "How many times as fast, with the interval; a dash where nobody measured it."
-    return "–" if ratio is None else with_interval(ratio.estimate, ratio.low, ratio.high)
+    "How many times as fast, with the interval; a dash where nobody measured it. One digit more where 1.00 would hide the side of one."
+    if ratio is None:
+        return "–"
+    ends = (ratio.estimate, ratio.low, ratio.high)
+    hidden = any(v is not None and v != 1 and significant(v) == significant(1.0) for v in ends)
+    return with_interval(*ends, digits=4 if hidden else 3)
 
 
 def loss_cell(apart: float | None, at_most: float, limit: bool = True) -> str:

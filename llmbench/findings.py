@@ -121,14 +121,23 @@ def _span(interval: Interval, digits: int = 3) -> str:
     return f"95\u00a0% {significant(interval.low, digits)} to {significant(interval.high, digits)}{basis}"
 
 
+def _decimals(interval: Interval) -> int:
+    "Two, and three for a difference that an end of 1.00 would hide."
+    ends = [f"{v:.2f}" for v in (interval.estimate, interval.low, interval.high) if v is not None]
+    return 3 if shows_difference(interval) and "1.00" in ends else 2
+
+
 def times_words(interval: Interval) -> str:
     "'1.22 times'."
-    return f"{interval.estimate:.2f} times"
+    return f"{interval.estimate:.{_decimals(interval)}f} times"
 
 
 def ratio_span(interval: Interval) -> str:
     "The ends of a ratio's interval: '1.21 to 1.23'."
-    return "no interval: too few steps" if interval.low is None else f"{interval.low:.2f} to {interval.high:.2f}"
+    if interval.low is None:
+        return "no interval: too few steps"
+    decimals = _decimals(interval)
+    return f"{interval.low:.{decimals}f} to {interval.high:.{decimals}f}"
 
 
 def rate_words(rate: Interval) -> str:
