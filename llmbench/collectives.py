@@ -59,8 +59,10 @@ def _call(event: Event) -> Call | None:
     if kind is None or not dims:
         return None
     whole = 1 if kind == "reduce_scatter" else 0  # a gather's output and a scatter's input are the whole tensor
-    dtype = next((t for t in types[:2] if t in _SIZES), None)
-    return Call(kind, _elements(dims[whole]), dtype, event["ts"])
+    elements, dtype = _elements(dims[whole]), next((t for t in types[:2] if t in _SIZES), None)
+    if not elements and kind == "all_reduce":  # PowerSGD sums what it does not factor, which may be nothing: nothing is sent
+        return None
+    return Call(kind, elements, dtype, event["ts"])
 
 
 def logical_calls(events: Iterable[Event]) -> list[Call]:

@@ -150,9 +150,6 @@ def test_compressed_gradients_send_what_is_predicted(tmp_path, model, compressio
     run = train_two(tmp_path, {"name": "ddp", "compression": compression}, model, steps=5, collective_steps=2)
     (expected,) = predicted_collectives(preset(model), "ddp", 2, run.spec.batch.accum, compression=compression)
     (seen,) = [c for c in run.collectives if c.kind == "all_reduce"]
-    if compression == "powersgd" and seen.bytes is None:  # the lost span also told a call's dtype: nothing is said, and nothing wrong
-        assert seen.time_s is None and seen.calls
-        return
     calls, bytes_ = seen.calls / run.window.steps, seen.bytes / run.window.steps
     if compression == "powersgd":  # a trace may miss the factors, whose exchange can begin in the transport's thread (notebook 25 counts them)
         whole = 4 * sum(prod(s) for s in parameter_shapes(preset(model)).values() if factored_size(s) == prod(s))
