@@ -2908,6 +2908,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'llmbench.settings': { 'llmbench.settings._apart': ('settings.html#_apart', 'llmbench/settings.py'),
                                    'llmbench.settings._at_most': ('settings.html#_at_most', 'llmbench/settings.py'),
                                    'llmbench.settings._drawn': ('settings.html#_drawn', 'llmbench/settings.py'),
+                                   'llmbench.settings._memory_sentence': ('settings.html#_memory_sentence', 'llmbench/settings.py'),
                                    'llmbench.settings._same_loss': ('settings.html#_same_loss', 'llmbench/settings.py'),
                                    'llmbench.settings._sentence': ('settings.html#_sentence', 'llmbench/settings.py'),
                                    'llmbench.settings._unfair': ('settings.html#_unfair', 'llmbench/settings.py'),

@@ -32,6 +32,7 @@ _RANKS = (
 _TEXTS = ("spec", "env", "events")
 RUN_TABLE = RUN_COLUMNS | {
     "name": "VARCHAR", "spec_hash": "VARCHAR", "attempt": "BIGINT", "file": "VARCHAR", "ended_at": "VARCHAR", "command": "VARCHAR", "turns": "VARCHAR",
+    "skipped_steps": "BIGINT",
     **dict.fromkeys(_TEXTS, "VARCHAR"), "step_columns": _STEPS, "rank_records": _RANKS,
     "collective_records": "STRUCT(kind VARCHAR, calls BIGINT, bytes BIGINT, time_s DOUBLE, exposed_s DOUBLE, alone_s DOUBLE)[]",
     "window_record": "STRUCT(steps BIGINT, time_s DOUBLE, exposed_s DOUBLE)", "all_reduce_bus_gb_s": "DOUBLE", "link_gb_s": "DOUBLE",
@@ -88,6 +89,8 @@ def run_line(run: Mapping[str, Any], row: Mapping[str, Any], label: str, part: i
     line = _kept(row, _DERIVED_SHORT)
     line["part"], line[_RAW["file"]], line[_RAW["ended_at"]] = part, label, run["ended_at"]
     line[_RAW["command"]], line[_RAW["turns"]] = run["env"]["command"], run["measurement"]["turns"]
+    if run["skipped_steps"] is not None:
+        line[_RAW["skipped_steps"]] = run["skipped_steps"]
     for name in _TEXTS:
         line[_RAW[name]] = orjson.dumps(run[name]).decode()
     line[_RAW["step_columns"]] = {**run["steps"], "is_warmup": warmup_flags(run)}
@@ -171,7 +174,7 @@ SELECT run_id, c.kind AS kind, c.calls AS calls, c.bytes AS bytes, c.time_s AS t
 FROM (SELECT run_id, unnest(collective_records) AS c, window_record, all_reduce_bus_gb_s, link_gb_s FROM facts.runs) ORDER BY run_id, kind;
 CREATE VIEW groups AS SELECT * FROM facts.groups ORDER BY study, world_size, strategy, spec_hash;
 CREATE VIEW details AS
-SELECT run_id, study, name, spec_hash, attempt, file, started_at, ended_at, command, turns,
+SELECT run_id, study, name, spec_hash, attempt, file, started_at, ended_at, command, turns, skipped_steps,
        CAST(spec AS JSON) AS spec, CAST(env AS JSON) AS env, CAST(events AS JSON) AS events
 FROM facts.runs ORDER BY study, started_at, run_id;
 CREATE VIEW studies AS SELECT * FROM facts.studies ORDER BY study;
