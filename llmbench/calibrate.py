@@ -21,7 +21,7 @@ from .resolve import resolve_run
 from .results import read_results
 from .sheet import SheetRequest
 from .spec import RunSpec
-from .stats import Interval, compared_ratio, turns_interval
+from .stats import Interval, Location, compared_ratio, turns_interval, typical
 from .store import format_rows
 from .study import load_study
 from .sweep import directly, run_requests
@@ -50,8 +50,8 @@ def real_pairs(
     return split_pairs([runs[request.run_id] for request in requests], repeats)
 
 # %% ../nbs/58c_calibrate.ipynb #153f3a8d
-def _turn_by_turn(a: Sequence[list[float]], b: Sequence[list[float]]) -> Interval:
-    return turns_interval(list(zip(a, b, strict=True)))
+def _pair_by_pair(a: Sequence[list[float]], b: Sequence[list[float]], at: Location = typical) -> Interval:
+    return turns_interval(list(zip(a, b, strict=True)), at)
 
 
 def real_rows(pairs: Sequence[tuple], compare: Callable[..., Interval], slowdown: float) -> list[tuple]:
@@ -94,7 +94,7 @@ def _real(arguments: argparse.Namespace) -> str:
         spec = resolve_run(spec.model_dump(mode="json") | {"steps": arguments.steps})
     with tempfile.TemporaryDirectory() as scratch:
         pairs = real_pairs(spec, arguments.real, arguments.repeats or study.repeats, arguments.keep or scratch, in_turns)
-    compare = _turn_by_turn if in_turns else partial(compared_ratio, at=location_of([spec.hardware]))
+    compare = partial(_pair_by_pair if in_turns else compared_ratio, at=location_of([spec.hardware]))
     rows = real_rows(pairs, compare, arguments.slowdown / 100)
     alarms, found = sum(r[4] for r in rows), sum(r[-1] for r in rows)
     return format_rows(_REAL_HEAD, rows) + f"{len(rows)} pairs: {alarms} false alarms, {found} planted slowdowns found\n"

@@ -31,7 +31,7 @@ from llmbench.stats import (
 
 # %% ../nbs/56ab_contrast.ipynb #d3e03dfb
 def location_of(platforms: Sequence[str | None]) -> Location:
-    "Which number of a run is compared: its undisturbed steps where every run had shared cores, else its median."
+    "Which number of a run is compared, in turns or not: its undisturbed steps where every run had shared cores, else its median."
     return undisturbed if platforms and all(p == "cpu" for p in platforms) else typical
 
 
@@ -57,12 +57,12 @@ def turns_taken(a: RepeatSet, b: RepeatSet) -> Pairs:
 def speed_ratio(a: RepeatSet, b: RepeatSet) -> tuple[Interval, Interval, Location]:
     """Speed of `a` over that of `b` with its interval, the same at the medians, and the location that was used.
 
-    Runs that took turns are compared step by step, and typical steps at that: what disturbs one disturbs the other.
+    Runs that took turns are compared pair by pair: a slow minute of one is a slow minute of the other.
     """
     times, at = (token_times(a), token_times(b)), location_of([row["platform"] for row in (*a.rows, *b.rows)])
     medians = compared_ratio(times[1], times[0])
     if pairs := turns_taken(b, a):
-        return turns_interval(pairs), medians, typical
+        return turns_interval(pairs, at), medians, at
     return compared_ratio(times[1], times[0], at), medians, at
 
 # %% ../nbs/56ab_contrast.ipynb #718956c2
@@ -108,7 +108,7 @@ class Comparison:
     verdict: Verdict
     effect: float
     needed: int | None
-    in_turns: bool = False  # steps were taken in turns, and compared one by one
+    in_turns: bool = False  # steps were taken in turns, and runs compared pair by pair
 
     @property
     def outcome(self) -> str:
@@ -143,6 +143,6 @@ def compare_sets(
         raise RequestError(f"{own} of {len(a.runs)} runs of {a.text} are those that baseline {baseline} keeps, not newer ones; {again}")
     speed, medians, at = speed_ratio(a, b)
     pairs = turns_taken(a, b)
-    spread = spread_of_pairs(pairs) if pairs else spread_of(token_times(a), token_times(b), at=at)
+    spread = spread_of_pairs(pairs, at) if pairs else spread_of(token_times(a), token_times(b), at=at)
     needed = None if spread is None else repeats_needed(spread, effect, in_turns=bool(pairs))
     return Comparison(a, b, _names(a, b, baseline), speed, medians, at, fair(a, b, varies), effect, needed, bool(pairs))

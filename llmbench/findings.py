@@ -66,7 +66,7 @@ class Decision:
     tied: tuple[Contender, ...]
     comparable: bool | None
     at: Location = typical
-    in_turns: bool = False  # step was held against step
+    in_turns: bool = False  # each repeat was held against the one beside it
 
     @property
     def claimed(self) -> bool:
@@ -86,14 +86,14 @@ def took_turns(contenders: Sequence[Contender]) -> bool:
 
 
 def time_location(contenders: Sequence[Contender]) -> Location:
-    "Which number of each run decides on step times: the undisturbed steps where all ran on shared cores and did not take turns, else the median."
-    return typical if took_turns(contenders) else location_of([c.platform for c in contenders])
+    "Which number of each run decides on step times: the undisturbed steps where all ran on shared cores, else the median."
+    return location_of([c.platform for c in contenders])
 
 
 def steps_ratio(a: Contender, b: Contender, values: Callable[[Contender], Values], at: Location, in_turns: bool) -> Interval:
-    "What `a` needs over what `b` needs, step against step where they took turns."
+    "What `a` needs over what `b` needs, pair by pair where they took turns."
     if in_turns:
-        return turns_interval(turn_pairs(values(a), a.turns, values(b), b.turns))
+        return turns_interval(turn_pairs(values(a), a.turns, values(b), b.turns), at)
     return compared_ratio(values(a), values(b), at)
 
 # %% ../nbs/58_findings.ipynb #fbd4b834
@@ -102,7 +102,7 @@ def decide(
 ) -> Decision:
     """Order `contenders` by their `values` (less is better) at a location; those without any value do not take part.
 
-    in_turns: the values are of steps that all of them took in turns, and are compared one by one.
+    in_turns: the values are of steps that all of them took in turns, and are compared repeat by repeat.
     """
     measured = [(group_interval(values(c), at).estimate, c) for c in contenders]
     order = [c for _, c in sorted(((v, c) for v, c in measured if v is not None), key=lambda p: (p[0], p[1].name))]
@@ -146,7 +146,8 @@ def rate_words(rate: Interval) -> str:
 
 
 def _basis(decision: Decision) -> str:
-    return " step by step, in turns" if decision.in_turns else " in undisturbed steps" if decision.at is undisturbed else ""
+    where = [" in undisturbed steps"] if decision.at is undisturbed else []
+    return ",".join([*where, *([" taken in turns"] if decision.in_turns else [])])
 
 
 def _names(contenders: Sequence[Contender]) -> str:

@@ -76,7 +76,7 @@ def winners_table(answer: Answer, label: str | None = None) -> str:
     cpu = any(answer.speed(c).at is undisturbed for c in answer.contests)
     basis = " Speeds are decided by the undisturbed steps, the fastest quarter of each run, as `llmbench compare` does on a CPU." if cpu else ""
     if any(answer.speed(c).in_turns for c in answer.contests):
-        basis += " Runs that took their steps in turns are held step against step."
+        basis += " Runs that took their steps in turns are held pair against pair."
     return f"{table}\n: Winners at equal ranks, study {md_text(answer.study.name)}.{basis} [{links}]{{.sources}} {{#tbl-{label}}}\n"
 
 # %% ../nbs/63_overview.ipynb #17a53ba7

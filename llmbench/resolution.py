@@ -39,11 +39,12 @@ def resolution_rows(rows: Sequence[Mapping[str, Any]], order: Sequence[str]) -> 
     known, found = [label for label in order if label in sets], []
     for i, label in enumerate(known):
         one = sets[label]
+        at = location_of([r["platform"] for r in one])
         partner = next((k for k, other in enumerate(known) if k != i and _pairs(one, sets[other])), None)
         if partner is None:
-            found.append((label, len(one), spread_of([r["times_s"] for r in one], at=location_of([r["platform"] for r in one])), False))
+            found.append((label, len(one), spread_of([r["times_s"] for r in one], at=at), False))
         elif partner < i:
-            found.append((f"{label} against {known[partner]}", len(one), spread_of_pairs(_pairs(one, sets[known[partner]])), True))
+            found.append((f"{label} against {known[partner]}", len(one), spread_of_pairs(_pairs(one, sets[known[partner]]), at), True))
     return [_row(*row) for row in found if row[2] is not None]
 
 # %% ../nbs/61d_resolution.ipynb #467bbd61
@@ -56,7 +57,7 @@ _CAPTION = (
     "What the study can tell apart: how far repeats of the compared step time lie apart, the smallest difference that as many repeats "
     "show in 95 of 100 studies, and how many would show 3 %."
 )
-_IN_TURNS = " Runs that took their steps in turns are held step against step, so their spread is that of the ratios of their pairs."
+_IN_TURNS = " Runs that took their steps in turns are held pair against pair, so their spread is that of the ratios of their pairs."
 
 
 def resolution_table(bench: Workbench, study: Study, order: Sequence[str]) -> str:

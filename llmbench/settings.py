@@ -53,7 +53,7 @@ def speed_over(sets: Sets, one: str, base: str, at: Location) -> Interval | None
     if one == base:
         return Interval(1.0, None, None, len(sets[one].step_times), 0)
     both = [sets[base], sets[one]]
-    return steps_ratio(*both, token_seconds, at, at is typical and took_turns(both))
+    return steps_ratio(*both, token_seconds, at, took_turns(both))
 
 # %% ../nbs/62c_settings.ipynb #c1809274
 def _at_most(row: Mapping[str, Any]) -> float:

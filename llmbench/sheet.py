@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from .core import LlmbenchError, RequestError, human_duration, load_settings, significant, unknown_name
-from .records import PARTIAL
 from .launchers.local import run_local
 from .presets import PRESETS
-from .records import read_run, write_run
-from .schema import RunFile, Status
+from .records import PARTIAL, read_run
 from .resolve import default_name, resolve_run
+from .schema import RunFile, Status
 from .spec import PRECISIONS, RunSpec, Strategy, precision_name, run_id
 
 # %% ../nbs/33_sheet.ipynb #876aaff0
-SHEET_KEYS = (*RunSpec.model_fields, "attempt", "results", "resume")
+SHEET_KEYS = (*RunSpec.model_fields, "attempt", "results", "resume", "show")
 _REQUIRED = ("model", "strategy", "world_size", "seq_len", "batch")  # a pipeline is judged by its batch
 
 
@@ -58,12 +57,14 @@ class SheetRequest:
     """What a sheet was asked: the run, which repeat of it, and the folder of all results.
 
     resume: True to go on with what an earlier start of this run has left, or the folder of another run.
+    show: the run is there already, and nothing is trained.
     """
 
     spec: RunSpec
     attempt: int
     results: Path
     resume: bool | str = False
+    show: bool = False
 
     @property
     def run_id(self) -> str:
@@ -98,8 +99,11 @@ def sheet_request(names: Mapping[str, Any], before: Iterable[str]) -> SheetReque
     resume = given.pop("resume", False)
     if not isinstance(resume, (bool, str)):
         raise RequestError(f"resume = {resume!r}: must be true, or the folder of another run")
+    show = given.pop("show", False)
+    if not isinstance(show, bool) or (show and resume):
+        raise RequestError(f"show = {show!r}: must be true or false, and not with resume: what is shown has ended")
     folder = Path(results) if results else load_settings().path("study", "results")
-    return SheetRequest(resolve_run(given), attempt, folder, resume)
+    return SheetRequest(resolve_run(given), attempt, folder, resume, show)
 
 # %% ../nbs/33_sheet.ipynb #ff921887
 def _standing(folder: Path) -> RunFile | None:
@@ -148,6 +152,12 @@ def publish(request: SheetRequest) -> Path:
 Runner = Callable[..., RunFile]
 
 
+def _shown(request: SheetRequest) -> RunFile:
+    if (run := earlier_run(request.folder, request.spec)) is None:
+        raise RequestError(f"{request.run_id}: no run to show in {request.folder.parent}; leave show out to train it")
+    return run
+
+
 def make_room(request: SheetRequest) -> None:
     "Empty the working folder; of a run that goes on, put into it what is left of the earlier start. The errors of earlier_run."
     earlier_run(request.folder, request.spec)
@@ -160,7 +170,9 @@ def make_room(request: SheetRequest) -> None:
 
 
 def run_request(request: SheetRequest, *, on_step: Callable | None = None, runner: Runner = run_local) -> RunFile:
-    "Run a request and publish its result, also when it was cancelled; then KeyboardInterrupt goes on."
+    "Run a request and publish its result, also when it was cancelled; then KeyboardInterrupt goes on. With `show` read what stands there."
+    if request.show:
+        return _shown(request)
     make_room(request)
     resume = {"resume": request.partial if request.resume is True else Path(request.resume)} if request.resume else {}
     try:

@@ -219,20 +219,28 @@ def speedup_interval(times_a: Runs, times_b: Runs, at: Location = typical) -> In
 Pairs = Sequence[tuple[Sequence[float | None], Sequence[float | None]]]
 
 
-def _step_logs(pairs: Pairs) -> list[list[float]]:
-    "ln(a / b) of the steps that both runs of a pair know, in rising order, without the pairs that have none."
-    known = (sorted(math.log(x / y) for x, y in zip(a, b, strict=False) if x and y) for a, b in pairs)
-    return [logs for logs in known if logs]
+def _known_steps(pairs: Pairs) -> list[list[tuple[float, float]]]:
+    "The steps that both runs of a pair know, without the pairs that have none."
+    known = ([(x, y) for x, y in zip(a, b, strict=False) if x and y] for a, b in pairs)
+    return [steps for steps in known if steps]
 
 
-def turns_interval(pairs: Pairs) -> Interval:
+def _pair_log(steps: Sequence[tuple[float, float]], at: Location) -> float:
+    "ln(a / b) of a pair: the median over its steps, or of the values of both runs at another location."
+    if at is typical:
+        return _middle(sorted(math.log(x / y) for x, y in steps))
+    a, b = (at(sorted(times)) for times in zip(*steps, strict=True))
+    return math.log(a / b)
+
+
+def turns_interval(pairs: Pairs, at: Location = typical) -> Interval:
     "Value of `a` over that of `b` from runs whose steps alternate; one pair is no repeat: its interval (sign test) covers steps only."
-    steps = _step_logs(pairs)
-    if len(steps) < 2:
-        return step_interval([math.exp(x) for logs in steps for x in logs])
-    mean, variance = _mean_and_variance([_middle(logs) for logs in steps])
-    factor, ratio = math.exp(t_quantile(len(steps) - 1) * math.sqrt(variance)), math.exp(mean)
-    return Interval(ratio, ratio / factor, ratio * factor, len(steps), sum(map(len, steps)))
+    known = _known_steps(pairs)
+    if len(known) < 2:
+        return step_interval([x / y for steps in known for x, y in steps])
+    mean, variance = _mean_and_variance([_pair_log(steps, at) for steps in known])
+    factor, ratio = math.exp(t_quantile(len(known) - 1) * math.sqrt(variance)), math.exp(mean)
+    return Interval(ratio, ratio / factor, ratio * factor, len(known), sum(map(len, known)))
 
 # %% ../nbs/50_stats.ipynb #a239550b
 MOST_REPEATS = 1000
@@ -247,9 +255,9 @@ def spread_of(*groups: Runs, at: Location = typical) -> float | None:
     return math.sqrt(sum(_mean_and_variance(x)[1] * len(x) * (len(x) - 1) for x in logs) / freedom)
 
 
-def spread_of_pairs(pairs: Pairs) -> float | None:
+def spread_of_pairs(pairs: Pairs, at: Location = typical) -> float | None:
     "Standard deviation between pairs of runs of the logarithm of their ratio; None with fewer than two."
-    logs = [_middle(logs) for logs in _step_logs(pairs)]
+    logs = [_pair_log(steps, at) for steps in _known_steps(pairs)]
     return math.sqrt(_mean_and_variance(logs)[1] * len(logs)) if len(logs) > 1 else None
 
 

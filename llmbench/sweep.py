@@ -198,10 +198,10 @@ def _cancelled(request: SheetRequest) -> SweepRow:
     return SweepRow(request.run_id, request.spec.name, request.attempt, status, reason)
 
 # %% ../nbs/35_sweep.ipynb #d0b8abb3
-def _together(requests: list[SheetRequest], progress: Progress, force: bool) -> list[SweepRow]:
-    "Runs that take turns; as they are where all have an answer, all anew where one has none: they belong together."
+def _together(requests: list[SheetRequest], progress: Progress, force: bool, run_one: RunOne) -> list[SweepRow]:
+    "Runs that take turns; as they are where all have an answer, all anew where one has none: they belong together. Their sheets are made when all have ended."
     if not force and all((old := _earlier(r)) and old.status.is_answer for r in requests):
-        return [_one(r, progress, False, directly) for r in requests]
+        return [_one(r, progress, False, run_one) for r in requests]
     able, done = [r for r in requests if not refusal(r.spec)], dict.fromkeys(requests, 0.0)
 
     def show(request: SheetRequest, steps: int) -> None:
@@ -209,7 +209,11 @@ def _together(requests: list[SheetRequest], progress: Progress, force: bool) -> 
         progress.at(sum(done.values()), f"{len(able)} runs in turns #{request.attempt}")
 
     ended = {m.request: m for m in (rotate(able, on_steps=show) if able else ())}
-    return [_row_of(ended[r]) if r in ended else _one(r, progress, True, directly) for r in requests]
+    if ended and run_one is through_the_sheet:
+        from llmbench.execute import show_sheets
+
+        show_sheets(list(ended))
+    return [_row_of(ended[r]) if r in ended else _one(r, progress, True, run_one) for r in requests]
 
 
 def _row_of(member: Member) -> SweepRow:
@@ -238,7 +242,7 @@ def run_requests(
 ) -> SweepOutcome:  # fmt: skip
     """Run the requests of one study in order, those without an answer (with `force`: all); resume: from their last checkpoints on.
 
-    in_turns: the runs of a repeat are loaded together, without notebooks, and take their steps in turns.
+    in_turns: the runs of a repeat are loaded together and take their steps in turns; their notebooks are made when all have ended.
     A failed run is a row, the rest goes on. After Ctrl-C or SIGTERM the outcome says `interrupted`, and the same
     call goes on from there. Raises LlmbenchError while another sweep holds the study's folder, and RequestError, before
     anything starts, where a result of other hardware stands in a run's place.
@@ -249,7 +253,7 @@ def run_requests(
         shown = Progress(len(requests), progress)
         if in_turns:
             repeats = [list(g) for _, g in itertools.groupby(sorted(requests, key=lambda r: r.attempt), key=lambda r: r.attempt)]
-            return _go(repeats, shown, lambda group: _together(group, shown, force))
+            return _go(repeats, shown, lambda group: _together(group, shown, force, run_one))
         return _go([[r] for r in requests], shown, lambda group: [_one(group[0], shown, force, run_one, resume)])
 
 # %% ../nbs/35_sweep.ipynb #0e30d33b

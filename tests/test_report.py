@@ -427,7 +427,7 @@ def test_the_latency_page_knows_of_turns_what_compare_knows(tmp_path):
     labels = [next(r["label"] for r in contenders if r["name"] == name) for name in ("fused", "plain")]
     (row,) = resolution_rows(contenders, labels)
     assert row["label"] == f"{labels[1]} against {labels[0]}" and row["in_turns"] and said.in_turns
-    assert row["spread"] == pytest.approx(spread_of_pairs(turns_taken(said.a, said.b)))
+    assert row["spread"] == pytest.approx(spread_of_pairs(turns_taken(said.a, said.b), said.at))
     assert row["shown"] < 1 / said.speed.estimate - 1, "what compare shows, the page does not call too small to be shown"
 
 
