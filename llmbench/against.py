@@ -13,7 +13,7 @@ from .core import significant
 from .curves import loss_difference_chart
 from .pages import md_text, with_interval
 from .ratios import ratio_chart
-from .stats import Interval, Location, typical, undisturbed
+from .stats import LOCATION_NAMES, Interval, Location
 from .workbench import Study, study_figure
 
 # %% ../nbs/62bb_against.ipynb #c2642ce4
@@ -33,20 +33,17 @@ def loss_cell(apart: float | None, at_most: float, limit: bool = True) -> str:
     return f"{apart:.1e} " + (f"of at most {at_most:.0e} " if limit else "") + ("[same training]{.badge .yes}" if apart <= at_most else "[differs]{.badge .no}")
 
 # %% ../nbs/62bb_against.ipynb #0aea23b3
-_MEASURES = {undisturbed: "fastest quarter", typical: "median step"}
-
-
 def ratio_rows(label: str, ratios: Mapping[Location, Interval | None]) -> list[dict[str, Any]]:
     "What ratio_chart draws of one thing: its speed over the reference's at each location."
     nothing = Interval(None, None, None, 0, 0)
-    found = [(_MEASURES[at], ratio or nothing) for at, ratio in ratios.items()]
+    found = [(LOCATION_NAMES[at], ratio or nothing) for at, ratio in ratios.items()]
     return [{"label": label, "measure": measure, "ratio": r.estimate, "low": r.low, "high": r.high} for measure, r in found]
 
 
 def ratio_figure(study: Study, name: str, rows: Sequence[Mapping[str, Any]], reference: str, query: str) -> str:
     "Speeds over the reference's as dots with intervals around one, in the order given."
     caption = (
-        f"Speed over that of {md_text(reference)}, by the fastest quarter of the steps where that decides and by the median step, with 95 % intervals "
+        f"Speed over that of {md_text(reference)}, by the steps that decide on a CPU and by the median step, with 95 % intervals "
         "over repeats; dashed: no difference."
     )
     return study_figure(study, name, ratio_chart(rows, title=f"Times as fast as {reference}"), caption, query)

@@ -94,7 +94,7 @@ def _real(arguments: argparse.Namespace) -> str:
         spec = resolve_run(spec.model_dump(mode="json") | {"steps": arguments.steps})
     with tempfile.TemporaryDirectory() as scratch:
         pairs = real_pairs(spec, arguments.real, arguments.repeats or study.repeats, arguments.keep or scratch, in_turns)
-    compare = partial(_pair_by_pair if in_turns else compared_ratio, at=location_of([spec.hardware]))
+    compare = partial(_pair_by_pair if in_turns else compared_ratio, at=location_of([spec.hardware], in_turns))
     rows = real_rows(pairs, compare, arguments.slowdown / 100)
     alarms, found = sum(r[4] for r in rows), sum(r[-1] for r in rows)
     return format_rows(_REAL_HEAD, rows) + f"{len(rows)} pairs: {alarms} false alarms, {found} planted slowdowns found\n"

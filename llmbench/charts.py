@@ -215,7 +215,7 @@ def warm_up() -> None:
 
 
 def _spec(chart: alt.TopLevelMixin | Mapping[str, Any]) -> dict[str, Any]:
-    return dict(chart) if isinstance(chart, Mapping) else chart.to_dict()
+    return dict(chart) if isinstance(chart, Mapping) else chart.to_dict(validate=False)  # Altair has checked each part as it was made
 
 
 def chart_html(name: str, chart: alt.TopLevelMixin | Mapping[str, Any]) -> str:

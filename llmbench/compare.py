@@ -19,7 +19,7 @@ from .fairness import settings_not_honoured
 from .parity import loss_parity
 from .rates import measured, tokens_per_step
 from .selection import RepeatSet, ResultsPool, parse_wanted, pick
-from .stats import MOST_REPEATS, Interval, Location, group_interval, median, typical, undisturbed
+from .stats import LOCATION_NAMES, MOST_REPEATS, Interval, Location, group_interval, median, typical
 
 # %% ../nbs/56b_compare.ipynb #914758bc
 def _pct(share: float, sign: bool = False) -> str:
@@ -97,7 +97,7 @@ def notes(c: Comparison) -> list[str]:
     return [*_odd_medians(c), *_about_side(c.names[0], c.a), *_about_side(c.names[1], c.b), *remarks]
 
 # %% ../nbs/56b_compare.ipynb #212e4351
-_AT = {undisturbed: "fastest quarter of the steps", typical: "median step"}
+_AT = {at: name if at is typical else f"{name} of the steps" for at, name in LOCATION_NAMES.items()}
 _ROWS = (("peak memory, GiB", "peak_memory_gib", 3), ("last loss", "loss_last", 5))
 
 

@@ -20,6 +20,7 @@ from llmbench.stats import (
     Location,
     Pairs,
     Runs,
+    calm_half,
     compared_ratio,
     repeats_needed,
     spread_of,
@@ -30,9 +31,10 @@ from llmbench.stats import (
 )
 
 # %% ../nbs/56ab_contrast.ipynb #d3e03dfb
-def location_of(platforms: Sequence[str | None]) -> Location:
-    "Which number of a run is compared, in turns or not: its undisturbed steps where every run had shared cores, else its median."
-    return undisturbed if platforms and all(p == "cpu" for p in platforms) else typical
+def location_of(platforms: Sequence[str | None], in_turns: bool = False) -> Location:
+    "Which number of a run is compared: its undisturbed steps where every run had shared cores (in turns the faster half), else its median."
+    shared = platforms and all(p == "cpu" for p in platforms)
+    return typical if not shared else calm_half if in_turns else undisturbed
 
 
 def token_times(one: RepeatSet) -> list[list[float | None]]:
@@ -59,9 +61,9 @@ def speed_ratio(a: RepeatSet, b: RepeatSet) -> tuple[Interval, Interval, Locatio
 
     Runs that took turns are compared pair by pair: a slow minute of one is a slow minute of the other.
     """
-    times, at = (token_times(a), token_times(b)), location_of([row["platform"] for row in (*a.rows, *b.rows)])
-    medians = compared_ratio(times[1], times[0])
-    if pairs := turns_taken(b, a):
+    times, pairs = (token_times(a), token_times(b)), turns_taken(b, a)
+    medians, at = compared_ratio(times[1], times[0]), location_of([row["platform"] for row in (*a.rows, *b.rows)], bool(pairs))
+    if pairs:
         return turns_interval(pairs, at), medians, at
     return compared_ratio(times[1], times[0], at), medians, at
 

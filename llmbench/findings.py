@@ -13,7 +13,7 @@ from typing import Any
 
 from .contrast import location_of, turn_pairs
 from .core import significant
-from .stats import Interval, Location, compared_ratio, group_interval, turns_interval, typical, undisturbed
+from .stats import Interval, Location, compared_ratio, group_interval, turns_interval, typical
 
 # %% ../nbs/58_findings.ipynb #d6e501b7
 Values = list[list[float]]  # one list a repeat
@@ -86,8 +86,8 @@ def took_turns(contenders: Sequence[Contender]) -> bool:
 
 
 def time_location(contenders: Sequence[Contender]) -> Location:
-    "Which number of each run decides on step times: the undisturbed steps where all ran on shared cores, else the median."
-    return location_of([c.platform for c in contenders])
+    "Which number of each run decides on step times: the undisturbed steps where all ran on shared cores, in turns the faster half, else the median."
+    return location_of([c.platform for c in contenders], took_turns(contenders))
 
 
 def steps_ratio(a: Contender, b: Contender, values: Callable[[Contender], Values], at: Location, in_turns: bool) -> Interval:
@@ -146,8 +146,8 @@ def rate_words(rate: Interval) -> str:
 
 
 def _basis(decision: Decision) -> str:
-    where = [" in undisturbed steps"] if decision.at is undisturbed else []
-    return ",".join([*where, *([" taken in turns"] if decision.in_turns else [])])
+    where = "" if decision.at is typical else " in undisturbed steps"
+    return where + (", in turns" if decision.in_turns else "")
 
 
 def _names(contenders: Sequence[Contender]) -> str:

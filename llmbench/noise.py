@@ -173,7 +173,7 @@ def read_turns(folder: Path | str) -> Turns:
     pairs = [both for both in sides.values() if len(both) == 2]
     if len(pairs) < 2 or len({len(both[0]) for both in pairs}) > 1:
         raise RequestError(f"{folder}: no two pairs of equal runs that took turns; type python -m llmbench.calibrate --real 5 --in-turns --keep {folder}")
-    return Turns(np.array(pairs), location_of(platforms))
+    return Turns(np.array(pairs), location_of(platforms, in_turns=True))
 
 # %% ../nbs/58ba_noise.ipynb #6d3ea616
 def tried_in_turns(

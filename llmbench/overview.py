@@ -21,7 +21,7 @@ from llmbench.pages import (
     source_links,
     with_interval,
 )
-from .stats import Interval, group_interval, undisturbed
+from .stats import LOCATION_NAMES, Interval, group_interval, typical
 
 # %% ../nbs/63_overview.ipynb #b74aa13f
 def _who(decision: Decision) -> str:
@@ -73,8 +73,9 @@ def winners_table(answer: Answer, label: str | None = None) -> str:
     if not label:
         return table
     links = source_links("contenders", study=answer.study.name)
-    cpu = any(answer.speed(c).at is undisturbed for c in answer.contests)
-    basis = " Speeds are decided by the undisturbed steps, the fastest quarter of each run, as `llmbench compare` does on a CPU." if cpu else ""
+    ways = {answer.speed(c).at for c in answer.contests} - {typical}
+    steps = " or the ".join(sorted(LOCATION_NAMES[at] for at in ways))
+    basis = f" Speeds are decided by the undisturbed steps, the {steps} of each run, as `llmbench compare` does on a CPU." if ways else ""
     if any(answer.speed(c).in_turns for c in answer.contests):
         basis += " Runs that took their steps in turns are held pair against pair."
     return f"{table}\n: Winners at equal ranks, study {md_text(answer.study.name)}.{basis} [{links}]{{.sources}} {{#tbl-{label}}}\n"

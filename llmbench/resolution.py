@@ -39,8 +39,8 @@ def resolution_rows(rows: Sequence[Mapping[str, Any]], order: Sequence[str]) -> 
     known, found = [label for label in order if label in sets], []
     for i, label in enumerate(known):
         one = sets[label]
-        at = location_of([r["platform"] for r in one])
         partner = next((k for k, other in enumerate(known) if k != i and _pairs(one, sets[other])), None)
+        at = location_of([r["platform"] for r in one], partner is not None)
         if partner is None:
             found.append((label, len(one), spread_of([r["times_s"] for r in one], at=at), False))
         elif partner < i:

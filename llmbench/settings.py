@@ -14,7 +14,7 @@ from .core import significant
 from .findings import Contender, steps_ratio, time_location, took_turns
 from .pages import LABEL, Column, md_text, number_column, text_column
 from .parity import tolerance_of
-from .stats import Interval, Location, typical, undisturbed
+from .stats import LOCATION_NAMES, Interval, Location, typical
 from .workbench import Study, Workbench, study_table
 
 # %% ../nbs/62c_settings.ipynb #4e4c27be
@@ -73,7 +73,7 @@ def _drawn(rows: Sequence[Mapping[str, Any]], sets: Sets, base: str, at: Locatio
 # %% ../nbs/62c_settings.ipynb #ed7ecd79
 def _sentence(rows: Sequence[Mapping[str, Any]], base: str, at: Location) -> str:
     "Who is fastest of those that train the same, and by how much; or that no setting is shown to add anything."
-    where = "in the fastest quarter of its steps" if at is undisturbed else "at the median step"
+    where = "at the median step" if at is typical else f"in the {LOCATION_NAMES[at]} of its steps"
     fair = [r for r in rows if r["ratio"] and (r["fairness"] or "").startswith("yes") and _same_loss(r)]
     shown = [r for r in fair if r["ratio"].excludes(1.0) and not r["ratio"].steps_only and r["ratio"].estimate > 1]
     if not shown:

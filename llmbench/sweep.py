@@ -199,7 +199,7 @@ def _cancelled(request: SheetRequest) -> SweepRow:
 
 # %% ../nbs/35_sweep.ipynb #d0b8abb3
 def _together(requests: list[SheetRequest], progress: Progress, force: bool, run_one: RunOne) -> list[SweepRow]:
-    "Runs that take turns; as they are where all have an answer, all anew where one has none: they belong together. Their sheets are made when all have ended."
+    "Runs that take turns; as they are where all have an answer, all anew where one has none: they belong together."
     if not force and all((old := _earlier(r)) and old.status.is_answer for r in requests):
         return [_one(r, progress, False, run_one) for r in requests]
     able, done = [r for r in requests if not refusal(r.spec)], dict.fromkeys(requests, 0.0)
@@ -209,11 +209,18 @@ def _together(requests: list[SheetRequest], progress: Progress, force: bool, run
         progress.at(sum(done.values()), f"{len(able)} runs in turns #{request.attempt}")
 
     ended = {m.request: m for m in (rotate(able, on_steps=show) if able else ())}
-    if ended and run_one is through_the_sheet:
-        from llmbench.execute import show_sheets
-
-        show_sheets(list(ended))
     return [_row_of(ended[r]) if r in ended else _one(r, progress, True, run_one) for r in requests]
+
+
+def _show(requests: list[SheetRequest], progress: bool) -> None:
+    "The sheets of runs that have none: those that took turns, now or before an interrupt. One kernel makes all of them."
+    from llmbench.execute import show_sheets
+
+    bare = [r for r in requests if (r.folder / "run.json").exists() and not (r.folder / "run.ipynb").exists()]
+    if bare and progress:
+        sys.stderr.write(f"making the notebooks of {len(bare)} runs\n")
+    if bare:
+        show_sheets(bare)
 
 
 def _row_of(member: Member) -> SweepRow:
@@ -253,7 +260,10 @@ def run_requests(
         shown = Progress(len(requests), progress)
         if in_turns:
             repeats = [list(g) for _, g in itertools.groupby(sorted(requests, key=lambda r: r.attempt), key=lambda r: r.attempt)]
-            return _go(repeats, shown, lambda group: _together(group, shown, force, run_one))
+            outcome = _go(repeats, shown, lambda group: _together(group, shown, force, run_one))
+            if run_one is through_the_sheet and not outcome.interrupted:
+                _show(requests, progress)
+            return outcome
         return _go([[r] for r in requests], shown, lambda group: [_one(group[0], shown, force, run_one, resume)])
 
 # %% ../nbs/35_sweep.ipynb #0e30d33b
