@@ -174,12 +174,12 @@ def limit_memory(device: torch.device, gib: float | None) -> None:
 
 # %% ../nbs/22_measure.ipynb #20085d76
 def matmul_tflops(device: torch.device, dtype: torch.dtype, size: int = 1024, repeats: int = 8) -> float:
-    "TFLOP/s of the fastest of `repeats` products of two (size, size) matrices: 2 × size³ operations each."
+    "TFLOP/s of the fastest of `repeats` products of two (size, size) matrices, laid out as a linear layer has them: 2 × size³ operations each."
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     clock, times = make_clock(device), []
     for _ in range(repeats + 2):
         mark = clock.begin()
-        torch.mm(a, b)
+        torch.mm(a, b.t())  # float16 on a CPU: 20 times as fast as the product with b as it lies
         clock.end(mark)
         times.append(clock.seconds(mark))
     return 2 * size**3 / min(times[2:]) / 1e12

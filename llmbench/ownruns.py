@@ -61,7 +61,11 @@ def _dtypes(run: Run) -> Said:
         return "cannot tell", "the precision is not recorded"
     if run["source"]["kind"] == "import" and "float16" not in dtypes:
         return "cannot tell", "imported: the precision that was asked for, not the one that ran"
-    return ("likely", "float16 needs a gradient scaler, and frameworks bring different ones") if "float16" in dtypes else ("clean", " / ".join(dtypes))
+    if "float16" not in dtypes:
+        return "clean", " / ".join(dtypes)
+    if run["source"]["kind"] == "harness" and run["steps"]["loss_scale"] and not (run["spec"]["strategy"]["name"] or "").startswith("zero"):
+        return "clean", f"{' / '.join(dtypes)}, with the harness's own scaler; its scale is recorded for each step"
+    return "likely", "float16 needs a gradient scaler, and frameworks bring different ones"
 
 # %% ../nbs/58ae_ownruns.ipynb #00bb1102
 def synthetic_entropy(vocab_size: int) -> float:

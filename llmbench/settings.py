@@ -62,7 +62,7 @@ def _at_most(row: Mapping[str, Any]) -> float:
 
 
 def _apart(row: Mapping[str, Any]) -> str:
-    return loss_cell(None if row["is_base"] else row["difference"], _at_most(row))
+    return loss_cell(None if row["is_base"] else row["difference"], _at_most(row), limit=False)
 
 
 def _drawn(rows: Sequence[Mapping[str, Any]], sets: Sets, base: str, at: Location) -> list[dict[str, Any]]:
@@ -122,6 +122,6 @@ def settings_section(bench: Workbench, study: Study) -> str | None:
         _sentence(rows, name, at), _memory_sentence(rows, base, name), _unfair(rows),
         ratio_figure(study, "settings", _drawn(rows, sets, base["label"], at), name, "contenders"),
         study_table(study, "settings", rows, columns, f"Throughput at the median step and the ratio that decides, with 95 % intervals; the largest relative difference of the loss to "
-                    f"{md_text(name)} with its tolerance; the peak of the fullest rank, its median and its range over repeats.", "settings"),
+                    f"{md_text(name)}, judged by the tolerance that is drawn below; the peak of the fullest rank, its median and its range over repeats.", "settings"),
         loss_figure(study, "settings-loss", [r | {"strategy": r["label"]} for r in apart], name, map(_at_most, rows), "settings_parity"),
     ])  # fmt: skip
