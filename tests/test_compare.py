@@ -297,11 +297,11 @@ def test_files_that_nobody_can_read_are_said_aloud(tmp_path):
         run["steps"]["grad_norm"] = []
 
     folder = published(tmp_path, "ddp-w2", cut)
-    aloud = "llmbench: 3 files were set aside; type: llmbench query 'SELECT * FROM quarantine'"
+    aloud = "llmbench: 5 files were set aside; type: llmbench query 'SELECT * FROM quarantine'"
     lost = cli(folder, "compare", "strategy=ddp", "strategy=fsdp")
     first, second = lost.stderr.splitlines()
     assert lost.returncode == 2 and first.startswith(aloud) and "no run has strategy=ddp; there are fsdp, single" in second
-    assert "3 files were set aside: cpu-quickstart/" in second and "run.json (" in second
+    assert "5 files were set aside: cpu-quickstart/" in second and "run.json (" in second
     for words in (("query", "SELECT 1"), ("compare", "strategy=zero1", "strategy=fsdp"), ("history", "strategy=fsdp"), ("baseline", "save", "v1")):
         done = cli(folder, *words)
         assert done.returncode == 0 and done.stderr.startswith(aloud) and done.stderr.count("\n") == 1, (words, done.stderr)
