@@ -3324,6 +3324,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                 'llmbench.sweep.SweepOutcome.table': ('sweep.html#sweepoutcome.table', 'llmbench/sweep.py'),
                                 'llmbench.sweep.SweepRow': ('sweep.html#sweeprow', 'llmbench/sweep.py'),
                                 'llmbench.sweep._cancelled': ('sweep.html#_cancelled', 'llmbench/sweep.py'),
+                                'llmbench.sweep._check_sheet_is_there': ('sweep.html#_check_sheet_is_there', 'llmbench/sweep.py'),
                                 'llmbench.sweep._earlier': ('sweep.html#_earlier', 'llmbench/sweep.py'),
                                 'llmbench.sweep._go': ('sweep.html#_go', 'llmbench/sweep.py'),
                                 'llmbench.sweep._locked': ('sweep.html#_locked', 'llmbench/sweep.py'),

@@ -159,6 +159,13 @@ def through_the_sheet(request: SheetRequest, **options: Any) -> RunFile:
     return run_sheet(request, **options)
 
 
+def _check_sheet_is_there(run_one: RunOne) -> None:
+    if run_one is through_the_sheet:
+        from llmbench.execute import sheet_path
+
+        sheet_path()
+
+
 def directly(request: SheetRequest, *, on_steps: Callable[[int], None] | None = None) -> RunFile:
     "A run without a notebook: all that is needed is what training needs."
     done = itertools.count(1)
@@ -252,8 +259,9 @@ def run_requests(
     in_turns: the runs of a repeat are loaded together and take their steps in turns; their notebooks are made when all have ended.
     A failed run is a row, the rest goes on. After Ctrl-C or SIGTERM the outcome says `interrupted`, and the same
     call goes on from there. Raises LlmbenchError while another sweep holds the study's folder, and RequestError, before
-    anything starts, where a result of other hardware stands in a run's place.
+    anything starts, where a result of other hardware stands in a run's place, or where there is no run sheet.
     """
+    _check_sheet_is_there(run_one)
     for request in requests:
         _earlier(request)
     with _locked(requests[0].folder.parent), _terminate_is_interrupt():

@@ -129,8 +129,9 @@ def processes_of(results):
 def test_ctrl_c_leaves_a_state_from_which_the_same_command_goes_on(tmp_path):
     file, results = study_file(tmp_path, LONG), tmp_path / "results"
     started = subprocess.Popen(
-        command("sweep", file, results), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        command("sweep", file, results), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whoever runs the tests in the background has it ignored
+    )  # fmt: skip
     wait_for(lambda: steps_written(results), started)
     os.kill(started.pid, signal.SIGINT)
     out, err = started.communicate(timeout=120)
