@@ -70,7 +70,7 @@ _REAL_HEAD = ("pair", "repeats", "equal_low_pct", "equal_high_pct", "false_alarm
 def _parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m llmbench.calibrate", description="How often does a comparison claim a difference "
                                 "between identical runs, and how often does it find a planted slowdown?")  # fmt: skip
-    p.add_argument("--results", metavar="DIR", help="recorded runs to draw from (default: the published quickstart study)")
+    p.add_argument("--results", metavar="DIR", help="recorded runs to draw from (default: the published quickstart study; in turns reports/recorded/cpu-equals)")
     p.add_argument("--slowdown", type=float, default=3.0, metavar="PCT", help="how much slower, in %% (default 3)")
     p.add_argument("--studies", type=int, default=200, metavar="N", help="comparisons of identical groups (default 200)")
     p.add_argument("--planted", type=int, default=100, metavar="N", help="comparisons with the slowdown (default 100)")
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.real:
             text = _real(arguments)
         elif arguments.in_turns:
-            text = turns_table(read_turns(arguments.results or load_settings().path("study", "results")), **options)
+            text = turns_table(read_turns(arguments.results or project_root() / "reports/recorded/cpu-equals"), **options)
         else:
             noise = read_noise(arguments.results or project_root() / "reports/published/cpu-quickstart")
             text = design_table(noise, **options)
