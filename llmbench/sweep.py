@@ -261,9 +261,10 @@ def run_requests(
     call goes on from there. Raises LlmbenchError while another sweep holds the study's folder, and RequestError, before
     anything starts, where a result of other hardware stands in a run's place, or where there is no run sheet.
     """
-    _check_sheet_is_there(run_one)
     for request in requests:
         _earlier(request)
+    if in_turns:  # a run that follows another one asks for its sheet when its turn comes
+        _check_sheet_is_there(run_one)
     with _locked(requests[0].folder.parent), _terminate_is_interrupt():
         shown = Progress(len(requests), progress)
         if in_turns:
