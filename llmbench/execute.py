@@ -24,7 +24,7 @@ from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
-from .core import RequestError, project_root
+from .core import LlmbenchError, RequestError, project_root
 from .launchers.base import LineFollower
 from .launchers.local import Ending, judge
 from .records import read_run, write_run
@@ -240,7 +240,7 @@ def _keep_notebook(executed: Path, request: SheetRequest, run: RunFile) -> None:
 
 # %% ../nbs/34_execute.ipynb #eab44998
 def show_sheets(requests: Sequence[SheetRequest], *, sheet: Path | None = None) -> None:
-    "Execute the run sheet for runs that are there already, in one kernel. KeyboardInterrupt goes on, when what was made is kept."
+    "Execute the run sheet for runs that are there already, in one kernel. LlmbenchError where no notebook came of one; KeyboardInterrupt goes on."
     sheet, jobs = sheet or sheet_path(), {}
     for request in requests:
         output, parameters = _job(replace(request, show=True), sheet)
@@ -251,3 +251,5 @@ def show_sheets(requests: Sequence[SheetRequest], *, sheet: Path | None = None) 
         _keep_notebook(output, request, read_run(request.folder))
     if interrupted:
         raise KeyboardInterrupt
+    if bare := [r.run_id for r in requests if not (r.folder / "run.ipynb").exists()]:
+        raise LlmbenchError(f"{len(bare)} runs got no notebook, first {bare[0]}: {_words_of(thread.error)}; the same command tries again")
