@@ -9,7 +9,7 @@ __all__ = ['Studies', 'DESIGNS', 'Noise', 'read_noise', 'Trial', 'tried', 'desig
 # %% ../nbs/58ba_noise.ipynb #79089dd8
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ from llmbench.stats import (
     compared_ratio,
     repeats_needed,
     spread_of,
+    pair_values,
+    pairs_interval,
     spread_of_pairs,
-    turns_interval,
     typical,
     undisturbed,
 )
@@ -186,11 +187,15 @@ def tried_in_turns(
     rotations, _, steps = turns.times.shape
     random = np.random.default_rng([seed, repeats, steps])
 
+    values = pair_values(turns.times.tolist(), turns.at)
+
     def intervals(count: int, more: float) -> list[Interval]:
-        which = random.random((count, rotations)).argsort(axis=1)[:, :repeats]
-        first = random.integers(2, size=(count, repeats))
-        a, b = (turns.times[which, side] * (1 + slower) for side, slower in ((first, more), (1 - first, 0.0)))
-        return [turns_interval(list(zip(*study, strict=True)), turns.at) for study in zip(a.tolist(), b.tolist(), strict=True)]
+        which = random.random((count, rotations)).argsort(axis=1)[:, :repeats].tolist()
+        first = random.choice((1, -1), size=(count, repeats)).tolist()
+        return [
+            pairs_interval([replace(values[i], log_ratio=sign * values[i].log_ratio + math.log1p(more)) for i, sign in zip(*study, strict=True)])
+            for study in zip(which, first, strict=True)
+        ]
 
     alarms = sum(i.excludes(1.0) for i in intervals(studies, 0.0))
     claims = [i for i in intervals(planted, slowdown) if i.excludes(1.0)]

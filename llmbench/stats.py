@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['LEVEL', 'Location', 'LOCATION_NAMES', 'Runs', 'RANKS_FROM', 'Pairs', 'MOST_REPEATS', 'Interval', 'median',
            'step_interval', 'typical', 'undisturbed', 'calm_half', 'run_value', 'group_interval', 'ratio_interval',
-           'compared_ratio', 'speedup_interval', 'turns_interval', 'spread_of', 'spread_of_pairs', 'repeats_needed',
-           'difference_shown']
+           'compared_ratio', 'speedup_interval', 'PairValue', 'pair_values', 'pairs_interval', 'turns_interval',
+           'spread_of', 'spread_of_pairs', 'repeats_needed', 'difference_shown']
 
 # %% ../nbs/50_stats.ipynb #15865866
 import math
@@ -242,15 +242,52 @@ def _pair_log(steps: Sequence[tuple[float, float]], at: Location) -> float:
     a, b = (at(sorted(times)) for times in zip(*steps, strict=True))
     return math.log(a / b)
 
+# %% ../nbs/50_stats.ipynb #cf0b3aba
+_STEP_DRAWS = 200
+
+
+def _step_variance(steps: Sequence[tuple[float, float]], at: Location) -> float:
+    "Variance of a pair's ln(a / b) by its own steps (bootstrap over turns); 0 where fewer than six turns can say nothing."
+    if len(steps) < _MIN_STEPS:
+        return 0.0
+    picks = np.random.default_rng(0).integers(len(steps), size=(_STEP_DRAWS, len(steps)))
+    return float(np.var([_pair_log([steps[i] for i in row], at) for row in picks.tolist()], ddof=1))
+
+
+@dataclass(frozen=True)
+class PairValue:
+    "What a pair of runs that took turns enters a comparison with: ln(a / b), its variance by the pair's own steps, and how many those are."
+
+    log_ratio: float
+    step_variance: float
+    n_steps: int
+
+
+def pair_values(pairs: Pairs, at: Location = typical) -> list[PairValue]:
+    "The value of each pair that has known steps."
+    return [PairValue(_pair_log(steps, at), _step_variance(steps, at), len(steps)) for steps in _known_steps(pairs)]
+
+
+def _spread_of_values(values: Sequence[PairValue]) -> float:
+    "Standard deviation between two or more pairs, but no less than their steps give them."
+    between = _mean_and_variance([v.log_ratio for v in values])[1] * len(values)
+    return math.sqrt(max(between, math.fsum(v.step_variance for v in values) / len(values)))
+
+
+def pairs_interval(values: Sequence[PairValue]) -> Interval:
+    "Geometric mean of the ratios of two or more pairs, and its 95 % interval."
+    n = len(values)
+    ratio = math.exp(math.fsum(v.log_ratio for v in values) / n)
+    factor = math.exp(t_quantile(n - 1) * _spread_of_values(values) / math.sqrt(n))
+    return Interval(ratio, ratio / factor, ratio * factor, n, sum(v.n_steps for v in values))
+
 
 def turns_interval(pairs: Pairs, at: Location = typical) -> Interval:
     "Value of `a` over that of `b` from runs whose steps alternate; one pair is no repeat: its interval (sign test) covers steps only."
     known = _known_steps(pairs)
     if len(known) < 2:
         return step_interval([x / y for steps in known for x, y in steps])
-    mean, variance = _mean_and_variance([_pair_log(steps, at) for steps in known])
-    factor, ratio = math.exp(t_quantile(len(known) - 1) * math.sqrt(variance)), math.exp(mean)
-    return Interval(ratio, ratio / factor, ratio * factor, len(known), sum(map(len, known)))
+    return pairs_interval(pair_values(pairs, at))
 
 # %% ../nbs/50_stats.ipynb #a239550b
 MOST_REPEATS = 1000
@@ -266,9 +303,9 @@ def spread_of(*groups: Runs, at: Location = typical) -> float | None:
 
 
 def spread_of_pairs(pairs: Pairs, at: Location = typical) -> float | None:
-    "Standard deviation between pairs of runs of the logarithm of their ratio; None with fewer than two."
-    logs = [_pair_log(steps, at) for steps in _known_steps(pairs)]
-    return math.sqrt(_mean_and_variance(logs)[1] * len(logs)) if len(logs) > 1 else None
+    "Standard deviation between pairs of runs of the logarithm of their ratio, as an interval uses it; None with fewer than two."
+    values = pair_values(pairs, at)
+    return _spread_of_values(values) if len(values) > 1 else None
 
 
 def repeats_needed(spread: float, difference: float, power: float = 0.8, *, in_turns: bool = False) -> int:
