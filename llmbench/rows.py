@@ -179,5 +179,6 @@ SELECT run_id, study, name, spec_hash, attempt, file, started_at, ended_at, comm
 FROM facts.runs ORDER BY study, started_at, run_id;
 CREATE VIEW studies AS SELECT * FROM facts.studies ORDER BY study;
 CREATE VIEW quarantine AS SELECT * FROM facts.quarantine ORDER BY file, problem;
+CREATE MACRO relative_difference(a, b) AS coalesce(abs(a - b) / nullif(greatest(abs(a), abs(b)), 0), 0);
 """
 )

@@ -15,7 +15,7 @@ WITH members AS (
     WHERE framework = $reference
     GROUP BY model, strategy, world_size, precision, step
 ), compared AS (
-    SELECT l.strategy, l.world_size, l.name, l.spec_hash, l.framework, l.precision, l.step, max(coalesce(abs(l.loss - f.loss) / nullif(greatest(abs(l.loss), abs(f.loss)), 0), 0)) AS difference
+    SELECT l.strategy, l.world_size, l.name, l.spec_hash, l.framework, l.precision, l.step, max(relative_difference(l.loss, f.loss)) AS difference
     FROM losses l JOIN reference f
       ON (l.model, l.strategy, l.world_size, l.precision, l.step) IS NOT DISTINCT FROM (f.model, f.strategy, f.world_size, f.precision, f.step)
     WHERE l.framework <> $reference

@@ -15,7 +15,7 @@ WITH members AS (
     WHERE strategy = 'single'
     GROUP BY comparison_group, step
 ), compared AS (
-    SELECT l.strategy, l.world_size, l.name, l.spec_hash, l.hardware, l.step, max(coalesce(abs(l.loss - f.loss) / nullif(greatest(abs(l.loss), abs(f.loss)), 0), 0)) AS difference
+    SELECT l.strategy, l.world_size, l.name, l.spec_hash, l.hardware, l.step, max(relative_difference(l.loss, f.loss)) AS difference
     FROM losses l JOIN reference f USING (comparison_group, step)
     WHERE l.strategy <> 'single'
     GROUP BY ALL

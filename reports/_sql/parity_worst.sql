@@ -15,7 +15,7 @@ WITH members AS (
     GROUP BY comparison_group, step
 )
 SELECT l.strategy, l.world_size, l.name, l.spec_hash, l.hardware, l.precision, count(DISTINCT l.run_id) AS repeats,
-       count(DISTINCT l.step) AS steps, max(coalesce(abs(l.loss - f.loss) / nullif(greatest(abs(l.loss), abs(f.loss)), 0), 0)) AS worst, max_by(l.loss, (l.step, l.run_id)) AS last_loss
+       count(DISTINCT l.step) AS steps, max(relative_difference(l.loss, f.loss)) AS worst, max_by(l.loss, (l.step, l.run_id)) AS last_loss
 FROM losses l JOIN reference f USING (comparison_group, step)
 WHERE l.strategy <> 'single'
 GROUP BY l.strategy, l.world_size, l.name, l.spec_hash, l.hardware, l.precision

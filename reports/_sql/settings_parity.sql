@@ -15,7 +15,7 @@ WITH members AS (
     WHERE spec_hash = $baseline AND hardware IS NOT DISTINCT FROM $hardware
     GROUP BY fingerprint, step
 )
-SELECT l.strategy, l.world_size, l.name, l.spec_hash, l.hardware, l.precision, l.step, max(coalesce(abs(l.loss - f.loss) / nullif(greatest(abs(l.loss), abs(f.loss)), 0), 0)) AS difference
+SELECT l.strategy, l.world_size, l.name, l.spec_hash, l.hardware, l.precision, l.step, max(relative_difference(l.loss, f.loss)) AS difference
 FROM losses l JOIN reference f USING (fingerprint, step)
 WHERE l.spec_hash <> $baseline OR l.hardware IS DISTINCT FROM $hardware
 GROUP BY l.strategy, l.world_size, l.name, l.spec_hash, l.hardware, l.precision, l.step
