@@ -244,8 +244,8 @@ _COMPARING = (
         "With `in_turns: true` in a study, or `llmbench sweep --in-turns`, the runs of a repeat are loaded side by side, and one of them takes a step at a time, in an order that is drawn for every round. "
         "What disturbs the machine for longer than a step then disturbs all of them. Each pair of runs gives one ratio: on a CPU that of the means of their faster "
         "halves, because a disturbance shorter than a step hits only one of two neighbours; on an accelerator the median of the ratios of steps with the same number. The "
-        "interval is Student's t over the pairs, and pairs never count as closer together than their own steps say (*v*, by bootstrap over the turns), because a few agree by luck. All models are in memory at once, and each step begins with caches that the others have used.",
-        r"\overline{m} \;\pm\; t_{0.95,\,n-1}\,\sqrt{\frac{\max(s_m^2,\, \overline{v})}{n}}, \quad m_k = \log \frac{\hat t_{a,k}}{\hat t_{b,k}} \;\text{ or }\; \operatorname{median}_i \log \frac{t_{a,k,i}}{t_{b,k,i}}",
+        "interval is Student's t over the pairs, and pairs never count as closer together than their own steps say (*w*, the standard deviation of such a ratio by bootstrap over the turns), because a few agree by luck. All models are in memory at once, and each step begins with caches that the others have used.",
+        r"\overline{m} \;\pm\; t_{0.95,\,n-1}\,\frac{\max(s_m,\, w)}{\sqrt n}, \quad m_k = \log \frac{\hat t_{a,k}}{\hat t_{b,k}} \;\text{ or }\; \operatorname{median}_i \log \frac{t_{a,k,i}}{t_{b,k,i}}",
         "Student 1908 for paired differences; Knapp and Hartung 2003, Statistics in Medicine 22:2693, and Röver, Knapp and Friede 2015, BMC Medical Research Methodology 15:99, for the bound", "the speed that each would have alone: it is the ratio that is sharp",
     ),
     Definition(
