@@ -24,6 +24,7 @@ import orjson
 import llmbench
 from .core import load_settings
 from .listing import OWN_FOLDER, Node, count_files, look
+from .literal import filled
 
 if TYPE_CHECKING:  # the rest is loaded only when something changed: half of a quick answer would be imports
     from llmbench.ingest import Known, Update
@@ -90,8 +91,7 @@ def _connected(file: Path | None, option: str = "ROW_GROUP_SIZE 16384") -> duckd
 
 
 def _state(connection: duckdb.DuckDBPyConnection, name: str) -> Any:
-    # the name is ours and stands in the text: to bind a parameter duckdb imports pandas, where that is installed
-    found = connection.execute(f"SELECT value FROM facts.state WHERE name = '{name}'").fetchone()
+    found = connection.execute(filled("SELECT value FROM facts.state WHERE name = $name", {"name": name})).fetchone()
     return orjson.loads(found[0])
 
 
@@ -113,23 +113,20 @@ def _load(connection: duckdb.DuckDBPyConnection, table: str, columns: dict[str, 
     if not files:
         return
     parts, studies = zip(*update.taken, strict=True) if update.taken else ((), ())
-    connection.execute(
-        f"""INSERT INTO facts.{table} SELECT {", ".join(f"c{i}" for i in range(len(columns)))}
+    sql = f"""INSERT INTO facts.{table} SELECT {", ".join(f"c{i}" for i in range(len(columns)))}
         FROM read_json($files, format='newline_delimited', columns=$columns, maximum_object_size=$limit) l
         SEMI JOIN (SELECT unnest($parts::BIGINT[]) AS part, unnest($studies::VARCHAR[]) AS study) t
-        ON l.part = t.part AND l.{study} IS NOT DISTINCT FROM t.study""",
-        {"files": files, "columns": line_columns(columns), "limit": max(2**24, update.longest + 1), "parts": [*parts], "studies": [*studies]},
-    )
+        ON l.part = t.part AND l.{study} IS NOT DISTINCT FROM t.study"""
+    limit = max(2**24, update.longest + 1)
+    connection.execute(filled(sql, {"files": files, "columns": line_columns(columns), "limit": limit, "parts": parts, "studies": studies}))
 
 
 def _replace_rows(connection: duckdb.DuckDBPyConnection, table: str, columns: dict[str, str], rows: Sequence[dict[str, Any]]) -> None:
     shape = orjson.dumps([{name: ["VARCHAR"] if kind == "VARCHAR[]" else kind for name, kind in columns.items()}]).decode()
     fields = ", ".join(f"row.{name}" for name in columns)
     connection.execute(f"DELETE FROM facts.{table}")
-    connection.execute(
-        f"INSERT INTO facts.{table} SELECT {fields} FROM (SELECT unnest(from_json($rows, $shape)) AS row)",
-        {"rows": orjson.dumps(rows).decode(), "shape": shape},
-    )
+    sql = f"INSERT INTO facts.{table} SELECT {fields} FROM (SELECT unnest(from_json($rows, $shape)) AS row)"
+    connection.execute(filled(sql, {"rows": orjson.dumps(rows).decode(), "shape": shape}))
 
 # %% ../nbs/53h_cache.ipynb #76a44493
 def _apply(connection: duckdb.DuckDBPyConnection, update: "Update", key: str, scratch: Path) -> None:
@@ -140,15 +137,16 @@ def _apply(connection: duckdb.DuckDBPyConnection, update: "Update", key: str, sc
     for table, columns in (tables | {"state": {"name": "VARCHAR", "value": "BLOB"}}).items():
         connection.execute(f"CREATE TABLE IF NOT EXISTS facts.{table} ({', '.join(f'{n} {kind}' for n, kind in columns.items())})")
     for table, study in (("runs", "c1"), ("groups", "c0")):
-        gone = "EXISTS (SELECT 1 FROM (SELECT unnest(?::VARCHAR[]) AS gone) WHERE gone IS NOT DISTINCT FROM study)"
-        connection.execute(f"DELETE FROM facts.{table} WHERE {gone}", [update.gone])
+        gone = "EXISTS (SELECT 1 FROM (SELECT unnest($gone::VARCHAR[]) AS gone) WHERE gone IS NOT DISTINCT FROM study)"
+        connection.execute(filled(f"DELETE FROM facts.{table} WHERE {gone}", {"gone": update.gone}))
         _load(connection, table, tables[table], study, update, scratch)
     _replace_rows(connection, "studies", STUDY_TABLE, update.studies)
     _replace_rows(connection, "quarantine", QUARANTINE_TABLE, update.quarantine)
     state = {"key": key, "views": VIEWS, "nodes": [k.node for k in update.known], "seen": [k.seen for k in update.known]}
     state["made"] = [*map(list, update.made.items())]
     connection.execute("DELETE FROM facts.state")
-    connection.executemany("INSERT INTO facts.state VALUES (?, ?)", [[name, orjson.dumps(value)] for name, value in state.items()])
+    for name, value in state.items():
+        connection.execute(filled("INSERT INTO facts.state VALUES ($name, $value)", {"name": name, "value": orjson.dumps(value)}))
 
 # %% ../nbs/53h_cache.ipynb #9ea6e5e9
 _SMALL = 500  # result files that are read as quickly as a file of tables is opened

@@ -11,16 +11,23 @@ __all__ = ['STRATEGY_COLOURS', 'NEUTRAL', 'MAX_ROWS', 'chart_theme', 'strategy_o
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from html import escape
 from typing import Any
 
-import altair as alt
 import vl_convert
 
 from .core import LlmbenchError, significant
+
+# Altair imports jsonschema, and that compiles a grammar of web addresses where JupyterLab has brought one: a second, for what no chart asks.
+_grammar = sys.modules.setdefault("rfc3987_syntax", None)
+import altair as alt  # noqa: E402
+
+if _grammar is None:
+    del sys.modules["rfc3987_syntax"]
 
 # %% ../nbs/55_charts.ipynb #4c31ad30
 STRATEGY_COLOURS = {

@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-import altair as alt
-
 from llmbench.charts import (
     NEUTRAL,
     STRATEGY_COLOURS,
+    alt,
     best_first,
     chart_rows,
     colour_of,

@@ -14,6 +14,7 @@ from typing import Any
 from .against import loss_cell, loss_figure, ratio_cell, ratio_figure, ratio_rows
 from .contrast import location_of
 from .fairness import DEFAULT_VARIES, Verdict
+from .literal import sql_literal
 from .pages import Column, md_text, number_column, text_column
 from .parity import OTHER_KERNELS, run_verdict, tolerance_of
 from .stats import Interval, Location, compared_ratio, typical
@@ -140,7 +141,7 @@ _SAID = [Column("Setting, and what happens instead", lambda r: md_text(r["text"]
 # %% ../nbs/62j_frameworks.ipynb #321bdb30
 def judged_frameworks(bench: Workbench, study: Study) -> Frameworks | None:
     "What is known of a study that holds more than one framework; None for any other."
-    held = bench.connection.execute("SELECT count(DISTINCT framework) FROM groups WHERE study = ?", [study.name]).fetchone()
+    held = bench.connection.sql(f"SELECT count(DISTINCT framework) FROM groups WHERE study = {sql_literal(study.name)}").fetchone()
     if held[0] < 2:
         return None
     rows = bench.rows("frameworks", study.name)

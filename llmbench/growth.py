@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 
 from .accounting import parameter_count
-from .core import write_json_atomic
+from .core import project_root, write_json_atomic
 from .hardware import cpu_record, git_record, installed_versions
 from .records import utc_now
 from .resolve import resolve_run
@@ -89,6 +89,16 @@ def write_runs(folder: Path, count: int) -> Path:
     return folder
 
 # %% ../nbs/66_growth.ipynb #0594a486
+# what a notebook's cell would hold, and no more, because what it imports counts
+_CHART = """
+import json, sys
+from llmbench.charts import throughput_chart
+from llmbench.literal import filled
+from llmbench.store import open_store
+with open_store(sys.argv[1]) as store, open(sys.argv[2], encoding="utf-8") as query:
+    rows = store.sql(filled(query.read(), {"study": "growth-0"}))
+    json.dump(throughput_chart(rows).to_dict(validate=False), sys.stdout)
+"""
 _QUERY = (
     "SELECT strategy, world_size, repeats, tokens_per_s, tokens_per_s_low, tokens_per_s_high FROM groups "
     "WHERE study = 'growth-0' ORDER BY world_size, tokens_per_s DESC, strategy, spec_hash"
@@ -99,11 +109,16 @@ def _llmbench(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "llmbench.cli", *arguments]
 
 
+def _chart_of(results: str) -> list[str]:
+    return [sys.executable, "-c", _CHART, results, str(project_root() / "reports" / "_sql" / "throughput.sql")]
+
+
 def grown(folder: Path, runs: int, site: bool) -> dict[str, Any]:
     "Costs of the commands over `runs` run files in `folder`, which is filled first."
     results = str(write_runs(folder / "results", runs))
     row: dict[str, Any] = {"runs": runs}
-    row["first_query"] = cost_of(_llmbench("query", _QUERY, "--results", results))
+    for when in ("first", "next"):
+        row[f"{when}_chart"] = cost_of(_chart_of(results))
     row["next_query"] = cost_of(_llmbench("query", _QUERY, "--results", results))
     write_runs(folder / "results", runs + 1)
     row["query_after_one_more"] = cost_of(_llmbench("query", _QUERY, "--results", results))
@@ -167,9 +182,9 @@ def text(facts: dict[str, Any]) -> str:
         each = overhead_s(cost)
         told = f"{each:.2f} s a run beside training, {cost['again']['wall_s']:.2f} s where all are finished" if each else "no run"
         lines.append(f"sweep {'--direct' if cost['direct'] else 'notebooks'}: {told}")
-    lines.append(f"{'runs':>8}{'first query':>14}{'next query':>14}{'one run more':>14}{'site':>14}{'peak, MiB':>12}")
+    lines.append(f"{'runs':>8}{'first chart':>14}{'next chart':>14}{'next query':>14}{'one run more':>14}{'site':>14}{'peak, MiB':>12}")
     for row in facts["sizes"]:
-        costs = [row[k] for k in ("first_query", "next_query", "query_after_one_more", "site")]
+        costs = [row[k] for k in ("first_chart", "next_chart", "next_query", "query_after_one_more", "site")]
         shown = "".join(f"{c['wall_s']:>12.2f} s" if c else f"{'-':>14}" for c in costs)
         lines.append(f"{row['runs']:>8,}{shown}{max(c['peak_mib'] for c in costs if c):>12.0f}")
     return "\n".join(lines) + "\n"

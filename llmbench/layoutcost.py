@@ -11,10 +11,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-import altair as alt
-
 from .accounting import parameter_groups
-from .charts import chart_rows, colour_of, split_name, strategy_order
+from .charts import alt, chart_rows, colour_of, split_name, strategy_order
 from .core import significant
 from .layout_rules import Layout
 from .layouts import valid_layouts

@@ -10,9 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import altair as alt
-
-from .charts import NEUTRAL, chart_rows
+from .charts import NEUTRAL, alt, chart_rows
 from .core import significant
 
 _MEASURES = ("#0f7fc4", "#e08a00", "#12936b", "#c4639b")  # for what was measured, in the order in which it first appears

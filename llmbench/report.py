@@ -34,6 +34,7 @@ from .curves import run_steps_chart
 from .frameworks import framework_sentences, frameworks_section
 from .layoutpage import write_layouts
 from .linkpage import nodes_section
+from .literal import sql_literal
 from llmbench.overview import (
     answer_sentences,
     overview_section,
@@ -89,7 +90,7 @@ def result_folders(results: Path | Sequence[Path] | None, settings: Settings, so
 def _declared(connection: Any, settings: Settings, name: str) -> dict[str, Any]:
     "Title, baseline and varied keys of a study as kept beside its runs; the title else from the project's parameter file."
     path = settings.root / "params" / "studies" / f"{name}.yaml"
-    found = connection.execute("SELECT title, baseline, varies FROM studies WHERE study = ?", [name]).fetchone()
+    found = connection.sql(f"SELECT title, baseline, varies FROM studies WHERE study = {sql_literal(name)}").fetchone()
     title, baseline, varies = found or (None, None, None)
     title = title or (read_yaml(path).get("title") if path.is_file() else None)
     return {"title": str(title or name), "baseline": json.loads(baseline) if baseline else None, "varies": varies}

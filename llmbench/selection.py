@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .core import LlmbenchError, RequestError, near, unknown_name
+from .literal import sql_literal
 from .rates import RUN_COLUMNS
 from .records import read_run
 from .schema import dump_run
@@ -72,22 +73,19 @@ class ResultsPool:
         self.store = open_store(self.folder)
         say_set_aside(self.store, folder)
 
-    def _ask(self, sql: str, values: Sequence[str] = ()) -> list[dict[str, Any]]:
-        found = self.store.execute(sql, list(values))
+    def _ask(self, sql: str) -> list[dict[str, Any]]:
+        found = self.store.execute(sql)
         names = [column[0] for column in found.description]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
     def rows(self, wanted: Wanted) -> list[dict[str, Any]]:
         "Rows of `runs`, with name, spec_hash, attempt and file, that match; in order of their time."
-        tests = [f"CAST({column} AS VARCHAR) = ?" for column, _ in wanted.filters]
-        values = [value for _, value in wanted.filters]
+        tests = [f"CAST({column} AS VARCHAR) = {sql_literal(value)}" for column, value in wanted.filters]
         if wanted.run_id is not None:
-            tests.append("(run_id = ? OR starts_with(run_id, ?))")
-            values += [wanted.run_id, f"{wanted.run_id}."]
+            tests.append(f"(run_id = {sql_literal(wanted.run_id)} OR starts_with(run_id, {sql_literal(wanted.run_id + '.')}))")
         return self._ask(
             "SELECT * FROM runs JOIN (SELECT run_id, name, spec_hash, attempt, file FROM details) USING (run_id) "
-            f"WHERE {' AND '.join(tests) or 'true'} ORDER BY started_at, run_id",
-            values,
+            f"WHERE {' AND '.join(tests) or 'true'} ORDER BY started_at, run_id"
         )
 
     def values(self, column: str) -> list[str]:
@@ -106,7 +104,7 @@ class ResultsPool:
 
     def varies(self, study: str | None) -> tuple[str, ...] | None:
         "What the study's own file says that it varies; None where it says nothing."
-        said = self._ask("SELECT varies FROM studies WHERE study = ?", [study or ""])
+        said = self._ask(f"SELECT varies FROM studies WHERE study = {sql_literal(study or '')}")
         return tuple(said[0]["varies"]) if said and said[0]["varies"] else None
 
 # %% ../nbs/56a_selection.ipynb #3b35c77f

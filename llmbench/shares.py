@@ -9,9 +9,7 @@ __all__ = ['MEMORY_COLOURS', 'parts_chart', 'memory_parts', 'memory_chart']
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import altair as alt
-
-from .charts import best_first, in_words, labelled
+from .charts import alt, best_first, in_words, labelled
 from .core import significant
 
 # %% ../nbs/55b_shares.ipynb #92c2a6a5

@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import altair as alt
-
-from .charts import chart_rows, in_words
+from .charts import alt, chart_rows, in_words
 from .core import significant
 from .fairness import DEFAULT_VARIES, Verdict
+from .literal import sql_literal
 from .parity import run_verdict
 from .pages import LABEL, Column, md_text, number_column, text_column, with_interval
 from .stats import Interval, compared_ratio
@@ -165,7 +164,7 @@ def _with_vendor(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def vendor_rows(bench: Workbench, study: Study) -> list[dict[str, Any]]:
     "The sets of a study that holds both vendors; none of another, which is left without the queries' files, too."
-    held = bench.connection.execute("SELECT DISTINCT platform FROM groups WHERE study = ?", [study.name]).fetchall()
+    held = bench.connection.sql(f"SELECT DISTINCT platform FROM groups WHERE study = {sql_literal(study.name)}").fetchall()
     return _with_vendor(bench.rows("vendors", study.name)) if set(VENDORS) <= {platform for (platform,) in held} else []
 
 

@@ -258,7 +258,7 @@ def growth_facts() -> dict:
     def cost(wall_s):
         return {"wall_s": wall_s, "cpu_s": wall_s, "peak_mib": 90.0, "exit_code": 0}
 
-    sizes = [{"runs": n, "first_query": cost(0.4 + n / 5000), "next_query": cost(0.2), "site": None} for n in (10, 100)]
+    sizes = [{"runs": n, "first_chart": cost(0.4 + n / 5000), "next_query": cost(0.2), "site": None} for n in (10, 100)]
     sweep = cost(6.0) | {"direct": True, "runs": 2, "trained_s": [1.4, 1.6]}
     return {"schema": "llmbench.growth/1", "starts": {"help": [cost(0.06)]}, "sweeps": [sweep], "sizes": sizes}
 
