@@ -7,6 +7,7 @@ __all__ = ['PARITY_TOLERANCE', 'OTHER_KERNELS', 'TIGHT_STEPS', 'loss_differences
            'judged', 'with_training', 'run_verdict']
 
 # %% ../nbs/51b_parity.ipynb #86cdcc69
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -25,6 +26,8 @@ def _loss_by_step(run: Mapping[str, Any]) -> dict[int, float]:
 def loss_differences(run: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[int, float]:
     "Relative difference of the losses by step number, over steps where both are known."
     mine, theirs = _loss_by_step(run), _loss_by_step(reference)
+    if mine == theirs and all(map(math.isfinite, mine.values())):  # as most repeats are, to the last bit
+        return dict.fromkeys(mine, 0.0)
     return {s: relative_difference(loss, theirs[s]) for s, loss in mine.items() if s in theirs}
 
 

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 
 import numpy as np
 
@@ -20,11 +21,10 @@ from .stats import median
 def _running_sums(values: Sequence[float]) -> list[int]:
     "U for a split after the first, the second, … value; equal values count for neither side."
     ordered, n = sorted(values), len(values)
-    total, sums = 0, []
-    for v in values:
-        total += bisect_left(ordered, v) + bisect_right(ordered, v) - n
-        sums.append(total)
-    return sums
+    place = {v: 2 * i + 1 - n for i, v in enumerate(ordered)}
+    if len(place) < n:
+        place = {v: bisect_left(ordered, v) + bisect_right(ordered, v) - n for v in place}
+    return list(accumulate(map(place.__getitem__, values)))
 
 # %% ../nbs/50b_steady.ipynb #e1dc5285
 @cache
@@ -36,9 +36,9 @@ def _spreads(n: int) -> tuple[float, ...]:
 def _best_split(values: Sequence[float], inside: int = 2) -> tuple[int, float]:
     "How many values lie before the most marked split, and its |U| in standard deviations."
     n, sums = len(values), _running_sums(values)
-    marked = [(abs(sums[t - 1]) / spread, t) for t, spread in enumerate(_spreads(n), 1) if inside <= t <= n - inside]
-    z, t = max(marked, key=lambda pair: pair[0], default=(0.0, 0))
-    return t, z
+    marked = [abs(u) / spread for u, spread in zip(sums, _spreads(n), strict=False)][inside - 1 : max(0, n - inside)]
+    z = max(marked, default=0.0)
+    return marked.index(z) + inside if marked else 0, z
 
 # %% ../nbs/50b_steady.ipynb #6adb827b
 _SHUFFLES = 4999
