@@ -13,7 +13,7 @@ from typing import Any
 from .charts import NEUTRAL, alt, chart_rows
 from .core import significant
 
-_MEASURES = ("#0f7fc4", "#e08a00", "#12936b", "#c4639b")  # for what was measured, in the order in which it first appears
+_MEASURES = ("#0f7fc4", "#e08a00", "#12936b", "#c4639b", "#7458e8", "#8a8a2b")  # for what was measured, in the order in which it first appears
 
 # %% ../nbs/55c_ratios.ipynb #2ef22ee2
 def _colour(rows: Sequence[dict[str, Any]], legend: bool = True) -> alt.Color:
@@ -55,6 +55,9 @@ def ratio_chart(rows: Any, *, title: str) -> alt.LayerChart:
     return alt.layer(*layers).properties(height=alt.Step(34, **{"for": "position"}), description=f"{title}: {'; '.join(told)}.")
 
 # %% ../nbs/55c_ratios.ipynb #64acd3b5
+_SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down")
+
+
 def growth_chart(rows: Any, *, x_title: str, y_title: str) -> alt.LayerChart:
     "Cost against size on logarithmic axes, a curve a measure, with a line of slope one (size, measure, cost; both positive)."
     rows = [r for r in chart_rows(rows) if r["cost"]]
@@ -68,7 +71,10 @@ def growth_chart(rows: Any, *, x_title: str, y_title: str) -> alt.LayerChart:
     y = alt.Y("cost:Q", title=y_title, scale=scale, axis=alt.Axis(format="~g", values=powers))
     straight = alt.Chart(alt.Data(values=slope)).mark_line(strokeDash=[4, 4], color=NEUTRAL, strokeWidth=1.5, clip=True).encode(x=x, y=y)
     base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y, color=_colour(rows))
+    names = list(dict.fromkeys(r["measure"] for r in rows))
+    shapes = alt.Scale(domain=names, range=[_SHAPES[i % len(_SHAPES)] for i in range(len(names))])
+    marks = base.mark_point(filled=True, size=60, opacity=1).encode(shape=alt.Shape("measure:N", scale=shapes, legend=alt.Legend(title=None)))
     tips = ["measure:N", alt.Tooltip("size:Q", format=",d", title=x_title), alt.Tooltip("cost:Q", format=",.3~g", title=y_title)]
     told = [f"{r['measure']} at {r['size']:,}: {significant(r['cost'], 3)}" for r in rows]
     said = f"{y_title} against {x_title.lower()}, both logarithmic: {'; '.join(told)}. Dashed: in proportion."
-    return alt.layer(straight, base.mark_line(), base.mark_point(filled=True, size=50, opacity=1).encode(tooltip=tips)).properties(height=280, description=said)
+    return alt.layer(straight, base.mark_line(), marks.encode(tooltip=tips)).properties(height=280, description=said)
