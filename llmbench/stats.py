@@ -251,7 +251,12 @@ def _step_variance(steps: Sequence[tuple[float, float]], at: Location) -> float:
     if len(steps) < _MIN_STEPS:
         return 0.0
     picks = np.random.default_rng(0).integers(len(steps), size=(_STEP_DRAWS, len(steps)))
-    return float(np.var([_pair_log([steps[i] for i in row], at) for row in picks.tolist()], ddof=1))
+    a, b = np.array(steps).T[:, picks]  # draws × turns
+    if at is typical:
+        draws = np.median(np.log(a / b), axis=1)
+    else:
+        draws = [math.log(at(x) / at(y)) for x, y in zip(np.sort(a).tolist(), np.sort(b).tolist(), strict=True)]
+    return float(np.var(draws, ddof=1))
 
 
 @dataclass(frozen=True)
@@ -284,10 +289,10 @@ def pairs_interval(values: Sequence[PairValue]) -> Interval:
 
 def turns_interval(pairs: Pairs, at: Location = typical) -> Interval:
     "Value of `a` over that of `b` from runs whose steps alternate; one pair is no repeat: its interval (sign test) covers steps only."
-    known = _known_steps(pairs)
-    if len(known) < 2:
-        return step_interval([x / y for steps in known for x, y in steps])
-    return pairs_interval(pair_values(pairs, at))
+    values = pair_values(pairs, at)
+    if len(values) < 2:
+        return step_interval([x / y for steps in _known_steps(pairs) for x, y in steps])
+    return pairs_interval(values)
 
 # %% ../nbs/50_stats.ipynb #a239550b
 MOST_REPEATS = 1000
