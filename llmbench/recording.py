@@ -82,11 +82,14 @@ def loss_reader(losses: list, weight: float | None) -> Callable[[], float | None
 class StepRows:
     "One rank's steps as rows of its log; `sequences` names the data of a step, where the loader keeps count."
 
-    def __init__(self, log: RankLog, clock: Any, memory: Any, sequences: Callable[[int], list] | None = None):
-        self.log, self.clock, self.memory, self.sequences = log, clock, memory, sequences
+    def __init__(
+        self, log: RankLog, clock: Any, memory: Any, sequences: Callable[[int], list] | None = None, warmup_steps: int | None = None
+    ):
+        self.log, self.clock, self.memory, self.sequences, self.warmup_steps = log, clock, memory, sequences, warmup_steps
         self.count, self.last_loss = 0, None
         self._waiting: list[dict[str, Any]] = []
         self._left_at: float | None = None
+        self._window: list[Any] = []  # where the clock began the first measured step, and where it left the last
 
     def begin(self, lr: float | None = None) -> None:
         "The step's work begins; `lr` is its learning rate."
@@ -97,6 +100,8 @@ class StepRows:
     def end(self, losses: list | None = None, *, weight: float | None = None, **facts: Any) -> None:
         "The step's work is queued. losses: of its micro steps. facts: `tokens` of this rank, `step_tokens` of all, `grad_norm`."
         self.clock.end(self._mark)
+        if self.warmup_steps is not None and self.count >= self.warmup_steps:
+            self._window = [*(self._window[:1] or self._mark[:1]), self._mark[1]]
         began = time.perf_counter()
         done = {"allocated_bytes": self.memory.allocated_bytes(), "mark": self._mark, "loss": loss_reader(losses or [], weight)}
         self._waiting.append({"step": self.count} | self._row | done | {"facts": facts})
@@ -111,9 +116,11 @@ class StepRows:
             self._waiting[-1]["facts"] |= facts
 
     def flush(self) -> None:
-        "Write what waits."
+        "Write what waits, then how long all steps after warm-up took, with what the framework did between them."
         while self._waiting:
             self._write_oldest()
+        if self._window:
+            self.log.write("wall", measured_wall_s=self.clock.seconds(self._window))
 
     def _write_oldest(self) -> float:
         "Write a step's row; seconds spent in waiting for the device to have passed it."
@@ -210,7 +217,7 @@ class Recording:
         self.log, clock, memory = RankLog(self.folder, start["rank"]), make_clock(device), make_memory(device)
         self.log.write("start", **start, run_id=run_id, study=self.study, attempt=int(run_id.rpartition(".")[2]), spec=spec)
         self.log.write("measurement", clock=clock.name, clock_cost_s=clock_cost_s(device))
-        self.rows = StepRows(self.log, clock, memory, self.sequences)
+        self.rows = StepRows(self.log, clock, memory, self.sequences, spec["warmup_steps"])
         for name, text in self._notes:
             self.note(name, text)
         if self.asked.get("hash"):  # a whole request: a null in it is a choice, not ignorance

@@ -186,6 +186,7 @@ _MEMORY = (
     "peak_allocated_bytes", "peak_reserved_bytes", "param_bytes", "grad_bytes", "optimizer_bytes", "memory_source",
     "param_norm_before", "param_norm_after",
 )  # fmt: skip
+_AT_THE_END = {"memory": _MEMORY, "wall": ("measured_wall_s",)}
 
 
 def _rank_record(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -194,8 +195,7 @@ def _rank_record(rows: list[dict[str, Any]]) -> dict[str, Any]:
     record = {"rank": start["rank"], "host": start.get("host"), "device": start.get("device")}
     record |= {k: [s.get(k) for s in steps] for k in ("time_s", "data_time_s", "bookkeeping_s", "allocated_bytes")}
     for row in rows:
-        if row["kind"] == "memory":
-            record |= {k: row[k] for k in _MEMORY if k in row}
+        record |= {k: row[k] for k in _AT_THE_END.get(row["kind"], ()) if k in row}
     return record
 
 

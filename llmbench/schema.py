@@ -243,6 +243,7 @@ class RankRecord(_Record):
     time_s: list[Seconds | None] = []
     data_time_s: list[Seconds | None] = []  # making and moving the batch, outside time_s
     bookkeeping_s: list[Seconds | None] = []  # reading figures and logging them, outside time_s
+    measured_wall_s: Seconds | None = None  # all steps that are not warm-up with what lies between them; pauses left out
     allocated_bytes: list[Bytes | None] = []  # at the end of each step
     peak_allocated_bytes: Bytes | None = None
     peak_reserved_bytes: Bytes | None = None

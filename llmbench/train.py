@@ -155,6 +155,7 @@ def train_rank(spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None 
     else:
         state = {**memory.peaks(), **strategy.state_bytes(), "grad_bytes": trainer.gradient_bytes}
         norms = {"param_norm_before": norm_before, "param_norm_after": strategy.parameter_norm()}
+        rank_log.write("wall", measured_wall_s=trainer.window.seconds)
         rank_log.write("memory", **state, **norms, memory_source=memory.source)
         rank_log.write("energy", energy_j=meter.joules, counts=ranks.device.type == "cuda" or ranks.local_rank == 0)
         _observe(trainer, out, rank_log)
