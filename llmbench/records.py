@@ -184,7 +184,7 @@ def verdict(ranks: list[list[dict[str, Any]]], world_size: int) -> tuple[Status,
 # %% ../nbs/04_records.ipynb #2d735acc
 _MEMORY = (
     "peak_allocated_bytes", "peak_reserved_bytes", "param_bytes", "grad_bytes", "optimizer_bytes", "memory_source",
-    "param_norm_before", "param_norm_after",
+    "param_norm_before", "param_norm_after", "live_tensor_peak_bytes",
 )  # fmt: skip
 _AT_THE_END = {"memory": _MEMORY, "wall": ("measured_wall_s",)}
 

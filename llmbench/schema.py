@@ -253,6 +253,7 @@ class RankRecord(_Record):
     memory_source: Literal["device_allocator", "process_rss", "device_used"] | None = None  # device_used: of the whole card
     param_norm_before: float | None = None  # L2 norm of what the rank holds; equal ones: nothing was learnt
     param_norm_after: float | None = None
+    live_tensor_peak_bytes: Bytes | None = None  # on a CPU: of all tensors at once, in one more step after the timed ones
 
 # %% ../nbs/01_schema.ipynb #301f121e
 class CollectiveRecord(_Record):

@@ -181,13 +181,16 @@ _ALL_TOGETHER = ("ddp", "fsdp", "zero1", "zero2", "zero3")  # every collective o
 
 
 def _observe(trainer: Trainer, out: Path, rank_log: RankLog) -> None:
-    "More steps after the timed ones: under the profiler for the collectives, then as the request's profile block asks."
+    "More steps after the timed ones: profiled for the collectives, watched for the memory of tensors, then as the request's profile block asks."
+    from llmbench.live_tensors import live_peak_bytes  # half a second of imports that no rank needs before its steps
+
     spec, ranks = trainer.spec, trainer.ranks
     numbers = itertools.count(spec.steps)
     if spec.collective_steps and ranks.world_size > 1:
         again = spec.strategy.name in _ALL_TOGETHER and spec.strategy.dp == ranks.world_size
         window = profiled_window(lambda: trainer.step(next(numbers)), spec.collective_steps, ranks, again=again)
         rank_log.write("window", **window)
+    rank_log.write("memory", live_tensor_peak_bytes=live_peak_bytes(spec, ranks.device, lambda: trainer.step(next(numbers))))
     if spec.profile:
         profile_steps(lambda: trainer.step(next(numbers)), spec.profile, ranks, out)
 
