@@ -15,12 +15,12 @@ import sys
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
-from html import escape
 from typing import Any
 
 import vl_convert
 
 from .core import LlmbenchError, significant
+from .escape import html_text, short_label
 
 # Altair imports jsonschema, and that compiles a grammar of web addresses where JupyterLab has brought one: a second, for what no chart asks.
 _grammar = sys.modules.setdefault("rfc3987_syntax", None)
@@ -112,7 +112,7 @@ def split_name(row: Mapping[str, Any]) -> str:
 
     dp follows from the ranks; where those are unknown it is said too, beside degrees that multiply with it (ep divides it).
     """
-    name, copies = row.get("strategy") or "unknown", row.get("dp_replicate") or 1
+    name, copies = short_label(row.get("strategy") or "unknown"), row.get("dp_replicate") or 1
     degrees = [f"{d} {row[d]}" for d in _SPLITS if (row.get(d) or 1) > 1]
     if name == "hsdp" and copies > 1 and row.get("dp"):
         name = f"hsdp {copies} × {row['dp'] // copies}"
@@ -130,7 +130,7 @@ def run_label(strategy: str, world_size: int | None) -> str:
 
 def labelled(rows: Any) -> list[dict[str, Any]]:
     "Plain rows with the label of each."
-    rows = [r | {"strategy": r["strategy"] or "unknown"} if "strategy" in r else r for r in chart_rows(rows)]
+    rows = [r | {"strategy": short_label(r["strategy"] or "unknown")} if "strategy" in r else r for r in chart_rows(rows)]
     return [{"label": run_label(split_name(r), r.get("world_size"))} | r for r in rows]
 
 
@@ -229,7 +229,7 @@ def chart_html(name: str, chart: alt.TopLevelMixin | Mapping[str, Any]) -> str:
     "The chart for a page of the site: a place to draw in, and the specification as JSON (no script runs in it)."
     spec = _spec(chart)
     text = json.dumps(spec, separators=(",", ":"), sort_keys=True, allow_nan=False).replace("<", "\\u003c")
-    words = escape(str(spec.get("description", name)), quote=True)
+    words = html_text(spec.get("description", name), 20_000)
     return (
         f'<div class="vega-chart" id="chart-{name}" role="img" aria-label="{words}"></div>\n'
         f'<script type="application/json" data-chart="chart-{name}">{text}</script>'

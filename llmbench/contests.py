@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .contrast import fair
+from .escape import short_label
 from .fairness import DEFAULT_VARIES
 from .findings import Contender
 from .pages import badge
@@ -33,10 +34,10 @@ def _common(runs: Sequence[Mapping[str, Any]], key: str) -> Any:
     return values.pop() if len(values) == 1 else None
 
 # %% ../nbs/62e_contests.ipynb #fcfeabd1
-def _without_ranks(label: str, strategy: str) -> str:
-    "'tp 2 × pp 2' of 'tp 2 × pp 2 · 4 ranks'; the strategy where the label is of another kind."
+def _without_ranks(label: str, strategy: str | None) -> str:
+    "'tp 2 × pp 2' of 'tp 2 × pp 2 · 4 ranks'; the strategy where the label is of another kind, the label where that is unknown."
     name, _, ranks = label.partition(" · ")
-    return name if ranks.endswith(("rank", "ranks")) else strategy
+    return name if ranks.endswith(("rank", "ranks")) else short_label(strategy or label)
 
 
 def contests_of(rows: Sequence[Mapping[str, Any]]) -> list[Contest]:

@@ -4,15 +4,17 @@
 
 # %% auto #0
 __all__ = ['GIB', 'LlmbenchError', 'RequestError', 'near', 'unknown_name', 'write_parts_atomic', 'write_text_atomic',
-           'write_json_atomic', 'finite_or_none', 'relative_difference', 'test_near', 'Settings', 'project_root',
-           'load_settings', 'significant', 'human_duration']
+           'write_json_atomic', 'slug', 'below', 'finite_or_none', 'relative_difference', 'test_near', 'Settings',
+           'project_root', 'load_settings', 'significant', 'human_duration']
 
 # %% ../nbs/00_core.ipynb #12967cf9
 import configparser
 import difflib
+import hashlib
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -74,6 +76,32 @@ def write_text_atomic(path: Path | str, text: str) -> Path:
 def write_json_atomic(path: Path | str, value: Any) -> Path:
     "Write `value` as JSON; raises ValueError for NaN or infinity, and then writes nothing."
     return write_text_atomic(path, json.dumps(value, allow_nan=False, separators=(",", ":")) + "\n")
+
+# %% ../nbs/00_core.ipynb #5a1d0c02
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}", re.ASCII)
+_HASHED = re.compile(r"-[0-9a-f]{12}")
+
+
+def slug(text: Any, reserved: Iterable[str] = ()) -> str:
+    "A safe name of a file or folder for any text, of at most 160 characters; a safe text that is not `reserved` stays itself, distinct texts stay distinct."
+    text = str(text)
+    if _SAFE_NAME.fullmatch(text) and text[-1] != "." and not _HASHED.fullmatch(text[-13:]) and text not in reserved:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", text[:80]).strip("._-")
+    return f"{readable or 'unnamed'}-{digest}"
+
+# %% ../nbs/00_core.ipynb #5a1d0c05
+def below(folder: Path | str, *names: str) -> Path:
+    "The path of `names` in `folder`; raises LlmbenchError where it does not lie below the folder once links are followed."
+    path = Path(folder, *names)
+    try:
+        inside = path.resolve().is_relative_to(Path(folder).resolve()) and path.resolve() != Path(folder).resolve()
+    except (ValueError, OSError, RuntimeError) as e:  # a zero character, a name that is too long, links in a circle
+        raise LlmbenchError(f"no path below {folder}: {e}") from e
+    if not inside:
+        raise LlmbenchError(f"{'/'.join(names)!r} does not lie below {folder}; nothing is written there")
+    return path
 
 # %% ../nbs/00_core.ipynb #335111f0
 def finite_or_none(value: float | None) -> float | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from .against import loss_cell, loss_figure, ratio_cell, ratio_figure, ratio_rows
 from .contrast import location_of
+from .escape import short_label
 from .fairness import DEFAULT_VARIES, Verdict
 from .literal import sql_literal
 from .pages import Column, md_text, number_column, text_column
@@ -61,8 +62,8 @@ def apart_at_most(precision: str | None) -> float:
 
 def framework_label(row: Mapping[str, Any], several: bool) -> str:
     "A framework and its version; with strategy and ranks where a study has several."
-    name = " ".join(x for x in (row["framework"] or "unknown", row["version"]) if x)
-    return f"{name} · {row['strategy']} · {row['world_size']}" if several else name
+    name = " ".join(short_label(x) for x in (row["framework"] or "unknown", row["version"]) if x)
+    return f"{name} · {short_label(row['strategy'] or 'unknown')} · {row['world_size']}" if several else name
 
 
 def _verdict(row: Mapping[str, Any]) -> str:
@@ -71,7 +72,7 @@ def _verdict(row: Mapping[str, Any]) -> str:
 
 def framework_sentence(row: Mapping[str, Any], reference: str) -> str:
     "How fast a framework is beside the reference, or what stands before saying it."
-    name = md_text(row["title"])
+    name, reference = md_text(row["title"]), md_text(reference)
     if row["status"] != "ok":
         return f"**{name}** did not train: {md_text(row['why'] or row['status'])}."
     if row["ratio"] is None:

@@ -11,14 +11,14 @@ from typing import Any
 
 from .accounting import active_parameter_count, parameter_count
 from .charts import chart_html, split_name
-from .core import significant, write_text_atomic
+from .core import significant, slug
 from .layout_rules import Layout, kv_copies, valid_tp
 from .layoutcost import GPUS, Row, layout_chart, layout_name, layout_rows, stated_batch, worth_a_look
 from .layouts import valid_layouts
 from .named import GOALS, HARDWARE, MODELS, named_request
 from .pages import Column, badge, figure_md, md_text, number_column, source_links, table_md, text_column
 from .presets import PRESETS, ModelShape
-from .workbench import Workbench
+from .workbench import Workbench, drawn
 
 # %% ../nbs/62g_layoutpage.ipynb #8f48e962
 def model_rows() -> list[dict[str, Any]]:
@@ -150,20 +150,20 @@ def _ended(row: Row) -> str:
 
 def _newest(row: Row) -> str:
     ids = row["newest"].split()
-    links = [f"[{n}](runs/{run_id}.qmd)" for n, run_id in enumerate(ids, 1)]
+    links = [f"[{n}](runs/{slug(run_id)}.qmd)" for n, run_id in enumerate(ids, 1)]
     return "\u00a0".join(links + (["[…](runs.qmd)"] if row["runs"] > len(ids) else []))
 
 
 def ran_part(bench: Workbench) -> str:
     "The table of what was run: model, split, ranks, number of runs, status, links to at most five of them."
-    rows = bench.rows("run_layouts", "models")
+    rows = bench.rows("run_layouts", None, folder="models")
     columns = [
         text_column("Model", "model"), Column("Split", lambda r: md_text(split_name(r).replace(" ", "\u00a0"))), _count("Ranks", "world_size"), _count("dp", "dp"), _count("tp", "tp"), _count("pp", "pp"),
         _count("cp", "cp"), _count("ep", "ep"), _count("Runs", "runs"), Column("Ended", _ended), Column("Newest", _newest),
     ]  # fmt: skip
     models = len({r["model"] for r in rows})
     said = f"{len(rows)} splits of {models} model{'s' * (models != 1)} were run.\n"
-    return said + "\n" + table_md(rows, columns, label="models-run", caption=f"What was run, by model and ranks. [{source_links('run_layouts', study='models')}]{{.sources}}")
+    return said + "\n" + table_md(rows, columns, label="models-run", caption=f"What was run, by model and ranks. [{source_links('run_layouts', folder='models')}]{{.sources}}")
 
 # %% ../nbs/62g_layoutpage.ipynb #790d7f10
 _LAID_OUT = {"llama3.1-8b": "Llama 3.1 8B", "qwen2.5-7b": "Qwen 2.5 7B", "mixtral-8x7b": "Mixtral 8x7B"}
@@ -192,6 +192,6 @@ def write_layouts(bench: Workbench) -> None:
         ) + "\n" + _table(bench, "twins", twin_rows(), twins, "Layouts of the tiny twins, which run on two CPU cores."),
         "Layouts of eight GPUs {#layouts}": _laid_out(bench),
         "Named strategies {#named}": named_part(bench),
-        "What was run {#run}": ran_part(bench),
+        "What was run {#run}": drawn(bench, "what was run", lambda: ran_part(bench)),
     }  # fmt: skip
-    write_text_atomic(bench.folder / "_generated" / "models.md", "\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items()) + "\n")
+    bench.write("_generated", "models.md", text="\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items()) + "\n")

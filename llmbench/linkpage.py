@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .core import significant
-from .pages import LABEL, Column, number_column
+from .pages import LABEL, Column, md_text, number_column
 from .sections import scaling_section
 from .workbench import Study, Workbench, study_table
 
@@ -37,7 +37,7 @@ def link_sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 # %% ../nbs/62h_linkpage.ipynb #a5b8e1ac
 _COLUMNS = (
-    LABEL, Column("Collective", lambda r: r["kind"].replace("_", "-")), number_column("Sent (MB)", "sent_bytes", scale=1e-6),
+    LABEL, Column("Collective", lambda r: md_text(r["kind"].replace("_", "-"), 60)), number_column("Sent (MB)", "sent_bytes", scale=1e-6),
     number_column("Link (GB/s)", "link_gb_s"), number_column("Sent / link (ms)", "wire_s", scale=1000),
     number_column("Alone (ms)", "alone_s", scale=1000), number_column("Ratio", "ratio"), number_column("In the step (ms)", "time_s", scale=1000),
 )  # fmt: skip

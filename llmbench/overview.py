@@ -41,7 +41,7 @@ def _winner_row(question: str, decision: Decision, value: Interval, unit: str, a
     rival = "–"
     if decision.rival is not None:
         rival = against.format(md_text(decision.rival.name), f"{decision.ratio.estimate:.2f}") + f" ({ratio_span(decision.ratio)})"
-    return [question, _who(decision), f"{md_text(first.name)}: {shown}", rival]
+    return [md_text(question), _who(decision), f"{md_text(first.name)}: {shown}", rival]
 
 
 def winner_rows(answer: Answer) -> list[list[str]]:
@@ -78,7 +78,7 @@ def winners_table(answer: Answer, label: str | None = None) -> str:
     basis = f" Speeds are decided by the undisturbed steps, the {steps} of each run, as `llmbench compare` does on a CPU." if ways else ""
     if any(answer.speed(c).in_turns for c in answer.contests):
         basis += " Runs that took their steps in turns are held pair against pair."
-    return f"{table}\n: Winners at equal ranks, study {md_text(answer.study.name)}.{basis} [{links}]{{.sources}} {{#tbl-{label}}}\n"
+    return f"{table}\n: Winners at equal ranks, study {md_text(answer.study.name, 100)}.{basis} [{links}]{{.sources}} {{#tbl-{label}}}\n"
 
 # %% ../nbs/63_overview.ipynb #17a53ba7
 def contender_rows(answer: Answer) -> list[list[str]]:
@@ -132,7 +132,7 @@ def _verdict_card(answer: Answer) -> str:
     "The verdict on those whom the other cards are about, and who they are where not everyone is."
     contest, whose = answer.main, ""
     if contest and not answer.whole.comparable:
-        whose = f"the {len(contest.contenders)} sets of repeats at {answer.place(contest)}\n\n"
+        whose = f"the {len(contest.contenders)} sets of repeats at {md_text(answer.place(contest))}\n\n"
     badge = fairness_badge(answer.verdict(contest) if contest else answer.fairness)
     return f"::: {{.card}}\n### Verdict\n\n{badge}\n\n{whose}[what was compared](methods.qmd#sec-fairness)\n:::\n"
 
@@ -150,7 +150,7 @@ def _cards(answer: Answer) -> str:
                 continue
             best = value(decision.order[0])
             span = "" if best.low is None else f"95\u00a0% {significant(best.low)} to {significant(best.high)}"
-            who = f"{_who(decision)} {at}"
+            who = f"{_who(decision)} {md_text(at)}"
             cards.append(card(title, significant(best.estimate), unit, f"{who}\n\n{span}"))
     facts = answer.facts
     cards.append(card("Runs that finished", f"{facts['ok']} of {facts['runs']}", "", "every failure is a row of [Runs](runs.qmd)"))
@@ -193,7 +193,7 @@ def overview_section(answer: Answer) -> str:
     study = answer.study
     head, *rest = (md_text(s) for s in answer_sentences(answer))
     return "\n".join([
-        f"## {md_text(study.title)} {{#{study.anchor}}}\n", f"[{head}]{{.answer}}\n", " ".join(rest) + "\n" if rest else "", _cards(answer),
+        f"## {md_text(study.title, 200)} {{#{study.anchor}}}\n", f"[{head}]{{.answer}}\n", " ".join(rest) + "\n" if rest else "", _cards(answer),
         fairness_note(answer), winners_table(answer, f"winners-{study.anchor}"),
         contenders_table(answer, f"contenders-{study.anchor}"),
         "::: {.callout-note collapse=\"true\"}\n## What was run where\n", facts_table(setting_facts(answer)), ":::\n",

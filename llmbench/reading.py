@@ -7,6 +7,7 @@ __all__ = ['READING_VERBS', 'query', 'report', 'compare', 'baseline', 'history',
 
 # %% ../nbs/68c_reading.ipynb #85fea06b
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,15 @@ def query(arguments: argparse.Namespace) -> int:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    "Build the site and say where it is."
+    "Build the site and say where it is; 1 where a part of a page could not be drawn, which is named on stderr and on the page."
     from llmbench.report import build_report
 
     folder = Path(arguments.out) if arguments.out else None
     outcome = build_report(arguments.results and Path(arguments.results), folder, engine=arguments.engine)
     out("\n".join([*outcome.headlines, str(outcome)]))
-    return 0
+    for problem in outcome.problems:
+        sys.stderr.write(f"llmbench: could not be drawn: {problem}\n")
+    return int(bool(outcome.problems))
 
 # %% ../nbs/68c_reading.ipynb #6b77f57f
 def compare(arguments: argparse.Namespace) -> int:

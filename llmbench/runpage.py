@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from .core import RequestError, significant
+from .core import RequestError, significant, slug
+from .escape import short_label, yaml_text
 from .layout_memory import memory_of
 from llmbench.pages import (
     Column,
@@ -40,12 +41,12 @@ def flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 # %% ../nbs/61c_runpage.ipynb #100867b3
 _RUN_PAGE = """---
-title: "{title}"
-description: "Study {study}: one run with every fact that it left."
+title: {title}
+description: {description}
 toc: true
 ---
 
-[All runs](../runs.qmd) · {badge} · [run file (JSON)](../data/runs/{run_id}.json)
+[All runs](../runs.qmd) · {badge} · [run file (JSON)](../data/runs/{file}.json)
 
 {reason}
 {summary}
@@ -107,12 +108,11 @@ def predicted_gib(run: Mapping[str, Any]) -> float | None:
         return None
 
 # %% ../nbs/61c_runpage.ipynb #d9955e4a
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
-
-
 def _gib(value: int | None) -> str:
     return "–" if value is None else significant(value / 2**30, 3)
+
+
+_MOST_RANKS = 512
 
 
 def ranks_table(ranks: Sequence[Mapping[str, Any]]) -> str:
@@ -120,11 +120,12 @@ def ranks_table(ranks: Sequence[Mapping[str, Any]]) -> str:
     keys = ("peak_allocated_bytes", "peak_reserved_bytes", "param_bytes", "grad_bytes", "optimizer_bytes")
     titles = ("Peak", "Reserved", "Parameters", "Gradients", "Optimizer")
     rows = [
-        {"name": f"rank {r['rank']} on {r.get('host') or 'an unknown host'}", "source": r.get("memory_source"), **{k: _gib(r.get(k)) for k in keys}}
-        for r in ranks
+        {"name": f"rank {r['rank']} on {short_label(r.get('host') or 'an unknown host')}", "source": r.get("memory_source"), **{k: _gib(r.get(k)) for k in keys}}
+        for r in ranks[:_MOST_RANKS]
     ]
+    more = f" The first {_MOST_RANKS} of {len(ranks):,}; the run file has all." if len(ranks) > _MOST_RANKS else ""
     columns = [text_column("Rank", "name"), *(Column(f"{t} (GiB)", lambda row, k=k: row[k]) for t, k in zip(titles, keys, strict=True))]
-    return table_md(rows, [*columns, text_column("Source", "source")], label="ranks", caption="Memory of every rank.")
+    return table_md(rows, [*columns, text_column("Source", "source")], label="ranks", caption=f"Memory of every rank.{more}")
 
 
 _TIMES = {
@@ -159,7 +160,8 @@ def run_page(run: Mapping[str, Any], *, steps: str, summary: Mapping[str, Any], 
     title = f"{label_of({'strategy': spec['strategy']['name'], 'world_size': spec['world_size']})}, repeat {run.get('attempt') or 1}"
     reason = f"::: {{.callout-warning}}\n## Ended as {run['status']}\n{md_text(run['reason'])}\n:::\n" if run.get("reason") else ""
     return _RUN_PAGE.format(
-        title=_quoted(title), study=_quoted(run.get("study") or ""), run_id=run["run_id"], badge=status_badge(run["status"]),
+        title=yaml_text(md_text(title)), description=yaml_text(f"Study {md_text(run.get('study'), 100)}: one run with every fact that it left."),
+        file=slug(run["run_id"]), badge=status_badge(run["status"]),
         reason=reason, summary=facts_table(summary), steps=steps, repeat=repeat_section(run, request),
         spec=facts_table(flat(spec)), env=facts_table(flat(env)),
         ranks=ranks_table(run["ranks"]) if run["ranks"] else "No rank wrote its memory.",

@@ -8,10 +8,12 @@ __all__ = ['Section', 'UNSTEADY', 'SECTIONS', 'throughput_section', 'latency_sec
 
 # %% ../nbs/62_sections.ipynb #d8395d46
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from .charts import efficiency_chart, throughput_chart
-from .core import significant, write_text_atomic
+from .core import significant, slug
+from .escape import one_line
 from .curves import loss_chart, loss_difference_chart, speedup_chart, step_time_chart
 from llmbench.pages import (
     LABEL,
@@ -25,7 +27,7 @@ from .parity import tolerance_of
 from .resolution import resolution_table
 from .runpage import predicted_gib
 from .shares import memory_chart
-from .workbench import Study, Workbench, study_figure, study_table
+from .workbench import Study, Workbench, drawn, study_figure, study_table
 
 # %% ../nbs/62_sections.ipynb #562e45b7
 Section = Callable[[Workbench, Study], str | None]
@@ -131,7 +133,7 @@ def scaling_section(bench: Workbench, study: Study) -> str:
     rows = _known(everything, "speedup")
     if not rows:
         return "No run of the baseline finished, so nothing can be said about scaling.\n"
-    labels = {r["scaling_baseline"] for r in rows}
+    labels = {one_line(r["scaling_baseline"], 120) for r in rows}
     baseline = labels.pop() if len(labels) == 1 else "each strategy's smallest"
     columns = [LABEL, text_column("Scaling", "scaling_kind"), number_column("Speed-up (×)", "speedup"), number_column("Ideal (×)", "ideal"),
                number_column("Efficiency per rank (%)", "scaling_efficiency_pct")]  # fmt: skip
@@ -175,7 +177,7 @@ def run_link(row: Mapping[str, Any]) -> str:
     "A run's label and repeat as a link to its page; where it is unsteady with its sign."
     name, sign, step = row["label"].partition(" △")
     label = f"{name}, repeat {row['attempt'] or 1}{sign}{step}".replace(" ", "\u00a0")
-    return f"[{md_text(label)}](runs/{row['run_id']}.qmd)"
+    return f"[{md_text(label)}](runs/{slug(row['run_id'])}.qmd)"
 
 # %% ../nbs/62_sections.ipynb #a7f18cc7
 UNSTEADY = (
@@ -216,18 +218,18 @@ _OF_STRATEGIES = ("scaling", "parity")
 
 def _part(page: str, study: Study, text: str) -> str:
     note = UNSTEADY if "△" in text else ""
-    return f"## {md_text(study.title)} {{#{page}-{study.anchor}}}\n\n{text}{note}"
+    return f"## {md_text(study.title, 200)} {{#{page}-{study.anchor}}}\n\n{text}{note}"
 
 
 def write_sections(bench: Workbench, studies: Sequence[Study], sections: Mapping[str, Section] = SECTIONS) -> list[str]:
-    "Write `_generated/<page>.md`, one part a study, for each page; the pages that have no part, which are not written."
+    "Write `_generated/<page>.md`, one part a study, for each page; the pages that have no part, which are not written. A part that cannot be drawn says why."
     empty = []
     for page, section in sections.items():
         asked = [s for s in studies if not ((s.of_settings or s.of_frameworks) and page in _OF_STRATEGIES)]
-        found = [(study, section(bench, study)) for study in asked]
+        found = [(study, drawn(bench, f"{page} of {study.name}", partial(section, bench, study))) for study in asked]
         parts = [_part(page, study, text) for study, text in found if text is not None]
         if parts:
-            write_text_atomic(bench.folder / "_generated" / f"{page}.md", "\n\n".join(parts) + "\n")
+            bench.write("_generated", f"{page}.md", text="\n\n".join(parts) + "\n")
         else:
             empty.append(page)
     return empty

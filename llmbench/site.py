@@ -23,9 +23,9 @@ from urllib.parse import unquote
 import pypandoc
 import vl_convert
 
-from .core import LlmbenchError, RequestError, project_root, unknown_name, write_text_atomic
+from .core import LlmbenchError, RequestError, below, project_root, unknown_name, write_text_atomic
 from .navigation import navigation
-from .website import Page, Website, load_website
+from .website import Page, Website, failed_page, load_website
 
 # %% ../nbs/60_site.ipynb #09b3aaca
 def find_quarto() -> str | None:
@@ -48,7 +48,7 @@ def _template_variables(website: Website, page: Page) -> dict[str, Any]:
     return navigation(website, page) | {
         "root": page.root, "is-home": page.url == "index.html", "has-chart": page.has_chart,
         "site-title": html.escape(str(site.get("title", ""))), "pagetitle": html.escape(page.title),
-        "description-meta": html.escape(str(page.meta.get("description") or site.get("description") or "")),
+        "description-meta": html.escape(page.plain("description", site.get("description") or "")),
         "search": site.get("search", True) is not False,
         # the template names the theme's own sheets
         "page-css": [page.root + name for name in styles if not name.startswith("_theme/")],
@@ -151,9 +151,9 @@ def broken_links(site: Path) -> list[tuple[str, str]]:
 
 # %% ../nbs/60_site.ipynb #b7894767
 def _copy(source: Path, out: Path, name: str) -> None:
-    target = out / name
+    target = below(out, name)
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source / name, target)
+    shutil.copyfile(below(source, name), target)
 
 
 def _copy_files(website: Website, out: Path) -> None:
@@ -171,26 +171,38 @@ def _copy_files(website: Website, out: Path) -> None:
                 _copy(website.source, out, name)
 
 # %% ../nbs/60_site.ipynb #3b62e07d
-def _check_links(website: Website, out: Path) -> None:
-    "Copy the files that pages link to; raises LlmbenchError that lists what is missing."
+def _check_links(website: Website, out: Path, problems: list[str] | None = None) -> None:
+    "Copy the files that pages link to; raises LlmbenchError that lists what is missing, or adds it to `problems`."
     for page, link in broken_links(out):
         path = os.path.normpath(PurePosixPath(page).parent / re.split("[#?]", unquote(html.unescape(link)))[0])
-        if (website.source / path).is_file() and not path.startswith(".."):
+        if not path.startswith(("..", "/")) and (website.source / path).is_file():
             _copy(website.source, out, path)
     missing = broken_links(out)
     if missing:
         listed = "\n".join(f"  {page}: {link}" for page, link in missing[:20])
-        raise LlmbenchError(f"{len(missing)} broken link(s):\n{listed}")
+        if problems is None:
+            raise LlmbenchError(f"{len(missing)} broken link(s):\n{listed}")
+        problems.append(f"{len(missing)} broken link(s):\n{listed}")
 
 # %% ../nbs/60_site.ipynb #360ee515
-def _render_with_pandoc(source: Path, out: Path) -> None:
-    website = load_website(source)
+def _rendered(website: Website, page: Page, scratch: Path, problems: list[str] | None) -> str:
+    "A page as HTML; where pandoc refuses it and there is a list of problems, one that says so."
+    try:
+        return render_page(website, page, scratch)
+    except LlmbenchError as e:
+        if problems is None:
+            raise
+        return render_page(website, failed_page(page.path, e, problems), scratch)
+
+
+def _render_with_pandoc(source: Path, out: Path, problems: list[str] | None = None) -> None:
+    website = load_website(source, problems)
     pages = list(website.pages.values())
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
-        rendered = list(pool.map(lambda page: render_page(website, page, Path(scratch)), pages))
+        rendered = list(pool.map(lambda page: _rendered(website, page, Path(scratch), problems), pages))
     entries = []
     for page, text in zip(pages, rendered, strict=True):
-        target = out / page.url
+        target = below(out, page.url)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
         entries += search_entries(text, page.url, page.title)
@@ -199,7 +211,7 @@ def _render_with_pandoc(source: Path, out: Path) -> None:
         shutil.copyfile(write_chart_assets(source), out / "assets" / "charts.js")
     index = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
     (out / "assets" / "search.js").write_text(f"window.LLMBENCH_SEARCH = {index};\n", encoding="utf-8")
-    _check_links(website, out)
+    _check_links(website, out, problems)
 
 
 def _render_with_quarto(source: Path, out: Path, program: str) -> None:
@@ -228,10 +240,11 @@ def _replace_folder(new: Path, out: Path) -> None:
     new.rename(out)
 
 # %% ../nbs/60_site.ipynb #01f68038
-def render_site(source: Path, out: Path, *, engine: Literal["auto", "quarto", "pandoc"] = "auto") -> Path:
+def render_site(source: Path, out: Path, *, engine: Literal["auto", "quarto", "pandoc"] = "auto", problems: list[str] | None = None) -> Path:
     """Render the Quarto website in `source` to `out`, all of it or nothing; returns `out`.
 
-    `auto` takes quarto where it is installed and the built-in renderer elsewhere.
+    `auto` takes quarto where it is installed and the built-in renderer elsewhere. With a list of `problems` a page that the
+    built-in renderer refuses says so itself, and it and broken links are added to the list.
     """
     source, out = Path(source).resolve(), Path(out).resolve()
     if engine not in ("auto", "quarto", "pandoc"):
@@ -247,6 +260,6 @@ def render_site(source: Path, out: Path, *, engine: Literal["auto", "quarto", "p
         if quarto:
             _render_with_quarto(source, new, quarto)
         else:
-            _render_with_pandoc(source, new)
+            _render_with_pandoc(source, new, problems)
         _replace_folder(new, out)
     return out

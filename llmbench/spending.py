@@ -14,7 +14,7 @@ from typing import Any
 from .charts import chart_html
 from .core import LlmbenchError, significant
 from .kernels import KERNEL_COLOURS, KernelTable, kernel_kind, kind_times, longer_by, read_kernels
-from .pages import LABEL, Column, figure_md, md_text, number_column, table_md, text_column
+from .pages import LABEL, Column, figure_md, md_text, number_column, site_folder, table_md, text_column
 from .records import result_files
 from .shares import parts_chart
 from .workbench import Study, Workbench, study_figure, study_table
@@ -63,7 +63,7 @@ def _share(row: Mapping[str, Any]) -> str:
 
 
 _COLLECTIVE_COLUMNS = (
-    LABEL, Column("Collective", lambda r: r["kind"].replace("_", "-")), Column("Calls", lambda r: f"{r['calls']:,g}"),
+    LABEL, Column("Collective", lambda r: md_text(r["kind"].replace("_", "-"), 60)), Column("Calls", lambda r: "–" if r["calls"] is None else f"{r['calls']:,g}"),
     number_column("Volume (kB)", "bytes", scale=1e-3), number_column("Time (ms)", "time_s", scale=1000),
     number_column("Exposed (ms)", "exposed_s", scale=1000), Column("Exposed share of the step (%)", _share),
     number_column("Bus bandwidth (GB/s)", "bus_gb_s"), number_column("All-reduce alone (GB/s)", "alone_gb_s"),
@@ -143,9 +143,10 @@ def _keep_kernels(bench: Workbench, study: Study, found: Profiled, rows: Sequenc
         {"run_id": run_id, "kind": kernel_kind(k["name"]), "profiled_steps": table.steps, **k} for _, run_id, table in found for k in table.rows
     ]
     columns = ("run_id", "kind", "name", "calls", "self_time_s", "share_pct", "where", "profiled_steps")
-    bench.keep("kernel_kinds", study.name, rows, ("label", "run_id", *KERNEL_COLOURS, "total_ms"))
-    bench.keep("kernels", study.name, kernels, columns)
-    return f"kinds: [CSV](data/{study.name}/kernel_kinds.csv); kernels: [CSV](data/{study.name}/kernels.csv)"
+    folder = site_folder(study.name)
+    bench.keep("kernel_kinds", folder, rows, ("label", "run_id", *KERNEL_COLOURS, "total_ms"))
+    bench.keep("kernels", folder, kernels, columns)
+    return f"kinds: [CSV](data/{folder}/kernel_kinds.csv); kernels: [CSV](data/{folder}/kernels.csv)"
 
 # %% ../nbs/62b_spending.ipynb #7edce19e
 def _kernel_chart(times: Mapping[str, Mapping[str, float]], ends: Mapping[str, str]) -> Any:

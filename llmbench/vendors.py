@@ -13,6 +13,7 @@ from typing import Any
 
 from .charts import alt, chart_rows, in_words
 from .core import significant
+from .escape import short_label
 from .fairness import DEFAULT_VARIES, Verdict
 from .literal import sql_literal
 from .parity import run_verdict
@@ -96,7 +97,7 @@ def pairs_of(rows: Sequence[Mapping[str, Any]], runs: Mapping[str, Mapping[str, 
         for key in ((row["model"], row["strategy"]), ()):
             best.setdefault(key, {}).setdefault(row["vendor"], row)
     both = {key: found for key, found in best.items() if len(found) == len(VENDORS)}
-    named = {key: " · ".join(v or "unknown" for v in key) for key in both if key}
+    named = {key: " · ".join(short_label(v or "unknown") for v in key) for key in both if key}
     over_all = {(): "over all"} if both else {}
     return [_judged(title, both[key], runs, varies) for key, title in (sorted(named.items(), key=lambda i: i[1]) + list(over_all.items()))]
 
@@ -156,7 +157,7 @@ def _with_vendor(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     "Rows with their vendor, and labels that name the card; those of one request that several cards trained do already."
     found = []
     for row in rows:
-        card = row["hardware"] or VENDORS[row["platform"]]
+        card = short_label(row["hardware"] or VENDORS[row["platform"]])
         label = row["label"] if card in row["label"] else f"{row['label']} · {card}"
         found.append(row | {"vendor": VENDORS[row["platform"]], "label": label})
     return found
