@@ -7,6 +7,7 @@ __all__ = ['NO_FLOAT8', 'check_onebit', 'check_request']
 
 # %% ../nbs/03a_checks.ipynb #220a992f
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,7 @@ def _check_data(spec: RunSpec) -> None:
                 f"or set [study] data_root in settings.ini"
             )
         ends = (".bin", ".idx") if spec.data.kind == "megatron" else ("",)
-        if missing := [f"{given}{end}" for end in ends if not Path(f"{path}{end}").exists()]:
+        if missing := [f"{given}{end}" for end in ends if not os.path.exists(f"{path}{end}")]:  # a name that is too long is none, too
             raise RequestError(f"data: {missing[0]}: no such file; paths are relative to the project's root")
     if spec.data.kind == "synthetic" and (spec.data.paths or spec.data.tokenizer):
         raise RequestError("data: synthetic tokens read no paths and no tokenizer; write kind: text, or leave them out")

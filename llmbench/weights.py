@@ -7,6 +7,7 @@ __all__ = ['SHAPE_FILE', 'read_config', 'read_shape', 'weights_folder', 'check_w
 
 # %% ../nbs/02e_weights.ipynb #252e505f
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def read_config(path: Path | str) -> dict[str, Any]:
     except OSError as e:
         hint = "the folder of a model" if Path(path).name != SHAPE_FILE else "a folder that from-hf has written, or a run's checkpoints/step-N"
         raise RequestError(f"convert: {path}: {e.strerror}; give {hint}") from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise RequestError(f"convert: {path} is no JSON: {e}") from e
     if not isinstance(content, dict):
         raise RequestError(f"convert: {path} holds no JSON object")
@@ -54,7 +55,7 @@ def weights_folder(given: str) -> Path:
 def check_weights(given: str, model: ModelShape) -> None:
     "Raises RequestError where the folder holds no weights of ours, or those of another model."
     folder = weights_folder(given)
-    if not (folder / SHAPE_FILE).is_file():
+    if not os.path.isfile(folder / SHAPE_FILE):  # a name that is too long is none, too
         raise RequestError(f"weights: {given} has no {SHAPE_FILE}; type llmbench convert from-hf DOWNLOADED {given}")
     there, here = read_shape(folder).model_dump(), model.model_dump()
     if other := next((k for k in there if k not in _NO_WEIGHTS and there[k] != here[k]), None):

@@ -27,7 +27,7 @@ POSSIBLE = os.geteuid() == 0 and all(shutil.which(c) for c in ("ip", "tc", "nsen
 # tmux and systemd would hand a command to a server outside of the namespace
 _SHELL = """\
 #!/bin/bash
-host=$1; shift
+host=$2; shift 2  # called as SHELL -- HOST COMMAND
 export TMUX_TMPDIR={folder}/tmux-$host; mkdir -p "$TMUX_TMPDIR"
 inside='mount --bind {folder}/hosts-"$0" /etc/hosts; hostname "$0"; exec bash -c "$1"'
 exec nsenter --net=/run/netns/{mark}h"${{host#host}}" unshare --mount --uts bash -c "$inside" "$host" "$*"

@@ -209,7 +209,7 @@ def test_what_an_engine_refuses_is_a_row_and_the_study_goes_on(tmp_path, capsys)
     assert main(command) == 1
     runs = [read_run(f) for f in sorted((results / "shut").glob("shut.*/run.json"))]
     assert [(r.status, r.spec.strategy.name) for r in runs] == [("refused", "ddp"), ("refused", "fsdp")]
-    assert all("exit code 1; type false left true" in r.reason for r in runs), runs[0].reason
+    assert all("exit code 1; type false -- left true" in r.reason for r in runs), runs[0].reason
     assert "2 runs, 2 not ok" in capsys.readouterr().err
 
 
@@ -306,8 +306,8 @@ if __name__ == "__main__":
 
 def test_a_run_goes_on_without_its_launcher_and_is_collected_later(tmp_path):
     """A real run, handed to this host over what stands in for ssh: its launcher is killed, and another process waits in its place."""
-    shell = tmp_path / "shell"  # shell HOST COMMAND, as ssh has it
-    shell.write_text('#!/bin/sh\nexec sh -c "$2"\n')
+    shell = tmp_path / "shell"  # shell -- HOST COMMAND, as ssh has it
+    shell.write_text('#!/bin/sh\nexec sh -c "$3"\n')
     shell.chmod(0o755)
     words = ["params/cpu/single.yaml", "-o", "model=gpt-tiny", "-o", "seq_len=64", "-o", "steps=60", "-o", "warmup_steps=2", "-o", "batch.micro=1",
              "-o", "batch.global_tokens=64", "-o", "collective_steps=0", "--results", str(tmp_path / "results")]  # fmt: skip

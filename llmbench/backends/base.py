@@ -10,6 +10,7 @@ __all__ = ['AUTOCAST', 'FLOAT32_NORM', 'OUR_DECODER', 'settings_of', 'matters', 
 # %% ../../nbs/36b_backends_base.ipynb #d78e94bb
 import importlib.util
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import yaml
 from pydantic import BaseModel
 
 from ..core import RequestError, write_text_atomic
-from ..launchers.base import Launch, refusal, render
+from ..launchers.base import Launch, path_operand, refusal, render
 from ..layout_rules import split_degrees
 from ..schema import EventRecord
 from ..spec import RunSpec, run_id
@@ -174,8 +175,9 @@ def backend_refusal(backend: Backend, spec: RunSpec, **found: Any) -> str | None
 def render_backend(backend: Backend, spec: RunSpec, out: Path | str, *, attempt: int = 1, cores: int | None = None, python: str = sys.executable) -> Launch:
     "How to start `spec` under a backend with its results in `out`; nothing is written or started. Raises RequestError."
     backend.check(spec)
+    out = path_operand(out)
     plain = render(spec, out, attempt=attempt, cores=cores, python=python)
-    made = backend.write(spec, Site(str(out), run_id(spec, attempt), python, attempt))
+    made = backend.write(spec, Site(out, run_id(spec, attempt), python, attempt))
     missing = not_honoured(spec, backend.honours, backend.because)
     again = shlex.join(["llmbench", "backend", backend.name, f"{out}/spec.yaml", "--attempt", str(attempt)])
     notes = [EventRecord(kind="not_honoured", text=text) for text in (*missing, *made.remarks)]
@@ -190,11 +192,14 @@ def differences(launch: Launch) -> list[str]:
     return [n.text for n in launch.notes if n.kind == "not_honoured" and n.text]
 
 
+_PLACE = re.compile(r"[$][A-Z_]+(/[A-Za-z0-9_.-]+)+")  # $MEGATRON_PATH/…, which a shell is to fill in
+
+
 def shell_text(launch: Launch) -> str:
     "A rendering's command and variables as a shell script."
     exports = "".join(f"export {k}={shlex.quote(v)}\n" for k, v in launch.env.items())
-    said = "".join(f"# not honoured: {text}\n" for text in differences(launch))
-    words = [f'"{word}"' if word.startswith("$") else shlex.quote(word) for word in launch.command]  # $MEGATRON_PATH/…
+    said = "".join(f"# not honoured: {' '.join(text.split())}\n" for text in differences(launch))  # on one line, whatever the value
+    words = [f'"{word}"' if _PLACE.fullmatch(word) else shlex.quote(word) for word in launch.command]
     return f"#!/bin/sh\n{said}set -eu\n{exports}exec {' '.join(words)}\n"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from .base import Backend, Rendered, Site, torchrun
 from ..core import RequestError
+from ..launchers.operands import checked
 from ..layout_rules import split_degrees
 from ..presets import ModelShape
 from ..spec import RunSpec
@@ -97,7 +98,8 @@ def training_settings(spec: RunSpec) -> dict[str, Any]:
         found |= {"recompute_granularity": spec.recompute} | full
     if spec.data.kind == "text":
         raise RequestError("Megatron reads token files; type llmbench tokenize to make them, then -o data.kind=megatron -o 'data.paths=[PREFIX]'")
-    data = {"data_path": list(spec.data.paths), "split": "100,0,0"} if spec.data.kind == "megatron" else {"mock_data": True}
+    paths = [checked("path", path, "data.paths") for path in spec.data.paths]  # Megatron would read --load as an option
+    data = {"data_path": paths, "split": "100,0,0"} if spec.data.kind == "megatron" else {"mock_data": True}
     return found | _precision(spec) | layout_settings(spec) | data
 
 # %% ../../nbs/36e_backends_megatron.ipynb #7257e30e

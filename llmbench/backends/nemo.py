@@ -7,6 +7,7 @@ __all__ = ['RECIPES', 'NEMO', 'PRIMUS_MODELS', 'PRIMUS', 'recipe_settings', 'wri
            'write_primus']
 
 # %% ../../nbs/36f_backends_nemo.ipynb #d55fc136
+import json
 import os
 from typing import Any
 
@@ -25,7 +26,7 @@ _RECIPE = '''\
 import nemo_run as run
 from nemo.collections import llm
 
-recipe = llm.{recipe}.pretrain_recipe(name="{name}", dir="{out}/nemo", num_nodes={nodes}, num_gpus_per_node={gpus})
+recipe = llm.{recipe}.pretrain_recipe(name="{name}", dir={folder}, num_nodes={nodes}, num_gpus_per_node={gpus})
 {settings}
 if __name__ == "__main__":
     run.run(recipe, executor=run.LocalExecutor(ntasks_per_node={gpus}, launcher="torchrun"), direct=False)
@@ -77,7 +78,7 @@ def write_nemo(spec: RunSpec, site: Site) -> Rendered:
     lines = "".join(f"recipe.{place} = {value!r}\n" for place, value in recipe_settings(spec).items())
     if spec.strategy.name not in ("zero1", "fsdp"):
         lines += _NOTHING_TO_GATHER
-    text = _RECIPE.format(run_id=site.run_id, recipe=RECIPES[spec.model.name], name=spec.name, out=site.out, nodes=1, gpus=spec.world_size, settings=lines)
+    text = _RECIPE.format(run_id=site.run_id, recipe=RECIPES[spec.model.name], name=spec.name, folder=json.dumps(f"{site.out}/nemo", ensure_ascii=False), nodes=1, gpus=spec.world_size, settings=lines)
     python = os.environ.get("NEMO_PYTHON", site.python)
     remarks = ("model: the recipe's own, its vocabulary padded by its tokenizer", *megatron_remarks(spec))
     return Rendered({"recipe.py": text}, (python, f"{site.out}/recipe.py"), {"HF_HUB_OFFLINE": "1"}, remarks)

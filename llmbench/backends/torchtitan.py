@@ -63,7 +63,7 @@ def titan_job(spec: RunSpec, out: str) -> dict[str, dict[str, Any]]:
 
 def toml_text(sections: dict[str, dict[str, Any]]) -> str:
     "Sections of plain values as TOML."
-    parts = ["".join([f"[{name}]\n", *(f"{k} = {json.dumps(v)}\n" for k, v in values.items())]) for name, values in sections.items()]
+    parts = ["".join([f"[{name}]\n", *(f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in values.items())]) for name, values in sections.items()]
     return "\n".join(parts)
 
 # %% ../../nbs/36h_backends_torchtitan.ipynb #bcbe28ed

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['threads_per_rank', 'oversubscription', 'Launch', 'train_command', 'nsys_command', 'nsys_after', 'host_variables',
-           'command_again', 'render', 'visible_gpus', 'profile_of', 'package_version', 'refusal', 'LineFollower']
+           'command_again', 'path_operand', 'render', 'visible_gpus', 'profile_of', 'package_version', 'refusal',
+           'LineFollower']
 
 # %% ../../nbs/30_launchers_base.ipynb #6f5ccfe7
 import importlib.util
@@ -104,7 +105,12 @@ def command_again(out: Path | str, attempt: int) -> str:
     kept = Path(*(part for part in Path(out).resolve().parts if part != PARTIAL))
     root = project_root()
     kept = kept.relative_to(root) if kept.is_relative_to(root) else Path(*kept.parts[-2:])
-    return shlex.join(["llmbench", "run", str(kept / "spec.yaml"), "--attempt", str(attempt), "--force"])
+    return shlex.join(["llmbench", "run", path_operand(kept / "spec.yaml"), "--attempt", str(attempt), "--force"])
+
+
+def path_operand(path: Path | str) -> str:
+    "A path as a program may be given it: one that begins with '-' would be an option."
+    return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def render(
@@ -115,9 +121,9 @@ def render(
     resume: "" to go on with the run in `out`, or the folder of another run whose checkpoint is taken up.
     """
     cores = usable_cores() if cores is None else cores
-    ranks, identity = spec.world_size, run_id(spec, attempt)
-    arguments = ["--spec", f"{out}/spec.yaml", "--out", str(out), "--run-id", identity, "--attempt", str(attempt)]
-    arguments += [] if resume is None else ["--resume", *filter(None, [resume])]
+    ranks, identity, out = spec.world_size, run_id(spec, attempt), path_operand(out)
+    arguments = ["--spec", f"{out}/spec.yaml", "--out", out, "--run-id", identity, "--attempt", str(attempt)]
+    arguments += [] if resume is None else ["--resume", *(path_operand(r) for r in [resume] if r)]
     text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     note = oversubscription(ranks, cores) if spec.hardware == "cpu" else None
     nsys = spec.profile if spec.profile and spec.profile.tool == "nsys" else None

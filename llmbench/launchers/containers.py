@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from ..core import RequestError
+from .operands import check_options
 from .plan import Job, Plan, State
 from ..schema import Status
 
@@ -36,6 +37,11 @@ class ContainerOptions:
     port: int = 29500
     offline: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.tool not in ("docker", "podman"):
+            raise RequestError(f"-s tool={self.tool!r}: must be docker or podman")
+        check_options(self, {"image": "image", "gpus": "device", "groups": "group", "shm": "size", "memory": "size", "subnet": "subnet"})
 
 
 def group_names(hardware: str, options: ContainerOptions) -> tuple[str, ...]:
@@ -88,7 +94,7 @@ def run_words(job: Job, node: int, options: ContainerOptions) -> tuple[str, ...]
     return (
         options.tool, "run", "--detach", "--name", name, "--hostname", name, *_network(job, node, options), *RIGHTS, *_TEMPORARY, *limits,
         *device_words(job.spec.hardware, options), *variables, "--volume", f"./{job.name}.yaml:/config/spec.yaml:ro",
-        "--entrypoint", "python3", options.image, *_ENTRY, "--attempt", str(job.attempt),
+        "--entrypoint", "python3", "--", options.image, *_ENTRY, "--attempt", str(job.attempt),
     )  # fmt: skip
 
 # %% ../../nbs/32e_launchers_containers.ipynb #11bd06bc
@@ -105,21 +111,19 @@ def read_containers(text: str, count: int = 1) -> list[State]:
 
 def render(job: Job, options: ContainerOptions = ContainerOptions()) -> Plan:
     "The plan of one run in containers on this host."
-    if options.tool not in ("docker", "podman"):
-        raise RequestError(f"-s tool={options.tool}: must be docker or podman")
     if options.offline and job.nodes > 1:
         raise RequestError(f"-s offline=true: {job.nodes} nodes could not reach each other; leave it out (their network leads nowhere else), or type --nodes 1")
     names = [f"{job.name}-{i}" for i in range(job.nodes)]
     tool = options.tool
-    make = () if options.offline else ((tool, "network", "create", "--internal", "--subnet", f"{options.subnet}.0/24", job.name),)
-    remove = (*((tool, "rm", "--force", name) for name in names), *((tool, "network", "rm", job.name) for _ in make))
+    make = () if options.offline else ((tool, "network", "create", "--internal", "--subnet", f"{options.subnet}.0/24", "--", job.name),)
+    remove = (*((tool, "rm", "--force", "--", name) for name in names), *((tool, "network", "rm", "--", job.name) for _ in make))
     return Plan(
         engine="docker", jobs=(job,), files={f"{job.name}.yaml": job.text, "compose.yaml": compose_text(job, options)},
         submit=(*make, *(run_words(job, i, options) for i in range(job.nodes))),
-        state=(tool, "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}", *names),
-        logs=tuple((tool, "logs", "--follow", name) for name in names), cancel=((tool, "stop", "--time", "20", *names),),
-        read_states=read_containers, cleanup=remove, fetch=tuple((tool, "logs", name) for name in names),
-        advice=f"type {tool} info; where it answers, {tool} pull {options.image} or llmbench image build",
+        state=(tool, "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}", "--", *names),
+        logs=tuple((tool, "logs", "--follow", "--", name) for name in names), cancel=((tool, "stop", "--time", "20", "--", *names),),
+        read_states=read_containers, cleanup=remove, fetch=tuple((tool, "logs", "--", name) for name in names),
+        advice=f"type {tool} info; where it answers, {tool} pull -- {options.image} or llmbench image build",
     )  # fmt: skip
 
 # %% ../../nbs/32e_launchers_containers.ipynb #7f551a33

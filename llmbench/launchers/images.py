@@ -21,6 +21,7 @@ from typing import Any
 
 from ..core import LlmbenchError, RequestError
 from .containers import RIGHTS, ContainerOptions, render
+from .operands import checked
 from .plan import make_job
 from .submit import run_plan
 from ..resolve import resolve_run
@@ -100,7 +101,9 @@ def read_image(text: str, name: str) -> Image:
 def find_image(tool: str, name: str) -> Image:
     "The image of that name; RequestError with the line that builds it where it is not here."
     try:
-        return read_image(ask([tool, "image", "inspect", name], timeout_s=120), name)
+        return read_image(ask([tool, "image", "inspect", "--", checked("image", name, "--image")], timeout_s=120), name)
+    except RequestError:
+        raise
     except LlmbenchError as e:
         platform = name.rpartition(":")[2]
         build = f"; type llmbench image build {platform}" if platform in PLATFORMS else ""
@@ -113,7 +116,9 @@ def build_words(tool: str, platform: str, name: str, commit: str, *, base: str =
         raise RequestError(f"unknown platform '{platform}'; allowed: {', '.join(PLATFORMS)}")
     based = ("--build-arg", f"BASE={base}", "--label", f"org.opencontainers.image.base.name={base}") if base else ()
     file = f"docker/Dockerfile.{platform}"
-    return (tool, "build", "--file", file, "--build-arg", f"COMMIT={commit}", *based, *more, "--tag", local_name(name, platform), ".")
+    checked("repository", name, "settings.ini [image] name")
+    checked("image", base or name, "--base")
+    return (tool, "build", "--file", file, "--build-arg", f"COMMIT={commit}", *based, *more, "--tag", local_name(name, platform), "--", ".")
 
 
 def build_image(words: Sequence[str], root: Path, log: Path) -> None:
@@ -137,7 +142,8 @@ def is_loopback(registry: str) -> bool:
 def push_words(tool: str, image: str, target: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     "The commands that name an image for a registry and send it there."
     plain = ("--tls-verify=false",) if tool == "podman" and is_loopback(target) else ()
-    return (tool, "tag", image, target), (tool, "push", *plain, target)
+    image, target = checked("image", image, "--image"), checked("image", target, "--registry")
+    return (tool, "tag", "--", image, target), (tool, "push", *plain, "--", target)
 
 
 def _signed_in(tool: str, target: str, folder: str) -> dict[str, str]:
@@ -148,7 +154,7 @@ def _signed_in(tool: str, target: str, folder: str) -> dict[str, str]:
         return own
     env = own | {"REGISTRY_AUTH_FILE": f"{folder}/auth.json", "DOCKER_CONFIG": folder}
     plain = ["--tls-verify=false"] if tool == "podman" and is_loopback(target) else []
-    ask([tool, "login", *plain, "--username", user, "--password-stdin", target.partition("/")[0]], say=password, env=env, timeout_s=120)
+    ask([tool, "login", *plain, "--username", user, "--password-stdin", "--", target.partition("/")[0]], say=password, env=env, timeout_s=120)
     return env
 
 
@@ -184,7 +190,7 @@ print(json.dumps({
 
 def probe_words(tool: str, image: str) -> tuple[str, ...]:
     "The command that asks a container without network what it may do."
-    return (tool, "run", "--rm", "--network", "none", *RIGHTS, "--tmpfs", "/tmp", "--entrypoint", "python3", image, "-c", _PROBE)
+    return (tool, "run", "--rm", "--network", "none", *RIGHTS, "--tmpfs", "/tmp", "--entrypoint", "python3", "--", checked("image", image, "--image"), "-c", _PROBE)
 
 
 @dataclass(frozen=True)

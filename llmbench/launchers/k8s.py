@@ -17,6 +17,7 @@ import yaml
 from ..accounting import parameter_count
 from ..core import RequestError
 from .k8s_state import read_k8s
+from .operands import check_options
 from .plan import Job, Plan
 
 # %% ../../nbs/32d_launchers_k8s.ipynb #ffb16dd9
@@ -48,6 +49,11 @@ class K8sOptions:
     keep_s: int = 86400
     env: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        quantities = dict.fromkeys(("cpu", "memory", "shm"), "quantity")
+        names = {"image": "image", "namespace": "label", "pull_secret": "dns", "gpu": "key", "queue": "dns"}
+        check_options(self, quantities | names | {"node_selector": "pair", "tolerate": "key", "rdma": "counted"})
+
 # %% ../../nbs/32d_launchers_k8s.ipynb #148a7b1f
 def gpu_resource(hardware: str, options: K8sOptions) -> str | None:
     "The extended resource that a rank takes one of; None on CPUs."
@@ -72,7 +78,7 @@ def _selector(items: tuple[str, ...]) -> dict[str, str]:
 
 def _groups(items: tuple[str, ...]) -> dict[str, list[int]]:
     if wrong := [item for item in items if not re.fullmatch("[0-9]+", item)]:
-        raise RequestError(f"-s groups={wrong[0]}: must be ids of groups on the node, which a pod cannot look up; there type: getent group render video")
+        raise RequestError(f"-s groups={wrong[0]!r}: must be ids of groups on the node, which a pod cannot look up; there type: getent group render video")
     return {"supplementalGroups": [int(item) for item in items]} if items else {}
 
 

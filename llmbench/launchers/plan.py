@@ -72,12 +72,12 @@ _RANGES = {"port": (1, 65535), "together": (1, 10**6)}
 def _typed(name: str, text: str, default: Any) -> Any:
     if isinstance(default, bool):
         if text not in ("true", "false"):
-            raise RequestError(f"-s {name}={text}: must be true or false")
+            raise RequestError(f"-s {name}={text!r}: must be true or false")
         return text == "true"
     if isinstance(default, int):
         low, high = _RANGES.get(name, (0, 10**9))
         if not re.fullmatch("[0-9]+", text) or not low <= int(text) <= high:
-            raise RequestError(f"-s {name}={text}: must be a whole number from {low:,} to {high:,}")
+            raise RequestError(f"-s {name}={text!r}: must be a whole number from {low:,} to {high:,}")
         return int(text)
     if isinstance(default, tuple):
         return tuple(part for part in text.split(",") if part)
@@ -87,7 +87,7 @@ def _typed(name: str, text: str, default: Any) -> Any:
 def _variable(name: str) -> str:
     "The NAME of env.NAME; RequestError for what a shell would read as something else."
     if not re.fullmatch("env[.][A-Za-z_][A-Za-z0-9_]*", name):
-        raise RequestError(f"-s {name}=…: a variable is letters, digits and _, and does not begin with a digit; write -s env.NAME=value")
+        raise RequestError(f"-s {name!r}=…: a variable is letters, digits and _, and does not begin with a digit; write -s env.NAME=value")
     return name.removeprefix("env.")
 
 
@@ -97,7 +97,7 @@ def read_options(cls: type, given: Iterable[str]) -> Any:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals:
-            raise RequestError(f"-s {text}: write -s key=value")
+            raise RequestError(f"-s {text!r}: write -s key=value")
         if _SECRET_VALUE.search(value) or (name.startswith("env.") and _SECRET.search(name)):
             raise RequestError(f"-s {name}=…: it looks like a secret, and options stand in manifests; put it into docker/secrets.env")
         if name.startswith("env."):

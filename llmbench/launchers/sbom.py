@@ -38,7 +38,7 @@ print(json.dumps({'python': platform.python_version(), 'machine': platform.machi
 
 def list_image(tool: str, image: str) -> dict[str, Any]:
     "Python, distributions and system packages of an image that is here."
-    words = (tool, "run", "--rm", "--network", "none", "--read-only", "--entrypoint", "python3", image, "-c", _LISTING)
+    words = (tool, "run", "--rm", "--network", "none", "--read-only", "--entrypoint", "python3", "--", image, "-c", _LISTING)
     return read_answer(ask(words, timeout_s=300))
 
 # %% ../../nbs/32i_launchers_sbom.ipynb #6a18d7b3

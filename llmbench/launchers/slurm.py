@@ -7,9 +7,11 @@ __all__ = ['SlurmOptions', 'script', 'slurm_state', 'read_slurm', 'render', 'ren
 
 # %% ../../nbs/32c_launchers_slurm.ipynb #9303e6bb
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .operands import check_options, shell_command
 from .plan import Job, Plan, State
 from ..schema import Status
 
@@ -36,6 +38,11 @@ class SlurmOptions:
     margin_s: int = 600
     results: str = "runs"
     env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        kinds = {"partition": "partition", "account": "account", "gres": "gres", "memory": "slurm-size", "setup": "line", "results": "path"}
+        check_options(self, kinds)
+        shell_command(self.python, "-s python")
 
 # %% ../../nbs/32c_launchers_slurm.ipynb #19acd7b0
 def _cpus_per_task(job: Job, options: SlurmOptions) -> int:
@@ -73,17 +80,11 @@ srun ${{SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}} --kill-on-
 
 def script(jobs: tuple[Job, ...], options: SlurmOptions) -> str:
     "The sbatch script of jobs of one shape."
-    exports = "".join(f"export {name}={_quoted(value)}\n" for name, value in options.env.items())
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in options.env.items())
     count = "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
     setup = exports + (f"{options.setup}\n" if options.setup else "")
     directives = "\n".join(_directives(jobs, options))
-    return _SCRIPT.format(count=count, study=jobs[0].spec.study, directives=directives, setup=setup, python=options.python)
-
-
-def _quoted(value: str) -> str:
-    import shlex
-
-    return shlex.quote(value)
+    return _SCRIPT.format(count=count, study=jobs[0].spec.study, directives=directives, setup=setup, python=shell_command(options.python, "-s python"))
 
 # %% ../../nbs/32c_launchers_slurm.ipynb #cc38e00d
 _WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED", "RESIZING", "STOPPED", "SIGNALING"}

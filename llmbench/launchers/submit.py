@@ -21,8 +21,9 @@ from .plan import Plan, State, write_plan
 from ..schema import RunFile, Status
 
 # %% ../../nbs/32bb_launchers_submit.ipynb #abb08052
-def _run(command: Iterable[str], folder: Path, handle: str = "", **options: Any) -> subprocess.CompletedProcess:
-    words = [word.replace("{handle}", handle) for word in command]
+def _run(command: Iterable[str], folder: Path, handle: str | None = None, **options: Any) -> subprocess.CompletedProcess:
+    "A command in a plan's folder; `{handle}` stays in it where no handle is given: it is somebody's text then."
+    words = [word if handle is None else word.replace("{handle}", handle) for word in command]
     try:
         return subprocess.run(words, cwd=folder, capture_output=True, text=True, **options)
     except FileNotFoundError:
@@ -32,11 +33,12 @@ def _run(command: Iterable[str], folder: Path, handle: str = "", **options: Any)
 
 
 _ANSWER_S = 120
+_HANDLE = re.compile("[A-Za-z0-9][A-Za-z0-9_.:/-]*|")  # it is put into commands that a shell reads
 _WRONG = re.compile(r"error|denied|fail|invalid|unable|cannot|refused|forbidden|not found|no such|exist|immutable", re.IGNORECASE)
 
 
-def _must(command: Iterable[str], folder: Path, handle: str = "", wait_s: float = _ANSWER_S) -> str:
-    done = _run(command, folder, handle, timeout=wait_s)
+def _must(command: Iterable[str], folder: Path, wait_s: float = _ANSWER_S) -> str:
+    done = _run(command, folder, timeout=wait_s)
     if done.returncode:
         said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         telling = [line for line in said if _WRONG.search(line)] or said or [f"exit code {done.returncode}"]
@@ -58,7 +60,7 @@ def submit(plan: Plan, folder: Path | str, wait_s: float = _ANSWER_S) -> str:
     write_plan(plan, folder)
     said = [_must(command, folder, wait_s=wait_s) for command in plan.submit]
     last = (said[-1].split() or [""])[-1] if said else ""
-    handle = re.sub(r"[^\w.:/-].*", "", last)  # sbatch may print 17;CLUSTER, and a shell reads the handle
+    handle = (_HANDLE.match(last) or [""])[0]  # sbatch may print 17;CLUSTER
     write_text_atomic(folder / "handle.txt", handle + "\n")
     return handle
 
@@ -120,7 +122,7 @@ _TAKEN = re.compile(r"already exists|already in use|immutable", re.IGNORECASE)
 
 
 def _typed(commands: Iterable[Iterable[str]], folder: Path, handle: str) -> str:
-    return " && ".join([f"cd {shlex.quote(str(folder))}", *(shlex.join(command).replace("{handle}", handle) for command in commands)])
+    return " && ".join([f"cd -- {shlex.quote(str(folder))}", *(shlex.join(command).replace("{handle}", handle) for command in commands)])
 
 
 def _refused(plan: Plan, folder: Path, problem: str) -> tuple[list[RunFile], bool]:
@@ -189,11 +191,14 @@ def _clear(plan: Plan, folder: Path, handle: str) -> None:
 
 
 def handle_of(folder: Path | str) -> str | None:
-    "The handle of a plan that was submitted from this folder; None where none was."
+    "The handle of a plan that was submitted from this folder; None where none was. LlmbenchError for what no engine has given."
     try:
-        return (Path(folder) / "handle.txt").read_text().strip()
+        handle = (Path(folder) / "handle.txt").read_text(errors="replace").strip()
     except OSError:
         return None
+    if not _HANDLE.fullmatch(handle):
+        raise LlmbenchError(f"{Path(folder) / 'handle.txt'}: {handle[:60]!r} is no name of a job; remove the file, and end the job by hand")
+    return handle
 
 
 def collect_plan(plan: Plan, folder: Path | str, *, poll_s: float = 2.0, linger_s: float = 30) -> list[RunFile]:
