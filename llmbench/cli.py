@@ -9,6 +9,7 @@ __all__ = ['VERBS', 'show', 'run', 'sweep', 'doctor', 'schema', 'build_parser', 
 import argparse
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from .core import LlmbenchError, RequestError, load_settings, unknown_name
@@ -21,7 +22,7 @@ from .import_verb import IMPORT_VERBS, add_import_verb
 from .launch_verb import LAUNCH_VERBS, add_launch_verbs
 from .named_verbs import NAMED_VERBS, add_named_verbs
 from .reading import READING_VERBS, add_reading_verbs
-from .verbs import Parser, add_results, add_verb, out, results_folder
+from .verbs import Parser, add_results, add_verb, out, outcome_text, results_folder
 
 # %% ../nbs/69_cli.ipynb #e8b3f76c
 def _run_text(spec: Any) -> str:
@@ -66,8 +67,8 @@ def show(arguments: argparse.Namespace) -> int:
     return 0
 
 # %% ../nbs/69_cli.ipynb #c5001f93
-def _report_outcome(outcome: Any) -> int:
-    out(outcome.table())
+def _report_outcome(outcome: Any, folder: Path) -> int:
+    out(outcome_text(outcome, folder))
     return outcome.exit_code
 
 
@@ -87,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.resume:
         check_resume(arguments.resume, request.partial, spec, request.run_id)
     outcome = run_requests([request], force=arguments.force)
-    code = _report_outcome(outcome)
+    code = _report_outcome(outcome, request.folder.parent)
     sys.stderr.write(f"{os.path.relpath(request.folder)}\n")
     return code
 
@@ -116,7 +117,8 @@ def sweep(arguments: argparse.Namespace) -> int:
     if in_turns and (study.under or arguments.resume):
         raise RequestError("runs in turns are ours, from their first step on; leave out " + ("--resume" if arguments.resume else "frameworks:"))
     how = {"force": arguments.force, "resume": arguments.resume, "run_one": run_one, "in_turns": in_turns}
-    return _report_outcome(sweep_study(study, results=results_folder(arguments), **how))
+    results = results_folder(arguments)
+    return _report_outcome(sweep_study(study, results=results, **how), results / study.study)
 
 # %% ../nbs/69_cli.ipynb #350af5f4
 def doctor(arguments: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .core import RequestError, write_text_atomic
-from .verbs import add_verb, out, results_folder
+from .verbs import add_verb, out, outcome_text, results_folder
 
 # %% ../nbs/68d_named_verbs.ipynb #87253268
 def hardware_here(names: list[str] | None = None) -> str:
@@ -55,7 +55,7 @@ def benchmark(arguments: argparse.Namespace) -> int:
     folder = results_folder(arguments)
     requests = [SheetRequest(spec, attempt, folder) for attempt in range(1, arguments.runs + 1) for spec in specs]
     outcome = run_requests(requests, force=arguments.force, run_one=directly if arguments.direct else through_the_sheet)
-    out(outcome.table())
+    out(outcome_text(outcome, requests[0].folder.parent))
     sys.stderr.write(f"{os.path.relpath(requests[0].folder.parent)}\n")
     return outcome.exit_code
 

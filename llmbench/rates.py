@@ -128,19 +128,30 @@ def _flops_per_token(model: bytes, seq_len: int | None, recompute: str | None, o
     return model_flops_per_token(shape, seq_len), hardware
 
 
-def flop_rates(run: Mapping[str, Any], tokens_per_s: float | None) -> dict[str, float | None]:
-    "Model TFLOP/s per rank, model and hardware FLOPs in % of the devices' ceiling, and tokens per second at it."
+def _at_most(share: float | None) -> float | None:
+    "The share in %; None above 100, where the ceiling was none."
+    return share if share is not None and share <= 100 else None
+
+
+def flop_rates(
+    run: Mapping[str, Any], tokens_per_s: float | None, ceiling: float | None = None
+) -> dict[str, float | None]:
+    """Model TFLOP/s per rank, model and hardware FLOPs in % of the devices' ceiling, and tokens per second at it.
+
+    ceiling: TFLOP/s of all devices together where more is known than the run alone tells. A share above 100 % is None.
+    """
     spec, ranks = run["spec"], run["spec"]["world_size"]
     ours = run["source"]["kind"] == "harness"
     needed, executed = _flops_per_token(orjson.dumps(spec["model"]), spec["seq_len"], spec["recompute"], ours)
-    ceiling = ceiling_tflops(run)
+    ceiling = ceiling or ceiling_tflops(run)
     bound = ceiling * 1e12 / needed if ceiling and needed else None
     known = tokens_per_s and needed and ranks
+    mfu = 100 * tokens_per_s / bound if known and bound else None
     return {
         "tflops_per_gpu": tokens_per_s * needed / 1e12 / ranks if known else None,
-        "mfu_pct": 100 * tokens_per_s / bound if known and bound else None,
-        "hfu_pct": 100 * tokens_per_s / bound * executed / needed if known and bound and executed else None,
-        "ceiling_tokens_per_s": bound,
+        "mfu_pct": _at_most(mfu),
+        "hfu_pct": _at_most(mfu * executed / needed) if mfu and executed else None,
+        "ceiling_tokens_per_s": None if mfu and mfu > 100 else bound,
     }
 
 # %% ../nbs/53b_rates.ipynb #c1a0184b
@@ -232,11 +243,11 @@ def identity(run: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run_rates(run: Mapping[str, Any]) -> dict[str, Any]:
-    "All that follows from one run alone, under the names of the `runs` view."
+def run_rates(run: Mapping[str, Any], ceiling: float | None = None) -> dict[str, Any]:
+    "All that follows from one run alone, under the names of the `runs` view; `ceiling` as in `flop_rates`."
     loss, speed = run["steps"]["loss"] or [None], throughput(run)
     return {
-        **identity(run), **speed, **flop_rates(run, speed["tokens_per_s"]), **memory(run), **steadiness(run),
+        **identity(run), **speed, **flop_rates(run, speed["tokens_per_s"], ceiling), **memory(run), **steadiness(run),
         "comm_exposed_pct": exposed_pct(run), "h2d_gb_s": run["transfer"]["h2d_gb_s"],
         "energy_j_per_token": energy_per_token(run), "loss_first": loss[0], "loss_last": loss[-1],
         "overhead_pct": overhead_pct(run),

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,9 @@ class SweepOutcome:
         "0 when every run is ok, whenever it ran, and nothing was interrupted; else 1."
         return 0 if all(row.status == Status.ok for row in self.rows) and not self.interrupted else 1
 
-    def table(self) -> str:
-        "Status of every run as a text table, and which failed and why."
-        return _table(self.rows) + "\n\n" + _summary(self.rows, self.interrupted)
+    def table(self, figures: Mapping[str, Mapping[str, str]] | None = None) -> str:
+        "Status of every run as a text table, and which failed and why; `figures` are further columns by run id and heading."
+        return _table(self.rows, figures or {}) + "\n\n" + _summary(self.rows, self.interrupted)
 
 # %% ../nbs/35_sweep.ipynb #3e6edec4
 def _note(row: SweepRow) -> str:
@@ -71,10 +71,13 @@ def _note(row: SweepRow) -> str:
     return human_duration(row.wall_s) if row.wall_s is not None else ""
 
 
-def _table(rows: tuple[SweepRow, ...]) -> str:
-    cells = [("run", "repeat", "status", "")]
-    cells += [(r.name, str(r.attempt), r.status.value if r.status else "–", _note(r)) for r in rows]
-    widths = [max(len(c[i]) for c in cells) for i in range(4)]
+def _table(rows: tuple[SweepRow, ...], figures: Mapping[str, Mapping[str, str]]) -> str:
+    heads = list(dict.fromkeys(head for columns in figures.values() for head in columns))
+    cells = [("run", "repeat", "status", *heads, "")]
+    for r in rows:
+        known = figures.get(r.run_id, {})
+        cells.append((r.name, str(r.attempt), r.status.value if r.status else "–", *(known.get(h, "–") for h in heads), _note(r)))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(text.ljust(w) for text, w in zip(c, widths, strict=True)).rstrip() for c in cells)
 
 
