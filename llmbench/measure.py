@@ -13,7 +13,7 @@ import re
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,16 +192,32 @@ def limit_memory(device: torch.device, gib: float | None) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (_status_bytes("VmData") + size, hard))
 
 # %% ../nbs/22_measure.ipynb #20085d76
-def matmul_tflops(device: torch.device, dtype: torch.dtype, size: int = 1024, repeats: int = 8) -> float:
-    "TFLOP/s of the fastest of `repeats` products of two (size, size) matrices, laid out as a linear layer has them: 2 × size³ operations each."
+def _product_seconds(device: torch.device, dtype: torch.dtype, size: int, budget_s: float) -> list[float]:
+    "Seconds of matrix products one after the other until the budget is used; the first one warms up, where it leaves time for others."
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     clock, times = make_clock(device), []
-    for _ in range(repeats + 2):
+    while not times or sum(times) < budget_s:
         mark = clock.begin()
         torch.mm(a, b.t())  # float16 on a CPU: 20 times as fast as the product with b as it lies
         clock.end(mark)
         times.append(clock.seconds(mark))
-    return 2 * size**3 / min(times[2:]) / 1e12
+    return times[1:] or times
+
+
+def matmul_tflops(
+    device: torch.device, dtype: torch.dtype, sizes: Sequence[int] = (512, 1024), budget_s: float = 0.2
+) -> float:
+    """TFLOP/s of the fastest product of two (size, size) matrices, laid out as a linear layer has them: 2 × size³ operations each.
+
+    Sizes rise; each takes `budget_s` seconds or one product, and none is tried after one that had no time for a second product.
+    """
+    best = 0.0
+    for size in sizes:
+        times = _product_seconds(device, dtype, size, budget_s)
+        best = max(best, 2 * size**3 / min(times) / 1e12)
+        if len(times) < 2:
+            break
+    return best
 
 # %% ../nbs/22_measure.ipynb #416b8ca9
 def host_to_device_gb_s(device: torch.device, size_bytes: int = 256 * 2**20, repeats: int = 5) -> float | None:

@@ -199,13 +199,18 @@ def _rank_record(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return record
 
 
+def _best_product(rows: Iterable[dict[str, Any]]) -> float | None:
+    "The most that a rank's matrix products reached, in TFLOP/s, before or after training; None where it tried none."
+    return max((r["matmul_tflops"] for r in rows if r["kind"] == "ceiling"), default=None)
+
+
 def _merged_env(ranks: list[list[dict[str, Any]]]) -> dict[str, Any]:
     "Rank 0's environment with every rank's host and device."
     env = dict(ranks[0][0].get("env") or {})
     env["hostnames"] = sorted({rows[0]["host"] for rows in ranks if rows[0].get("host")})
     env["devices"] = [
         rows[0]["device_record"]
-        | {"rank": rows[0]["rank"], "matmul_tflops": _one(rows, "ceiling").get("matmul_tflops")}
+        | {"rank": rows[0]["rank"], "matmul_tflops": _best_product(rows)}
         for rows in ranks
         if rows[0].get("device_record")
     ]
