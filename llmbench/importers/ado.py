@@ -6,13 +6,12 @@
 __all__ = ['FORMAT', 'read']
 
 # %% ../../nbs/46i_importers_ado.ipynb #1a7e7588
-import csv
 import re
 from collections.abc import Mapping
 
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import lines_of, point, positive, whole, words
+from .structured import MOST_RUNS, point, positive, table_rows, whole, words
 from ..schema import Status
 
 _TIMES = ("wallClockRuntime", "train_runtime")
@@ -53,16 +52,15 @@ def _draft(told: Mapping[str, str], number_of: int) -> Draft | None:
 # %% ../../nbs/46i_importers_ado.ipynb #ffd6710a
 def read(source: Source, tally: Tally) -> list[Draft]:
     "A run for each row with a duration, or with a status that says why there is none."
-    drafts = []
-    try:
-        for at, row in enumerate(csv.DictReader(lines_of(source, tally, 2**18)), 1):
-            told = {k: v for k, v in row.items() if isinstance(k, str) and isinstance(v, str)}
-            draft = _draft(told, at) if None not in row.values() else None  # fewer cells than columns: cut
-            tally.understood += draft is not None
-            drafts += [draft] if draft else []
-            tally.misread(",".join(told.values())) if draft is None else None
-    except csv.Error as e:
-        tally.misread(f"no CSV from here: {e}")
+    drafts: list[Draft] = []
+    for at, told in enumerate(table_rows(source, tally), 1):
+        if len(drafts) >= MOST_RUNS:
+            tally.misread(f"more than {MOST_RUNS:,} runs in one file; the others were left out")
+            break
+        draft = _draft(told, at)
+        tally.understood += draft is not None
+        drafts += [draft] if draft else []
+        tally.misread(",".join(told.values())) if draft is None else None
     return drafts
 
 

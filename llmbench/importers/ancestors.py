@@ -6,15 +6,15 @@
 __all__ = ['FORMAT', 'FLAT', 'read_benchmark', 'detect_benchmark', 'read_flat']
 
 # %% ../../nbs/44f_importers_ancestors.ipynb #a075e9ea
-import csv
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from ..core import GIB, relative_difference
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import as_bytes, document, json_of, judge, lines_of, number, point, positive, whole, words
+from .structured import MOST_RUNS, SMALL, as_bytes, document, json_of, judge, lines_of, number, point, positive, table_rows, whole, words
 
 # %% ../../nbs/44f_importers_ancestors.ipynb #fd48d653
 _INVENTED = re.compile(r"\(from logs?\)|^unknown", re.IGNORECASE)
@@ -128,7 +128,7 @@ def _benchmark(content: Mapping[str, Any]) -> Draft:
 
 def read_benchmark(source: Source, tally: Tally) -> list[Draft]:
     "The run of a result JSON, as far as it can be read."
-    content = {str(p[0]): v for p, v in document(source, tally, lambda p: p == ()) if p}
+    content = {str(p[0]): v for p, v in document(source, tally, lambda p: p == (), SMALL) if p}
     tally.understood += len(content)
     return [_benchmark(content)]
 
@@ -141,6 +141,7 @@ def detect_benchmark(sample: bytes) -> bool:
 FORMAT = Format("tprimat-json", "result JSON of TPrimat and of the GPU benchmarking system", read_benchmark, detect_benchmark)
 
 # %% ../../nbs/44f_importers_ancestors.ipynb #a1e0fb16
+_LARGEST = 2**20  # characters of a result
 _FLAT = {"strategy", "world_size", "seq_len", "mean_step_time_sec", "tokens_per_sec"}
 _STEP = re.compile(r"\[Step (\d{1,9})\] Loss: (\S{1,20}), Time: ([\d.]{1,20})s")
 
@@ -181,14 +182,15 @@ def _flat(told: Mapping[str, Any], lines: list[tuple[int, float | None, float | 
 def _objects(source: Source, tally: Tally) -> Iterator[tuple[dict[str, Any], list[tuple[int, float | None, float | None]]]]:
     "Results with the step lines that stand before them."
     held: list[str] | None = None
+    size = 0
     steps: list[tuple[int, float | None, float | None]] = []
     for line in lines_of(source, tally, 2**20):
-        if step := _STEP.search(line):
+        if (step := _STEP.search(line)) and len(steps) < 2**18:
             tally.understood += 1
             steps.append((int(step[1]), number(step[2]), number(step[3])))
         if held is None and re.match(r"\s*\{", line) or "BENCHMARK_RESULT_JSON_START" in line:
-            held = []
-        if held is not None and len(held) < 1000:
+            held, size = [], 0
+        if held is not None and (size := size + len(line)) < _LARGEST:
             held.append(line)
         if held and ("BENCHMARK_RESULT_JSON_END" in line or line.rstrip().endswith("}")):
             text = "".join(held)
@@ -203,12 +205,14 @@ def _objects(source: Source, tally: Tally) -> Iterator[tuple[dict[str, Any], lis
 def read_flat(source: Source, tally: Tally) -> list[Draft]:
     "The runs of result JSON, of a log that holds it, or of metrics.csv."
     if b"strategy,world_size" in source.sample[:4096]:
-        rows = [dict(r) for r in csv.DictReader(lines_of(source, tally, 2**16))]
-        found: list[tuple[dict[str, Any], list]] = [(r, []) for r in rows if number(r.get("mean_step_time_sec")) is not None and None not in r.values()]
+        found: Iterator[tuple[dict[str, Any], list]] = ((r, []) for r in table_rows(source, tally) if number(r.get("mean_step_time_sec")) is not None)
     else:
-        found = list(_objects(source, tally))
-    tally.understood += len(found)
-    return [_flat(told, steps) for told, steps in found]
+        found = _objects(source, tally)
+    drafts = [_flat(told, steps) for told, steps in islice(found, MOST_RUNS)]
+    tally.understood += len(drafts)
+    if next(found, None):
+        tally.misread(f"more than {MOST_RUNS:,} runs in one file; the others were left out")
+    return drafts
 
 
 FLAT = Format(

@@ -7,6 +7,7 @@ __all__ = ['FORMAT', 'read']
 
 # %% ../../nbs/44d_importers_automodel.ipynb #f8e23797
 import re
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,7 +51,7 @@ def read(source: Source, tally: Tally) -> list[Draft]:
             continue
         if len(draft.steps) and step <= draft.steps[-1]:
             draft.event("restart", f"the steps begin again at {step}", step)
-            draft.cut_back(next(i for i, s in enumerate(draft.steps) if s >= step))
+            draft.cut_back(bisect_left(draft.steps, step))
         _row(draft, step, line)
         _ranks(draft, line)
         peak = max(peak, as_bytes(line.get("mem"), 2**30) or 0)

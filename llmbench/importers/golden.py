@@ -12,7 +12,7 @@ from typing import Any
 
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import as_bytes, document, number, point, warm_up, whole
+from .structured import SMALL, as_bytes, document, number, point, warm_up, whole
 
 _COLUMNS = {"lm loss": "loss", "iteration-time": "time_s", "grad-norm": "grad_norm", "learning-rate": "lr", "loss-scale": "loss_scale"}
 _MEMORY = "mem-max-allocated-bytes"
@@ -46,7 +46,7 @@ def _fill(draft: Draft, columns: Mapping[str, Mapping[int, float]]) -> None:
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The run that the values were taken from."
     draft, columns, others = Draft("megatron-golden-values", "Megatron-LM"), {}, []
-    for place, metric in document(source, tally, lambda p: p == ()):
+    for place, metric in document(source, tally, lambda p: p == (), SMALL):
         found = dict(_points(metric))
         name = str(place[0])
         tally.understood += bool(found) and (name in _COLUMNS or name == _MEMORY)

@@ -19,7 +19,7 @@ _INK = re.compile(r"[^ \t\r\n\ufeff]")
 class JsonWindow:
     "A window over JSON text, which `peek` and `walk` move; `problem` says why it ended early, if it did."
 
-    def __init__(self, read: Callable[[int], str], chunk: int = 2**20, largest: int = 2**26) -> None:
+    def __init__(self, read: Callable[[int], str], chunk: int = 2**20, largest: int = 2**21) -> None:
         self.read, self.chunk, self.largest = read, chunk, largest
         self.text, self.at, self.dropped, self.problem = "", 0, 0, ""
         self.decode = json.JSONDecoder(strict=False).raw_decode
@@ -62,8 +62,9 @@ def _value(window: JsonWindow) -> Any:
             value, end = window.decode(window.text, start)
         except json.JSONDecodeError as e:
             cut = e.pos > held - _MARGIN or e.msg.startswith("Unterminated")
-            if not cut or held - start > window.largest or not window.more():
-                window.fail("a value is cut, or larger than can be held" if cut else f"no JSON: {e.msg}")
+            large = held - start > window.largest
+            if not cut or large or not window.more():
+                window.fail(f"no JSON: {e.msg}" if not cut else f"a value is larger than {window.largest:,} characters" if large else "a value is cut")
                 return _NOTHING
             continue
         except (RecursionError, ValueError) as e:
@@ -78,6 +79,15 @@ def _value(window: JsonWindow) -> Any:
 
 # %% ../../nbs/44_importers_jsonstream.ipynb #bde5e5e6
 Path = tuple[str | int, ...]
+_MOST_SMALL, _SMALL = 2**20, 12  # values of fewer characters than that are no records
+
+
+def _is_dust(window: JsonWindow, index: int, begun: int) -> bool:
+    "Whether a container has given many values that are too small to be records; leaves a problem."
+    dust = index >= _MOST_SMALL and index % 4096 == 0 and window.dropped + window.at - begun < _SMALL * index
+    if dust:
+        window.fail(f"more than {index:,} values of fewer than {_SMALL} characters: no records")
+    return dust
 
 
 def _key(window: JsonWindow, index: int, mapping: bool) -> str | int | object:
@@ -100,6 +110,7 @@ def walk(window: JsonWindow, enter: Callable[[Path], bool], path: Path = ()) -> 
             yield path, value
         return
     window.at += 1
+    begun = window.dropped + window.at
     for index in range(2**62):
         follows = window.peek()
         if index and follows == ",":
@@ -110,7 +121,7 @@ def walk(window: JsonWindow, enter: Callable[[Path], bool], path: Path = ()) -> 
             if not follows:
                 window.fail("the text ends inside of a list or an object")
             return
-        if (key := _key(window, index, opening == "{")) is _NOTHING:
+        if _is_dust(window, index, begun) or (key := _key(window, index, opening == "{")) is _NOTHING:
             return
         yield from walk(window, enter, (*path, key))
         if window.problem:

@@ -13,11 +13,19 @@ from typing import Any
 from ..core import GIB
 from .base import Draft, Source, Tally
 from .formats import Format
+from .jsonstream import Path
 from .kernels import Kernels, collective_kind, message_bytes, used_devices
 from .structured import document, number, point, sample_text, whole, words
 
 # %% ../../nbs/46b_importers_kineto.ipynb #e03f1a09
 _STEP = re.compile(r"ProfilerStep#(\d{1,15})")
+_MOST_DEVICES, _MOST_STEPS = 65_536, 2**17
+_KEPT = ("distributedInfo", "deviceProperties")
+
+
+def _enter(path: Path) -> bool:
+    "Into everything but what is kept whole and the events themselves: a trace's stack frames are as large as its events."
+    return not path or (len(path) == 1 and isinstance(path[0], str) and path[0] not in _KEPT)
 
 
 class Trace:
@@ -30,7 +38,7 @@ class Trace:
         "Take a kernel; where it is a collective, its message too."
         args = event.get("args") if isinstance(event.get("args"), dict) else {}
         device = whole(args.get("device", event.get("pid")))
-        if device is not None:
+        if device is not None and len(self.devices) < _MOST_DEVICES:
             self.devices.add(device)
         told = words(args.get("Collective name"))
         kind = collective_kind(told) if told else None
@@ -46,7 +54,7 @@ class Trace:
             return False
         if category == "kernel":
             self.kernel(name, begin, time, event)
-        elif category == "user_annotation" and (step := _STEP.fullmatch(name)):
+        elif category == "user_annotation" and (step := _STEP.fullmatch(name)) and len(self.steps) < _MOST_STEPS:
             self.steps.setdefault(int(step[1]), time / 1e6)
         else:
             return False
@@ -89,10 +97,10 @@ def _draft(trace: Trace) -> Draft:
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The profiled part of a run, on the rank that wrote the trace."
     trace = Trace()
-    for place, value in document(source, tally, lambda p: p in ((), ("traceEvents",))):
+    for place, value in document(source, tally, _enter):
         if place[0] == "traceEvents" or isinstance(place[0], int):
             tally.understood += trace.event(value)
-        elif place[0] in ("distributedInfo", "deviceProperties"):
+        elif place[0] in _KEPT:
             trace.top[place[0]] = value
             tally.understood += 1
     return [_draft(trace)] if trace.steps or trace.kernels.calls or trace.top else []

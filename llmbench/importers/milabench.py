@@ -11,26 +11,31 @@ import shlex
 from array import array
 from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import as_bytes, json_lines, judge, number, point, utc, whole, words
+from .structured import MOST_RUNS, as_bytes, json_lines, judge, number, point, utc, whole, words
 from ..schema import Status
 
 # %% ../../nbs/46g_importers_milabench.ipynb #5127b0f4
+_MOST_CARDS = 4096
+
+
 class Bench:
     "One benchmark while its lines are read."
 
     def __init__(self) -> None:
-        self.losses, self.rates, self.units = [], [], Counter()
-        self.cards, self.memory, self.power = {}, {}, []
+        self.losses, self.rates, self.units = array("d"), array("d"), Counter()
+        self.cards, self.memory = {}, {}
+        self.watts, self.samples, self.ended = 0.0, 0, False
         self.draft = Draft("milabench-data")
 
     def data(self, data: Mapping[str, Any]) -> bool:
         "Take a measurement."
         if isinstance(cards := data.get("gpudata"), dict):
-            for card, told in cards.items():
+            for card, told in islice(cards.items(), _MOST_CARDS):
                 self._card(str(card), told if isinstance(told, dict) else {})
             return True
         loss, rate = number(data.get("loss")), number(data.get("rate"))
@@ -40,15 +45,18 @@ class Bench:
             self.losses.append(loss)
         if rate is not None:
             self.rates.append(rate)
-            self.units[words(data.get("units")) or "no unit"] += 1
+            unit = words(data.get("units"), 40) or "no unit"
+            self.units[unit if unit in self.units or len(self.units) < 20 else "others"] += 1
         return True
 
     def _card(self, card: str, told: Mapping[str, Any]) -> None:
+        if card not in self.memory and len(self.memory) >= _MOST_CARDS:
+            return
         used = told.get("memory")
         size = as_bytes(used[0], 2**20) if isinstance(used, list) and used else None
         self.memory[card] = max(self.memory.get(card, 0), size or 0)
-        if (watts := number(told.get("power"))) is not None:
-            self.power.append(watts)
+        if (watts := number(told.get("power"))) is not None and 0 <= watts < 1e6:
+            self.watts, self.samples = self.watts + watts, self.samples + 1
 
     def meta(self, meta: Mapping[str, Any]) -> None:
         "Take what is said of the machine."
@@ -90,13 +98,15 @@ def _finished(bench: Bench) -> Draft:
     draft, unit = bench.draft, next(iter(bench.units), "")
     column = "tokens_per_s" if unit.lower().startswith("tok") else "items_per_s"
     together = len(bench.losses) == len(bench.rates)
+    if bench.rates and bench.losses and not together:
+        draft.warn(f"{len(bench.losses)} losses and {len(bench.rates)} rates: each is numbered by its own events, and a row's loss and rate are of different steps")
     if bench.rates and len(bench.units) > 1:
         draft.warn(f"rates in several units: {', '.join(bench.units)}; the column is called after the first")
     for at in range(max(len(bench.losses), len(bench.rates))):
         loss = bench.losses[at] if at < len(bench.losses) else None
-        rate = bench.rates[at] if at < len(bench.rates) and (together or not bench.losses) else None
+        rate = bench.rates[at] if at < len(bench.rates) else None
         point(draft, at + 1, {"loss": loss} if bench.losses else {})
-        if bench.rates and (together or not bench.losses):
+        if bench.rates:
             draft.columns.setdefault(column, array("d")).append(rate if rate is not None and abs(rate) < 1e300 else float("nan"))
     judge(draft)
     draft.event("derived", "steps.step = place among the events, from 1") if len(draft.steps) else None
@@ -107,8 +117,8 @@ def _finished(bench: Bench) -> Draft:
         draft.fact("env.devices", [{"rank": i} | bench.cards[c] for i, c in enumerate(cards)])
     for rank, card in enumerate(cards):
         draft.ranks[rank] = {"peak_reserved_bytes": bench.memory[card] or None, "memory_source": "device_used"}
-    if bench.power:
-        draft.event("power", f"mean of {len(bench.power)} samples: {sum(bench.power) / len(bench.power):.1f} W")
+    if bench.samples:
+        draft.event("power", f"mean of {bench.samples} samples: {bench.watts / bench.samples:.1f} W")
     return draft
 
 # %% ../../nbs/46g_importers_milabench.ipynb #a37fdc01
@@ -120,6 +130,9 @@ def read(source: Source, tally: Tally) -> list[Draft]:
         if not isinstance(data, dict):
             continue
         if event == "config":
+            if benches[-1].draft.events and len(benches) >= MOST_RUNS:
+                tally.misread(f"more than {MOST_RUNS:,} runs in one file; the others were left out")
+                break
             benches += [Bench()] if benches[-1].draft.events else []
             benches[-1].config(data)
         elif event == "meta":

@@ -9,13 +9,15 @@ __all__ = ['FORMAT', 'SYSTEM_FORMAT', 'system_beside', 'MlRun', 'read']
 import hashlib
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import json_lines, judge, number, point, positive, utc, warm_up, whole, words
+from .structured import MOST_RUNS, json_lines, judge, number, point, positive, utc, warm_up, whole, words
 from ..schema import Status
 
 # %% ../../nbs/46_importers_mllog.ipynb #daf13a34
@@ -28,7 +30,7 @@ def _name_words(name: str) -> set[str]:
 
 def _described(file: Path) -> dict[str, Any] | None:
     try:
-        content = json.loads(file.read_bytes()) if file.stat().st_size < 2**20 else None
+        content = json.loads(file.read_bytes()) if file.is_file() and file.stat().st_size < 2**20 else None
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) and "accelerators_per_node" in content else None
@@ -57,11 +59,15 @@ def _platform(name: str) -> str | None:
     return "rocm" if re.search(r"\bAMD\b|Instinct", name) else "cuda" if "NVIDIA" in name else None
 
 
-def _hardware(draft: Draft, file: Path, system: Mapping[str, Any]) -> None:
+def _hardware(draft: Draft, system: Mapping[str, Any], file: Path | None = None) -> None:
+    "What a description says of the system: a file beside the log, or a line of it."
     each, nodes = whole(system.get("accelerators_per_node")), whole(system.get("number_of_nodes"))
     name = words(system.get("accelerator_model_name"))
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    draft.event("systems_file", f"{file.name}, sha256 {digest}: {words(system.get('system_name'))}")
+    if file:
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        draft.event("systems_file", f"{file.name}, sha256 {digest}: {words(system.get('system_name'))}")
+    else:
+        draft.event("systems_line", f":::SYSJSON: {words(system.get('system_name'))}")
     if each and nodes and each * nodes <= 65536:
         draft.derive("spec.world_size", each * nodes, f"{each} accelerators a node × {nodes} nodes")
     if name and draft.facts.get("spec.world_size"):
@@ -90,18 +96,25 @@ _BY_SAMPLES = "steps.step = samples / global_batch_size, where a line names no s
 
 
 class MlRun:
-    "One run while its lines are read: the draft, its rows by step, and the block that is open."
+    "One run while its lines are read: the draft, its columns by step, and the block that is open."
 
     def __init__(self) -> None:
-        self.draft, self.rows, self.told, self.betas = Draft("mlperf-mllog"), {}, [], {}
+        self.draft, self.columns, self.told, self.betas = Draft("mlperf-mllog"), {}, {}, {}
+        self.means: list[tuple[int, int | None, float]] = []
         self.block: dict[str, float | None] = {}
         self.begun = self.ended = False
+        self.system: Mapping[str, Any] | None = None
         self.derived: set[str] = set()
 
     def put(self, step: int, **values: float | None) -> None:
         "Fill cells of a row."
-        known = self.rows.setdefault(step, {})
-        known |= {k: v for k, v in values.items() if v is not None and k not in known}
+        for name, value in values.items():
+            if value is not None:
+                self.columns.setdefault(name, {}).setdefault(step, value)
+
+    def steps(self) -> set[int]:
+        "All steps of which something is known."
+        return set().union(*self.columns.values())
 
     def steps_of(self, samples: Any) -> int | None:
         "Optimizer steps of so many samples, where they divide."
@@ -110,7 +123,7 @@ class MlRun:
 
 # %% ../../nbs/46_importers_mllog.ipynb #7fbe00ea
 def _block_step(run: MlRun, meta: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    "(last step, number of steps) of the open block, for a mean that names no step."
+    "(last step, counted from 1, number of steps) of the open block, for a mean that names no step."
     over = run.steps_of(meta.get("samples_count"))
     begun = run.block.get("step")
     return (int(begun) + over, over) if over and begun is not None else (over, None)
@@ -134,7 +147,7 @@ def _stats(run: MlRun, value: Any, meta: Mapping[str, Any], time_ms: float | Non
     if not isinstance(value, dict):
         return
     told = {k: n for k, v in value.items() if (n := number(v)) is not None}
-    loss, time_s = told.get("train_loss", told.get("reduced_train_loss")), told.get("train_step_time")
+    loss, time_s = told.get("train_loss", told.get("reduced_train_loss")), told.get("train_step_time", told.get("train_step_timing"))
     step = whole(meta.get("step"))
     if "throughput" in told:
         _throughput(run, told["throughput"], meta, time_ms)
@@ -147,7 +160,7 @@ def _stats(run: MlRun, value: Any, meta: Mapping[str, Any], time_ms: float | Non
     elif time_s is not None:
         last, over = _block_step(run, meta)
         run.derived |= {_BY_SAMPLES} if last is not None else set()
-        run.put(last, time_s=time_s, mean_of=over) if last is not None else None
+        run.means += [(last, over, time_s)] if last is not None and len(run.means) < 2**17 else []
     for key in told.keys() & {"warmup_time", "validation_time"}:
         run.draft.event(key, step=step, **({"time_s": told[key]} if told[key] >= 0 else {}))
 
@@ -179,7 +192,8 @@ def _line(run: MlRun, line: Mapping[str, Any]) -> bool:
     elif key in ("opt_adamw_beta_1", "opt_adamw_beta_2"):
         run.betas[key] = number(value)
     elif key in _TOLD:
-        run.told.append(f"{key} {words(str(value))}")
+        if len(run.told) < 100:
+            run.told[f"{key} {words(str(value))}"] = None
     elif key == "tracked_stats":
         _stats(run, value, meta, time_ms)
     elif key == "eval_accuracy" and (found := number(value)) is not None:
@@ -191,34 +205,61 @@ def _line(run: MlRun, line: Mapping[str, Any]) -> bool:
     return True
 
 # %% ../../nbs/46_importers_mllog.ipynb #1743daa7
+def _place_means(run: MlRun) -> None:
+    "Means of blocks as rows of their last steps; where the steps of a block are timed themselves, as events."
+    timed = sorted(run.columns.get("time_s", ()))
+    for last, over, time_s in run.means:
+        if over and bisect_right(timed, last) > bisect_right(timed, last - over - 1):
+            run.draft.event("block_mean", f"of {over} steps", last, **({"time_s": time_s} if time_s >= 0 else {}))
+        else:
+            known = run.steps()
+            run.put(last - 1 if last not in known and last - 1 in known else last, time_s=time_s, mean_of=over)
+    first = timed[1] - timed[0] if len(timed) > 1 and timed[1] - timed[0] in (timed[0], timed[0] + 1) else 0  # counted from 1, or from 0
+    for step, over in zip(timed, [first, *(b - a for a, b in pairwise(timed))], strict=False):
+        if over > 1:
+            run.put(step, mean_of=over)
+
+
 def _finished(run: MlRun, source: Source) -> Draft:
     draft = run.draft
+    _place_means(run)
     if run.told:
-        draft.event("submission", "; ".join(dict.fromkeys(run.told)))
+        draft.event("submission", "; ".join(run.told))
     if all(run.betas.get(f"opt_adamw_beta_{i}") is not None for i in (1, 2)):
         draft.fact("spec.optimizer.betas", [run.betas["opt_adamw_beta_1"], run.betas["opt_adamw_beta_2"]])
     for formula in sorted(run.derived):
         draft.event("derived", formula)
-    for step in sorted(run.rows):
-        point(draft, step, run.rows[step])
+    for step in sorted(run.steps()):
+        point(draft, step, {name: column.get(step) for name, column in run.columns.items()})
     warm_up(draft)
     judge(draft)
     if run.begun and not run.ended:
         draft.warn("the file ends before run_stop")
-    if beside := system_beside(source.path):
-        _hardware(draft, *beside)
+    if system := run.system:
+        _hardware(draft, system)
+    elif beside := system_beside(source.path):
+        _hardware(draft, beside[1], beside[0])
     return draft
 
 
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The runs of a log with :::MLLOG lines."
     runs, seen = [MlRun()], set()
-    for line in json_lines(source, tally, ":::MLLOG"):
+    for line in json_lines(source, tally, ":::MLLOG", ":::SYSJSON"):
         key = str(line.get("key"))
-        if key in ("cache_clear", "init_start", "run_start") and (runs[-1].ended or (key == "run_start" and runs[-1].begun)):
+        again = key in ("cache_clear", "init_start", "run_start") and (runs[-1].ended or (key == "run_start" and runs[-1].begun))
+        if again and len(runs) >= MOST_RUNS:
+            tally.misread(f"more than {MOST_RUNS:,} runs in one file; the others were left out")
+            break
+        if again:
             runs.append(MlRun())
+            runs[-1].system = runs[-2].system
             seen.clear()
-        same = json.dumps(line, sort_keys=True)
+        if "accelerators_per_node" in line:
+            runs[-1].system = line
+            tally.understood += 1
+            continue
+        same = hashlib.blake2b(json.dumps(line, sort_keys=True).encode("utf-8", "replace"), digest_size=16).digest()
         if same in seen:
             tally.repeated += 1
             continue
@@ -228,7 +269,7 @@ def read(source: Source, tally: Tally) -> list[Draft]:
     return [_finished(run, source) for run in runs]
 
 
-FORMAT = Format("mlperf-mllog", ":::MLLOG lines of MLPerf training", read, signature=re.compile(rb":::MLLOG \{"))
+FORMAT = Format("mlperf-mllog", ":::MLLOG lines of MLPerf training", read, signature=re.compile(rb":::MLLOG\s*\{"))
 
 # %% ../../nbs/46_importers_mllog.ipynb #9419e996
 def _no_run(source: Source, tally: Tally) -> list[Draft]:
@@ -239,5 +280,5 @@ def _no_run(source: Source, tally: Tally) -> list[Draft]:
 
 SYSTEM_FORMAT = Format(
     "mlperf-system", "MLPerf's description of a system: no run, read together with the logs that it belongs to", _no_run,
-    lambda sample: b'"accelerators_per_node"' in sample and b'"number_of_nodes"' in sample,
+    lambda sample: sample.lstrip()[:1] == b"{" and b":::MLLOG" not in sample and b'"accelerators_per_node"' in sample and b'"number_of_nodes"' in sample,
 )  # fmt: skip

@@ -19,7 +19,7 @@ from .structured import lines_of, number, whole
 _LABEL = re.compile(r"^\s*(\d{1,6}): ?")
 _REPORT = re.compile(r"(?:Executing '|\()(\w{3,40}_sum)(?:' stats report|\):?)")
 _HEAD = re.compile(r"^\s*(Time \(%\)|Total \((?:MB|GB|kB|B)\))[\s,]")
-_TASKS = 4096
+_TASKS, _MOST_ROWS, _MOST_LINES = 4096, 2**18, 50
 
 
 class Task:
@@ -45,7 +45,7 @@ class Task:
         return None
 
     def _row(self, text: str) -> bool:
-        cells = next(csv.reader([text])) if "," in text.split()[0] else text.split(None, self.columns - 1)
+        cells = _cells(text) if "," in text.split()[0] else text.split(None, self.columns - 1)
         told = dict(zip(self.head, cells, strict=False))
         if len(cells) != self.columns or number(cells[0]) is None:
             return False
@@ -53,8 +53,15 @@ class Task:
         return _kept(self, told)
 
 # %% ../../nbs/46d_importers_nsys.ipynb #fd9fea4a
+def _cells(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]), [""])
+    except csv.Error:  # a cell beyond the module's bound
+        return [""]
+
+
 def _head(text: str) -> list[str]:
-    return next(csv.reader([text.strip()])) if "," in text else re.split(r"\s{2,}", text.strip())
+    return _cells(text.strip()) if "," in text else re.split(r"\s{2,}", text.strip())
 
 
 def _kept(task: Task, told: dict[str, str]) -> bool:
@@ -66,6 +73,8 @@ def _kept(task: Task, told: dict[str, str]) -> bool:
         if time_ns is None or not calls or not 0 <= time_ns < 2**62:
             return False
         task.kernels.add(name.strip(), None, time_ns / 1e9, calls)
+    elif len(task.lines) >= _MOST_LINES:
+        return True
     elif task.report == "cuda_gpu_mem_time_sum" and time_ns is not None and calls and 0 <= time_ns < 2**62:
         task.lines.append((f"{calls:,} × {name.strip()}", {"time_s": time_ns / 1e9}))
     elif task.report == "cuda_gpu_mem_size_sum" and (size := number(told.get("Total (MB)"))) is not None and 0 <= size < 2**40:
@@ -88,14 +97,19 @@ def _draft(label: str, task: Task) -> Draft:
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The reports of each process in the file."
     tasks: dict[str, Task] = {}
+    rows = 0
     for line in lines_of(source, tally, 2**20):
         label = _LABEL.match(line)
         text = line[label.end() :] if label else line
         task = tasks.setdefault(label[1] if label else "", Task()) if len(tasks) < _TASKS else tasks.get(label[1] if label else "")
         took: Any = task.line(text.rstrip("\r\n")) if task else None
         tally.understood += took is True
+        rows += took is True
         if took is False:
             tally.misread(text)
+        if rows >= _MOST_ROWS:
+            tally.misread(f"more than {_MOST_ROWS:,} rows; the others were left out")
+            break
     return [_draft(label, task) for label, task in tasks.items() if task.kernels.calls or task.lines]
 
 

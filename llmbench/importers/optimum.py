@@ -7,14 +7,13 @@ __all__ = ['FORMAT', 'read', 'detect']
 
 # %% ../../nbs/46f_importers_optimum.ipynb #03820ad9
 import ast
-import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import flat, json_of, number, open_text, point, positive, whole, words
+from .structured import MOST_RUNS, SMALL, document, flat, number, point, positive, sample_text, table_rows, whole, words
 
 # %% ../../nbs/46f_importers_optimum.ipynb #8b06a522
 _ENDS = {
@@ -27,27 +26,37 @@ _ENDS = {
 }  # fmt: skip
 
 
-def _by_end(told: Mapping[str, Any], end: str) -> Any:
-    found = [v for k, v in told.items() if k == end or k.endswith("." + end)]
-    return next((v for v in found if v not in (None, "")), None)
+_OTHERS = ("backend.model", "backend.torch_compile", "environment.gpus", "environment.gpu")
+_WANTED = {*_OTHERS, *(end for end, _ in _ENDS.values())}
+
+
+def _ends(told: Mapping[str, Any]) -> dict[str, Any]:
+    "The settings by the ends of their names, `environment.gpus` of `report.environment.gpus`; the first that is not empty."
+    found: dict[str, Any] = {}
+    for key, value in told.items():
+        parts = key.rsplit(".", 2)
+        for end in (parts[-1], ".".join(parts[-2:])):
+            if end in _WANTED and value not in (None, ""):
+                found.setdefault(end, value)
+    return found
 
 
 def _cards(text: Any) -> list[str]:
     try:
         names = ast.literal_eval(text) if isinstance(text, str) and len(text) < 10_000 else text
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # {[]: 1} is a TypeError
         return []
     return [n for v in names if (n := words(v))] if isinstance(names, (list, tuple)) else []
 
 
 def _settings(draft: Draft, told: Mapping[str, Any]) -> None:
+    ends = _ends(told)
     for place, (end, kind) in _ENDS.items():
-        draft.fact(place, kind(_by_end(told, end)))
-    draft.facts.pop("spec.warmup_asked", None)
-    draft.fact("spec.model.name", words(told.get("model")) or words(_by_end(told, "backend.model")))
-    compiled = str(_by_end(told, "backend.torch_compile")).lower()
+        draft.fact(place, kind(ends.get(end)))
+    draft.fact("spec.model.name", words(told.get("model")) or words(ends.get("backend.model")))
+    compiled = str(ends.get("backend.torch_compile")).lower()
     draft.fact("spec.compile", {"true": True, "false": False}.get(compiled))
-    names = _cards(_by_end(told, "environment.gpus") or _by_end(told, "environment.gpu"))
+    names = _cards(ends.get("environment.gpus") or ends.get("environment.gpu"))
     if len(names) == 1:
         draft.fact("env.devices", [{"rank": 0, "name": names[0]}])
         draft.derive("spec.world_size", 1, "environment.gpus lists one card")
@@ -63,16 +72,25 @@ def _summary_row(draft: Draft, told: Mapping[str, Any]) -> None:
     for phase in ("warmup", "overall_training"):
         if time_s := positive(told.get(f"{phase}.runtime(s)")):
             draft.event(phase, f"{number(told.get(f'{phase}.throughput(samples/s)')) or 0:g} samples/s", time_s=time_s)
-    if not rate or not runtime or not batch:
+    asked, warm = draft.facts.get("spec.steps"), draft.facts.pop("spec.warmup_asked", None)
+    timed = asked - warm if asked and warm is not None and warm < asked else None
+    steps = min(round(rate * runtime / batch), _MOST_STEPS) if rate and runtime and batch else timed
+    time_s = batch / rate if batch and rate else runtime / timed if runtime and timed else None
+    if not rate and not runtime:
         return
-    steps = round(rate * runtime / batch)
-    asked = draft.facts.get("spec.steps") or steps
-    draft.event("derived", "steps.time_s = batch of the device / training.throughput(samples/s)")
-    draft.event("derived", "steps.tokens = batch of the device × sequence_length")
-    draft.event("derived", "steps.step = throughput × runtime / batch") if "spec.steps" not in draft.facts else None
-    draft.warn("the only time is the mean of the steps after warm-up; for more than one device the batch is not that of the step")
+    draft.event("training", f"{rate or 0:g} samples/s", **({"time_s": runtime} if runtime else {}))
+    if time_s:
+        how = "batch of the device / training.throughput(samples/s)" if batch and rate else "training.runtime(s) / (max_steps - warmup_steps)"
+        draft.event("derived", f"steps.time_s = {how}")
+        draft.warn("the only time is the mean of the steps after warm-up; for more than one device the batch is not that of the step")
+    draft.event("derived", "steps.tokens = batch of the device × sequence_length") if batch and seq_len else None
+    draft.event("derived", "steps.step = throughput × runtime / batch") if not asked else None
     draft.fact("spec.warmup_steps", 0)
-    point(draft, asked, {"time_s": batch / rate, "tokens": batch * seq_len if seq_len else None, "mean_of": steps or None})
+    logged = {"samples_per_s": rate} if rate else {}
+    point(draft, asked or steps or 0, {"time_s": time_s, "tokens": batch * seq_len if batch and seq_len else None, "mean_of": steps or None} | logged)
+
+
+_MOST_STEPS = 2**53
 
 
 def _latency_rows(draft: Draft, told: Mapping[str, Any]) -> bool:
@@ -86,39 +104,31 @@ def _draft(told: Mapping[str, Any]) -> Draft:
     draft = Draft("optimum-benchmark", "optimum-benchmark")
     _settings(draft, told)
     _latency_rows(draft, told) or _summary_row(draft, told)
+    draft.facts.pop("spec.warmup_asked", None)
     return draft
 
 # %% ../../nbs/46f_importers_optimum.ipynb #3a2f0f88
 def read(source: Source, tally: Tally) -> list[Draft]:
     "A run for each row of a report that timed training; other rows are counted."
-    csv.field_size_limit(2**24)
-    drafts = []
-    with open_text(source) as file:
-        if file.read(1) == "{":
-            file.seek(0)
-            rows = [flat(v) for v in [json_of(file.read(2**26))] if isinstance(v, dict)]
-        else:
-            file.seek(0)
-            rows = _rows(csv.DictReader(file), tally)
-        for told in rows:
-            tally.lines += 1
-            draft = _draft(told)
-            timed = bool(len(draft.steps))
-            tally.understood += timed
-            drafts += [draft] if timed else []
-            tally.misread(f"no training time in row {tally.lines}") if not timed else None
+    drafts: list[Draft] = []
+    for at, told in enumerate(_rows(source, tally), 1):
+        if len(drafts) >= MOST_RUNS:
+            tally.misread(f"more than {MOST_RUNS:,} runs in one file; the others were left out")
+            break
+        draft = _draft(told)
+        timed = bool(len(draft.steps))
+        tally.understood += timed
+        drafts += [draft] if timed else []
+        tally.misread(f"no training time in row {at}") if not timed else None
     return drafts
 
 
-def _rows(table: csv.DictReader, tally: Tally) -> Any:
-    try:
-        for row in table:
-            if None in row.values():
-                tally.misread("a row with fewer cells than columns: cut")
-            else:
-                yield {k: v for k, v in row.items() if isinstance(k, str)}
-    except csv.Error as e:
-        tally.misread(f"no CSV from here: {e}")
+def _rows(source: Source, tally: Tally) -> Iterator[dict[str, Any]]:
+    "The rows of a table, or the one of a JSON report."
+    if not sample_text(source.sample).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+        yield from table_rows(source, tally)
+    elif told := {str(place[0]): value for place, value in document(source, tally, lambda p: p == (), SMALL)}:
+        yield flat(told)
 
 
 def detect(sample: bytes) -> bool:

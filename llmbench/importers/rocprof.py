@@ -6,7 +6,6 @@
 __all__ = ['FORMAT', 'read_stats', 'Recording', 'read_dispatches', 'read', 'detect']
 
 # %% ../../nbs/46c_importers_rocprof.ipynb #876d9705
-import csv
 import re
 import shlex
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from .base import Draft, Source, Tally
 from .formats import Format
 from .jsonstream import Path
 from .kernels import Kernels, used_devices
-from .structured import document, lines_of, number, sample_text, whole, words
+from .structured import document, number, sample_text, table_rows, whole, words
 
 _TOOL = "rocprofiler-sdk-tool"
 
@@ -24,9 +23,9 @@ _TOOL = "rocprofiler-sdk-tool"
 def read_stats(source: Source, tally: Tally) -> list[Draft]:
     "The kernels of a stats CSV."
     draft, kernels = Draft("rocprof"), Kernels()
-    for row in csv.DictReader(lines_of(source, tally, 2**16)):
+    for row in table_rows(source, tally):
         name, calls, total = row.get("Name"), whole(row.get("Calls")), number(row.get("TotalDurationNs"))
-        if None in row.values() or not isinstance(name, str) or not calls or total is None or not 0 <= total < 2**62:
+        if not name or not calls or total is None or not 0 <= total < 2**62:
             tally.misread(",".join(str(v) for v in row.values()))
             continue
         tally.understood += 1
@@ -39,8 +38,12 @@ def read_stats(source: Source, tally: Tally) -> list[Draft]:
 # %% ../../nbs/46c_importers_rocprof.ipynb #1853ff7a
 def _enter(path: Path) -> bool:
     inner = path[2:] if len(path) > 1 and path[0] == _TOOL else None
-    return path in ((), (_TOOL,)) or inner in ((), ("kernel_symbols",), ("agents",), ("buffer_records",), ("buffer_records", "kernel_dispatch"))
+    if inner is None:
+        return path in ((), (_TOOL,))
+    return inner in ((), ("buffer_records",)) or (len(inner) == 1 and inner[0] != "metadata") or (len(inner) == 2 and inner[0] == "buffer_records")
 
+
+_MOST = 65_536  # kernels and devices with a name
 
 class Recording:
     "A rocprofv3 JSON while it is read: names and devices by id, kernels, and what ran where."
@@ -55,8 +58,10 @@ class Recording:
         if begin is None or end is None or end < begin:
             return False
         agent = info.get("agent_id")
-        self.used.add(whole(agent.get("handle")) if isinstance(agent, dict) else None)
-        name = self.names.get(info.get("kernel_id")) or f"kernel {info.get('kernel_id')}"
+        if len(self.used) < _MOST:
+            self.used.add(whole(agent.get("handle")) if isinstance(agent, dict) else None)
+        number_of = whole(info.get("kernel_id"))
+        name = self.names.get(number_of) or f"kernel {number_of}"
         self.kernels.add(name.removesuffix(".kd"), begin / 1e9, (end - begin) / 1e9)
         return True
 
@@ -68,8 +73,9 @@ class Recording:
             return False
         elif inner[0] == "kernel_symbols":
             name = words(value.get("formatted_kernel_name"), 400) or words(value.get("kernel_name"), 400)
-            self.names[value.get("kernel_id")] = name
-        elif inner[0] == "agents" and value.get("type") == 2 and isinstance(value.get("id"), dict):
+            if len(self.names) < _MOST:
+                self.names[whole(value.get("kernel_id"))] = name
+        elif inner[0] == "agents" and value.get("type") == 2 and isinstance(value.get("id"), dict) and len(self.devices) < _MOST:
             self.devices[whole(value["id"].get("handle"))] = {"name": words(value.get("product_name")) or words(value.get("name"))}
         elif inner[:2] == ("buffer_records", "kernel_dispatch"):
             return self.dispatch(value)

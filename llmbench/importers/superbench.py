@@ -8,12 +8,14 @@ __all__ = ['FORMAT', 'training_metric', 'read']
 # %% ../../nbs/46h_importers_superbench.ipynb #44fc2f53
 import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from ..core import GIB
 from .base import Draft, Source, Tally
 from .formats import Format
-from .structured import json_lines, number, point, whole
+from .structured import MOST_RUNS, json_lines, number, point, whole
+from ..schema import Status
 
 # %% ../../nbs/46h_importers_superbench.ipynb #ab6d4b4f
 _OLD = re.compile(r"(?:[^/]*/)?(?:pytorch-)?([\w.-]{1,80})/(steptime|throughput)_train_(\w{1,20})(?::(\d+))?")
@@ -37,13 +39,30 @@ def _bandwidth(told: Mapping[str, float]) -> tuple[int, float] | None:
     return max(sizes.items()) if sizes else None
 
 
+_CODE = re.compile(r"(?:[^/]*_models/)?(?:pytorch-)([\w.-]{1,80})/return_code(?::\d+)?")
+
+
+def _return_codes(told: Mapping[str, float]) -> dict[str, float]:
+    "Models whose benchmark ended with a return code that is not 0, each with the one furthest from it."
+    codes: dict[str, float] = {}
+    for name, value in told.items():
+        if value and name.endswith("return_code") | ("return_code:" in name) and (hit := _CODE.fullmatch(name)):
+            codes[hit[1]] = max(codes.get(hit[1], 0), value, key=abs)
+    return codes
+
+
 def _runs(told: Mapping[str, float], node: int) -> list[Draft]:
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     for name, value in told.items():
         if (metric := training_metric(name)) and value > 0:
             found.setdefault(metric[:2], {}).setdefault(metric[2], []).append(value)
-    link, drafts = _bandwidth(told), []
-    for (model, dtype), figures in found.items():
+    link, drafts, failed = _bandwidth(told), [], _return_codes(told)
+    for model in failed.keys() - {model for (model, _), f in found.items() if "steptime" in f}:
+        draft = Draft("superbench", "PyTorch", f"{model}-node-{node}")
+        draft.fact("spec.model.name", model)
+        draft.end(Status.crash, f"return code {failed[model]:g}")
+        drafts.append(draft)
+    for (model, dtype), figures in islice(found.items(), MOST_RUNS):
         if "steptime" not in figures:
             continue
         draft = Draft("superbench", "PyTorch", f"{model}-{dtype}-node-{node}")
@@ -56,6 +75,8 @@ def _runs(told: Mapping[str, float], node: int) -> list[Draft]:
         logged = {"samples_per_s": rate[0]} if len(rate) == 1 and rate[0] else {}
         point(draft, 0, {"time_s": max(figures["steptime"]) / 1000} | logged)
         draft.warn("the only time is the mean of the measured steps, whose number is not said")
+        if model in failed:
+            draft.end(Status.crash, f"return code {failed[model]:g}")
         drafts.append(draft)
     return drafts
 
@@ -81,7 +102,10 @@ def read(source: Source, tally: Tally) -> list[Draft]:
         if any(k.startswith("gpu_usage:") for k in told):
             tally.understood += _monitor(watched, told)
             continue
-        runs = _runs(told, node)
+        if len(drafts) >= MOST_RUNS:
+            tally.misread(f"more than {MOST_RUNS:,} runs in one file; the others were left out")
+            break
+        runs = _runs(told, node)[:MOST_RUNS]
         tally.understood += bool(runs)
         drafts += runs
         for draft in runs[:1]:

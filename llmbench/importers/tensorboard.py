@@ -67,6 +67,9 @@ def dialect_of(tags: Iterable[str]) -> Dialect | None:
 Column = tuple[np.ndarray, np.ndarray]  # steps, each larger than the one before, and the values
 
 
+_MOST_TAGS = 10_000  # of one file; a run has tens
+
+
 @dataclass
 class Series:
     "All points of a file: numbers by tag, texts by tag, and what happened on the way."
@@ -79,10 +82,11 @@ class Series:
 
     def add(self, p: Point) -> None:
         "Take one point."
-        if isinstance(p.value, str):
+        if isinstance(p.value, str) and len(self.texts) < _MOST_TAGS:
             self.texts.setdefault(p.tag.removesuffix("/text_summary"), p.value)
+        if isinstance(p.value, str):
             return
-        if not 0 <= p.step < 2**62:
+        if not 0 <= p.step < 2**62 or (len(self.raw) >= _MOST_TAGS and p.tag not in self.raw):
             return
         steps, values = self.raw.setdefault(p.tag, (array("q"), array("d")))
         if steps and p.step <= steps[-1] and p.step not in self.restarts and len(self.restarts) < 100:
@@ -169,6 +173,18 @@ def _megatron_columns(draft: Draft, columns: dict[str, Column], sequences: Colum
         draft.derive("skipped_steps", int(np.isin(scales[0], norms[0], invert=True).sum()), "points with a loss scale and without a gradient norm")
 
 
+def _without_short(draft: Draft, timed: Column) -> Column:
+    "The times of torchtitan that cover as many steps as they were divided by: those at the most frequent distance of the points after the second."
+    gaps = np.diff(timed[0], prepend=0)
+    every = int(np.bincount(np.minimum(gaps[2:], 2**20)).argmax()) if len(gaps) > 2 else 0
+    right = gaps == every if every > 1 or timed[0][0] != 1 else (gaps == 1) & (every == 1)
+    right[:1] &= every == 1
+    if wrong := int((~right).sum()):
+        how = f"log_freq, here {every}" if every else "log_freq, which the file does not tell"
+        draft.warn(f"{wrong} times, the first at step {timed[0][~right][0]}, were left out: torchtitan divides each by {how}, whatever it covers")
+    return timed[0][right], timed[1][right]
+
+
 def _columns(draft: Draft, dialect: Dialect, series: Series) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     for tag, name in dialect.columns.items():
@@ -180,10 +196,10 @@ def _columns(draft: Draft, dialect: Dialect, series: Series) -> dict[str, Column
     if timed is None:
         return columns
     gaps = _covered(timed[0])
+    if dialect.framework == "torchtitan" and "time_s" in columns:
+        columns["time_s"] = _without_short(draft, columns["time_s"])
     if (gaps > 1).any():
         columns["mean_of"] = (timed[0][gaps > 0], gaps[gaps > 0].astype(float))
-    if dialect.framework == "torchtitan" and (every := int(gaps.max(initial=1))) > 1 and timed[0][0] < every:
-        draft.warn(f"the time of the first point is one of {timed[0][0]} step(s) divided by log_freq, here probably {every}: too short by that factor")
     return columns
 
 

@@ -7,11 +7,13 @@ __all__ = ['FORMAT', 'Workbook', 'workbook_bytes', 'read', 'detect']
 
 # %% ../../nbs/46e_importers_tracelens.ipynb #b012fe45
 import re
+import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, BinaryIO
-from xml.etree import ElementTree
+from xml.parsers import expat
 
 from .base import Draft, Source, Tally
 from .formats import Format
@@ -19,76 +21,164 @@ from .kernels import Kernels, collective_kind, message_bytes
 from .structured import number, whole, words
 
 # %% ../../nbs/46e_importers_tracelens.ipynb #d9444375
-_MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
-_LARGEST = 2**28
+_MOST_XML, _MOST_LIST, _DEEPEST, _MOST_MARKUP = 2**25, 2**20, 100, 2**20
+_MOST_CELLS, _MOST_TEXT, _MOST_SHARED = 2**14, 32_767, 2**24
+_PIECE = 2**16
+
+
+class _Parser:
+    "Events of one XML part: `begin(name, attributes)`, `end(name)` and `text(characters)` are called with plain names; raises ValueError beyond a bound."
+
+    def __init__(self, begin: Callable[[str, dict], None], end: Callable[[str], None], text: Callable[[str], None]) -> None:
+        self.begin, self.end, self.depth, self.fed = begin, end, 0, 0
+        self.expat = expat.ParserCreate()
+        self.expat.StartElementHandler, self.expat.EndElementHandler, self.expat.CharacterDataHandler = self._begin, self._end, text
+        self.expat.StartDoctypeDeclHandler = self._refused
+
+    def _begin(self, name: str, attributes: dict[str, str]) -> None:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise ValueError(f"elements within elements, {_DEEPEST} deep")
+        self.begin(name.rpartition(":")[2], attributes)
+
+    def _end(self, name: str) -> None:
+        self.depth -= 1
+        self.end(name.rpartition(":")[2])
+
+    def _refused(self, *_: Any) -> None:
+        raise ValueError("has a document type")
+
+    def feed(self, piece: bytes) -> None:
+        "Take the next bytes; empty ones end the part."
+        self.fed += len(piece)
+        self.expat.Parse(piece, not piece)
+        if self.fed - self.expat.CurrentByteIndex > _MOST_MARKUP:
+            raise ValueError("a piece of markup of more than a mebibyte")
+
+# %% ../../nbs/46e_importers_tracelens.ipynb #909f0055
+class _Cells:
+    "The rows of a sheet, or the strings of the shared ones, as their elements end; `done` holds those that are complete."
+
+    def __init__(self, item: str) -> None:
+        self.item, self.done, self.cells, self.kind, self.parts, self.inside = item, [], [], None, [], 0
+        self.size = 0
+
+    def begin(self, name: str, attributes: dict[str, str]) -> None:
+        "A row begins anew, a cell tells its column, and only `t` and `v` hold text."
+        if name == self.item:
+            self.cells, self.parts, self.size = [], [], 0
+        elif name == "c":
+            at = _column(attributes["r"]) if attributes.get("r") else len(self.cells)
+            self.cells += [None] * (min(at, _MOST_CELLS) - len(self.cells))
+            self.kind, self.parts, self.size = attributes.get("t"), [], 0
+        self.inside += name in ("t", "v")
+
+    def text(self, text: str) -> None:
+        "Characters, of which a cell keeps as many as Excel allows."
+        if self.inside and self.size < _MOST_TEXT:
+            self.parts.append(text[: _MOST_TEXT - self.size])
+            self.size += len(text)
+
+    def end(self, name: str) -> None:
+        "A cell is kept as (kind, text); a row as its cells, a shared string as its text."
+        self.inside -= name in ("t", "v")
+        if name == "c":
+            if len(self.cells) >= _MOST_CELLS:
+                raise ValueError(f"a row of more than {_MOST_CELLS:,} cells")
+            self.cells.append((self.kind, "".join(self.parts)))
+            self.parts = []
+        elif name == self.item:
+            self.done.append("".join(self.parts) if name == "si" else self.cells)
+
+# %% ../../nbs/46e_importers_tracelens.ipynb #c987530e
+_DAMAGED = (expat.ExpatError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, ValueError, LookupError, struct.error)
+
+
+def _directory(file: BinaryIO) -> int:
+    "Bytes of a zip's list of parts, before it is read; of one in the form for more than 4 GiB all that there could be."
+    size = file.seek(0, 2)
+    file.seek(max(0, size - 2**16 - 22))
+    tail = file.read(2**16 + 22)
+    at = tail.rfind(b"PK\x05\x06")
+    if at < 0 or at + 16 > len(tail):
+        return 0
+    return size if tail[max(0, at - 20) : at][:4] == b"PK\x06\x07" else struct.unpack_from("<I", tail, at + 12)[0]
 
 
 class Workbook:
     "The sheets of an .xlsx file by name; `problems` lists what could not be read."
 
     def __init__(self, file: BinaryIO) -> None:
+        if (listed := _directory(file)) > _MOST_LIST:
+            raise ValueError(f"a list of parts of {listed:,} bytes")
         self.problems: list[str] = []
-        self.zip = zipfile.ZipFile(file)
+        self.zip, self.left = zipfile.ZipFile(file), _MOST_XML
         self.sheets = self._sheets()
-        self.shared = [_text(item) for item in self._elements("xl/sharedStrings.xml", "si")]
+        self.shared = self._shared()
 
-    def _elements(self, part: str, tag: str) -> Iterator[ElementTree.Element]:
-        "Elements of a part, one at a time; ends early, with a problem, where the part is damaged."
+    def _parse(self, part: str, parser: _Parser) -> Iterator[None]:
+        "Feed a part piece by piece; ends early, with a problem, where it is damaged or larger than the workbook may be."
         try:
-            if part not in self.zip.namelist():
-                return
-            if self.zip.getinfo(part).file_size > _LARGEST:
-                self.problems.append(f"{part}: too large")
+            if part not in self.zip.NameToInfo:
                 return
             with self.zip.open(part) as raw:
-                if b"<!DOCTYPE" in raw.read(4096):
-                    self.problems.append(f"{part}: has a document type")
-                    return
-            with self.zip.open(part) as raw:
-                for _, element in ElementTree.iterparse(raw):
-                    if element.tag == _MAIN + tag:
-                        yield element
-                        element.clear()
-        except (ElementTree.ParseError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, ValueError) as e:
+                while piece := raw.read(min(_PIECE, max(1, self.left))):
+                    self.left -= len(piece)
+                    if self.left < 0:
+                        raise ValueError(f"the workbook unpacks to more than {_MOST_XML:,} bytes")
+                    parser.feed(piece)
+                    yield
+                parser.feed(b"")
+                yield
+        except _DAMAGED as e:
             self.problems.append(f"{part}: {e}"[:120])
 
+    def _elements(self, part: str, tag: str) -> list[dict[str, str]]:
+        "The attributes of a part's elements with a name, a thousand of them."
+        found: list[dict[str, str]] = []
+        parser = _Parser(lambda name, attributes: found.append(attributes) if name == tag and len(found) < 1000 else None, lambda _: None, lambda _: None)
+        for _ in self._parse(part, parser):
+            pass
+        return found
+
     def _sheets(self) -> dict[str, str]:
-        relation = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
-        try:
-            links = ElementTree.fromstring(self.zip.read("xl/_rels/workbook.xml.rels"))
-            targets = {r.get("Id"): str(r.get("Target")).removeprefix("/xl/") for r in links}
-        except (KeyError, ElementTree.ParseError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError) as e:
-            self.problems.append(f"workbook: {e}"[:120])
-            return {}
-        named = [(s.get("name"), targets.get(s.get(relation))) for s in self._elements("xl/workbook.xml", "sheet")]
+        links = {a.get("Id"): a.get("Target", "").removeprefix("/xl/") for a in self._elements("xl/_rels/workbook.xml.rels", "Relationship")}
+        if not links:
+            self.problems.append("workbook: no list of its parts")
+        named = [(a.get("name"), links.get(next((v for k, v in a.items() if k.endswith(":id")), None))) for a in self._elements("xl/workbook.xml", "sheet")]
         return {name: f"xl/{target}" for name, target in named if name and target}
+
+    def _shared(self) -> list[str]:
+        strings, size = _Cells("si"), 0
+        known: list[str] = []
+        for _ in self._parse("xl/sharedStrings.xml", _Parser(strings.begin, strings.end, strings.text)):
+            size += sum(64 + len(s) for s in strings.done)
+            if size > _MOST_SHARED:
+                self.problems.append(f"xl/sharedStrings.xml: more than {_MOST_SHARED:,} bytes of strings")
+                break
+            known += strings.done
+            strings.done.clear()
+        return known
 
     def rows(self, sheet: str) -> Iterator[list[Any]]:
         "The cells of each row: texts, numbers, or None where a cell is empty."
-        for row in self._elements(self.sheets.get(sheet, ""), "row"):
-            cells: list[Any] = []
-            for cell in row:
-                at = _column(cell.get("r")) if cell.get("r") else len(cells)
-                cells += [None] * (min(at, 1000) - len(cells))
-                cells.append(self._value(cell))
-            yield cells
+        cells = _Cells("row")
+        for _ in self._parse(self.sheets.get(sheet, ""), _Parser(cells.begin, cells.end, cells.text)):
+            for row in cells.done:
+                yield [self._value(*cell) if cell else None for cell in row]
+            cells.done.clear()
 
-    def _value(self, cell: ElementTree.Element) -> Any:
-        kind, text = cell.get("t"), _text(cell)
+    def _value(self, kind: str | None, text: str) -> Any:
         if kind == "s":
             at = whole(text)
             return self.shared[at] if at is not None and at < len(self.shared) else None
         return text or None if kind in ("inlineStr", "str", "e") else number(text)
 
-    def table(self, sheet: str) -> list[dict[str, Any]]:
+    def table(self, sheet: str) -> Iterator[dict[str, Any]]:
         "The rows below the head, by its names."
         rows = self.rows(sheet)
         head = [str(name) for name in next(rows, [])]
-        return [dict(zip(head, cells, strict=False)) for cells in rows]
-
-
-def _text(element: ElementTree.Element) -> str:
-    return "".join(part.text or "" for part in element.iter() if part.tag in (_MAIN + "t", _MAIN + "v"))
+        return (dict(zip(head, cells, strict=False)) for cells in rows)
 
 
 def _column(place: str) -> int:
@@ -121,9 +211,10 @@ def workbook_bytes(sheets: dict[str, list[list[Any]]]) -> bytes:
     return out.getvalue()
 
 # %% ../../nbs/46e_importers_tracelens.ipynb #955dbc59
-def _collectives(draft: Draft, book: Workbook) -> int:
+def _collectives(draft: Draft, book: Workbook, tally: Tally) -> int:
     kernels, ranks, used = Kernels(), set(), 0
     for row in book.table("coll_analysis"):
+        tally.lines += 1
         name, total_us, calls = words(row.get("Collective name")), number(row.get("dur_sum")), whole(row.get("operation_count"))
         if not name or total_us is None or not calls or not 0 <= total_us < 1e15:
             continue
@@ -140,14 +231,16 @@ def _collectives(draft: Draft, book: Workbook) -> int:
     return used
 
 
-def _told(draft: Draft, book: Workbook) -> int:
+def _told(draft: Draft, book: Workbook, tally: Tally) -> int:
     used = 0
     for row in book.table("gpu_timeline"):
+        tally.lines += 1
         name, time_ms = words(row.get("type")), number(row.get("time ms"))
         if name and time_ms is not None and 0 <= time_ms < 1e12:
             draft.event("gpu_timeline", f"{name} {time_ms:g} ms, {number(row.get('percent')) or 0:.3g} %", time_s=time_ms / 1e3)
             used += 1
-    for row in book.table("ops_summary")[:25]:
+    for row in islice(book.table("ops_summary"), 25):
+        tally.lines += 1
         name, time_ms, calls = words(row.get("name"), 400), number(row.get("total_direct_kernel_time_ms")), whole(row.get("Count"))
         if name and calls and time_ms is not None and 0 <= time_ms < 1e12:
             draft.event("operator", f"{calls:,} × {name}", time_s=time_ms / 1e3)
@@ -161,11 +254,10 @@ def read(source: Source, tally: Tally) -> list[Draft]:
     with source.path.open("rb") as file:
         try:
             book = Workbook(file)
-        except (zipfile.BadZipFile, OSError, ValueError, EOFError) as e:
+        except _DAMAGED as e:
             tally.misread(f"no workbook: {e}")
             return []
-        tally.understood += _collectives(draft, book) + _told(draft, book)
-        tally.lines = sum(sum(1 for _ in book.rows(sheet)) for sheet in book.sheets)
+        tally.understood += _collectives(draft, book, tally) + _told(draft, book, tally)
         for problem in book.problems:
             tally.misread(problem)
     others = [s for s in book.sheets if s not in ("coll_analysis", "gpu_timeline", "ops_summary")]
