@@ -3201,6 +3201,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'llmbench.steady.find_shift': ('steady.html#find_shift', 'llmbench/steady.py'),
                                  'llmbench.steady.find_shifts': ('steady.html#find_shifts', 'llmbench/steady.py')},
             'llmbench.store': { 'llmbench.store._cell': ('store.html#_cell', 'llmbench/store.py'),
+                                'llmbench.store._check_reads': ('store.html#_check_reads', 'llmbench/store.py'),
                                 'llmbench.store._explained': ('store.html#_explained', 'llmbench/store.py'),
                                 'llmbench.store._folders': ('store.html#_folders', 'llmbench/store.py'),
                                 'llmbench.store._plain': ('store.html#_plain', 'llmbench/store.py'),

@@ -22,7 +22,7 @@ import duckdb
 import orjson
 
 import llmbench
-from .core import load_settings
+from .core import load_settings, write_text_atomic
 from .listing import OWN_FOLDER, Node, count_files, look
 from .literal import filled
 
@@ -60,8 +60,10 @@ def _place_to_write(files: Sequence[Path]) -> tuple[Path, Path] | None:
     for file in files:
         with contextlib.suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            if file.parent.name == OWN_FOLDER:
-                (file.parent / ".gitignore").write_text("*\n")
+            if file.parent.is_symlink():  # what it points to is not ours to write
+                continue
+            if file.parent.name == OWN_FOLDER and not os.path.lexists(file.parent / ".gitignore"):
+                write_text_atomic(file.parent / ".gitignore", "*\n")
             for old in file.parent.glob("*.new"):  # of a call that was killed
                 if time.time() - old.stat().st_mtime > 3600:
                     old.unlink()
@@ -98,7 +100,7 @@ def _state(connection: duckdb.DuckDBPyConnection, name: str) -> Any:
 def _attached(file: Path | None, key: str) -> tuple[duckdb.DuckDBPyConnection, Kept] | None:
     "A connection to tables that were kept for this key; None where there are none, or they are damaged."
     with contextlib.suppress(duckdb.Error, orjson.JSONDecodeError, TypeError):  # of another program, or cut off
-        if file and file.exists():
+        if file and file.is_file():  # a pipe of that name would be waited for
             connection = _connected(file, "READ_ONLY")
             if _state(connection, "key") == key:
                 return connection, Kept(file, _state(connection, "nodes"))
@@ -239,12 +241,18 @@ def forget(folders: Sequence[Path]) -> None:
             file.unlink(missing_ok=True)
 
 
+_LOCKED = """SET autoinstall_known_extensions = false; SET autoload_known_extensions = false; SET python_enable_replacements = false;
+    SET temp_directory = ''; SET enable_external_access = false; SET lock_configuration = true"""
+
+
 def open_tables(folders: Sequence[Path], least: int | None = None) -> duckdb.DuckDBPyConnection:
     """A connection with the views over all result files of the folders as they are now; the tables are `facts`.
 
-    From `least` files on (500 unless told) the tables are kept for the next call.
+    From `least` files on (500 unless told) the tables are kept for the next call. Queries on the connection reach no file, no
+    network, no extension, no variable of Python and no setting.
     """
     with _no_collection():
         connection = _opened(folders, _SMALL if least is None else least)
+    connection.execute(_LOCKED)  # before the views, whose text lies in a folder of results
     connection.execute(_state(connection, "views"))
     return connection

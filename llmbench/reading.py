@@ -110,7 +110,7 @@ def add_reading_verbs(verbs: Any) -> None:
     "All verbs that read results."
     example = 'llmbench query "SELECT strategy, median(tokens_per_s) FROM runs GROUP BY 1 ORDER BY 2 DESC"'
     p = add_verb(verbs, "query", query, "SQL over the views runs and steps", example)
-    p.add_argument("sql", help="one DuckDB statement")
+    p.add_argument("sql", help="one DuckDB statement that reads; it reaches no file, network, extension or setting")
     add_results(p)
     p.add_argument("--format", choices=("table", "csv", "json"), default="table", help="how to print the rows (default table)")
 

@@ -20,6 +20,7 @@ import orjson
 
 from .cache import forget, is_damage, open_tables
 from .core import RequestError, near, significant, unknown_name
+from .escape import csv_cell
 
 # %% ../nbs/54_store.ipynb #374f9027
 def _folders(results: Path | str | Sequence[Path | str]) -> list[Path]:
@@ -66,14 +67,30 @@ def _explained(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> st
         hint = f"did you mean {' or '.join(close)}?" if close else "the columns of a view:"
         return f"unknown column '{name}'; {hint} type: llmbench query \"DESCRIBE runs\""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if isinstance(error, duckdb.PermissionException):
+        return f"a query reads the views of the results and no files, databases, networks or extensions: {lines[0]}"
     return f"the query is no SQL that DuckDB takes: {lines[0]}"
 
 
+_READS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)  # FROM, WITH, DESCRIBE, SHOW and SUMMARIZE are SELECT, too
+_READ_ONLY = "a query reads the views and changes nothing: one SELECT, FROM, WITH, PIVOT, DESCRIBE, SUMMARIZE or EXPLAIN"
+
+
+def _check_reads(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    "RequestError for what is not one statement that reads. For PIVOT, DuckDB itself creates a type, without a text of its own."
+    made = connection.extract_statements(sql)
+    written = [s for s in made if s.query.strip()] or made[-1:]
+    wrong = [s.type.name for s in made if s.type not in _READS and s.query.strip()]
+    if wrong or len(written) > 1:
+        raise RequestError(f"{wrong[0] if wrong else f'{len(written)} statements'}: {_READ_ONLY}")
+
+
 def ask(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[list[str], list[tuple]]:
-    "Columns and rows of a query; a wrong query is a RequestError in one line."
+    "Columns and rows of one query that reads the views and nothing else; a wrong query is a RequestError in one line."
     if not sql.strip():
         raise RequestError('the query is empty; write for example "SELECT strategy, tokens_per_s FROM runs"')
     try:
+        _check_reads(connection, sql)
         found = connection.execute(sql)
         return [c[0] for c in found.description or ()], found.fetchall()
     except duckdb.Error as e:
@@ -95,10 +112,13 @@ def query(results: Path | str | Sequence[Path | str], sql: str, *, aloud: bool =
     return ask(open_store(results), sql)
 
 # %% ../nbs/54_store.ipynb #0aac77ef
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what a terminal would obey
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, (float, Decimal)):
         return f"{value:.3e}" if 0 < abs(value) < 1e-4 else significant(float(value), 4)
-    return "–" if value is None else str(value)
+    return "–" if value is None else _CONTROL.sub("\ufffd", str(value))
 
 
 def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -117,10 +137,10 @@ def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 # %% ../nbs/54_store.ipynb #af7b812e
 def format_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    "Comma separated values with a header; unknown is empty."
+    "Comma separated values with a header; unknown is empty, and text that a spreadsheet would compute begins with an apostrophe."
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerows([columns, *rows])
+    writer.writerows([csv_cell(v) for v in row] for row in (columns, *rows))
     return out.getvalue()
 
 
