@@ -18,6 +18,7 @@ from llmbench.findings import (
     Decision,
     Values,
     decide,
+    decide_memory,
     ranks_words,
     rate_words,
     ratio_span,
@@ -55,7 +56,8 @@ class Answer:
         return self._speeds[id(contest)]
 
     def memory(self, contest: Contest) -> Decision:
-        return self._decided(contest.contenders, lambda c: c.peaks)
+        decision = decide_memory(contest.contenders)
+        return replace(decision, comparable=fairness_among(decision.order, self.study.varies).comparable)
 
     def scaling(self) -> Decision:
         "Contenders on several ranks by the rank-seconds that a token costs them: the least is the best efficiency."

@@ -98,7 +98,7 @@ def notes(c: Comparison) -> list[str]:
 
 # %% ../nbs/56b_compare.ipynb #212e4351
 _AT = {at: name if at is typical else f"{name} of the steps" for at, name in LOCATION_NAMES.items()}
-_ROWS = (("peak memory, GiB", "peak_memory_gib", 3), ("last loss", "loss_last", 5))
+_ROWS = (("memory of tensors, GiB", "live_memory_gib", 3), ("last loss", "loss_last", 5))
 
 
 def _known(one: RepeatSet, column: str) -> float | None:
@@ -192,7 +192,7 @@ def _side_facts(one: RepeatSet) -> dict[str, Any]:
     "Which runs, and their figures; the step time and the throughput are those of the view `groups`."
     time = group_interval([measured(run, "time_s") for run in one.runs]).estimate
     rates = {"step_time_s": time, "tokens_per_s": _rate(one, typical) if tokens_per_step(one.runs[0]) else None}
-    rates |= {k: _known(one, k) for k in ("peak_memory_gib", "loss_last")}
+    rates |= {k: _known(one, k) for k in ("live_memory_gib", "peak_memory_gib", "loss_last")}
     return {"run_ids": [r["run_id"] for r in one.runs], "failed": dict(one.failed)} | rates
 
 

@@ -51,7 +51,7 @@ def contests_of(rows: Sequence[Mapping[str, Any]]) -> list[Contest]:
     for (group, world_size, strategy, label), runs in sets.items():
         plain = label.partition(" △")[0]
         name = _without_ranks(plain, strategy) if often[group, world_size, strategy] == 1 else plain
-        peaks = [[r["peak_memory_gib"]] for r in runs if r["peak_memory_gib"] is not None]
+        peaks = [[r["live_memory_gib"]] for r in runs if r["live_memory_gib"] is not None]
         tokens = runs[0]["global_batch_tokens"]
         files = tuple(r["run"] for r in runs if r.get("run"))
         one = Contender(name, strategy, world_size, tokens, [r["times_s"] for r in runs], peaks, _common(runs, "platform"), label,

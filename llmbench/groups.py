@@ -144,9 +144,11 @@ def _proportional(
     return usual * tokens_per_s**power if usual and tokens_per_s and len(known) == len(rows) else None
 
 
-def _worst(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = [r[name] for r in rows]
-    return max(values) if values and None not in values else None
+def _memory_range(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    "What tensors took on the fullest rank: median over repeats, least and most; None where a repeat does not say."
+    values = [r["live_memory_gib"] for r in rows]
+    known = values if None not in values else []
+    return {"live_memory_gib": median(known), "live_memory_gib_low": min(known, default=None), "live_memory_gib_high": max(known, default=None)}
 
 
 def _verdict(rows: Sequence[Mapping[str, Any]]) -> str | None:
@@ -175,7 +177,7 @@ def _set_row(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> dict[str
     row |= {"tokens_per_s_per_gpu": speed / ranks if speed and ranks else None}
     row |= {k: _proportional(kept, k, speed) for k in ("tflops_per_gpu", "mfu_pct", "hfu_pct")}
     row |= {"usd_per_1m_tokens": _proportional(kept, "usd_per_1m_tokens", speed, power=-1)}
-    row |= {k: _worst(kept, k) for k in ("peak_memory_gib", "model_state_gib")}
+    row |= {k: median([r[k] for r in kept]) for k in ("peak_memory_gib", "model_state_gib")} | _memory_range(kept)
     row |= {k: median([r[k] for r in kept]) for k in ("comm_exposed_pct", "loss_first", "loss_last")}
     return row | {"fairness": _verdict(kept), "run_ids": [r["run_id"] for r in rows], "unsteady": _flagged(kept)}
 

@@ -140,11 +140,20 @@ _WORK = (
 # %% ../nbs/57b_methods.ipynb #b19154bb
 _MACHINE = (
     Definition(
-        "memory", "Peak memory", "GiB",
-        "The most bytes that were allocated at one time, on the rank where that is largest. On an accelerator the caching allocator counts them. "
-        "Without one it is how much the process's resident memory grew, which also counts what the allocator kept and what libraries map.",
-        r"\max_r \max_\tau m_r(\tau) \,/\, 2^{30}", "torch.cuda.max_memory_allocated; /proc/self/status",
-        "on a CPU, what a GPU would need; on a GPU, what the allocator reserved beyond it (on the page of each run)", "peak_memory_gib", "peak_memory_gib",
+        "memory", "Memory", "GiB",
+        "The most bytes of tensors that existed at one time, on the rank where that is largest; a set has the median of its repeats, with the least and the most. "
+        "On an accelerator the caching allocator counts them. On a CPU every operator of one more step, after the timed ones, is watched; a compiled model cannot be, "
+        "and older runs were not. This decides who needs least memory.",
+        r"\max_r \max_\tau m_r(\tau) \,/\, 2^{30}", "torch.cuda.max_memory_allocated; torch's dispatcher; /proc/self/status",
+        "on a CPU, what kernels take within themselves; on a GPU, what the allocator reserved beyond it (on the page of each run)", "live_memory_gib",
+        "live_memory_gib live_memory_gib_low live_memory_gib_high",
+    ),
+    Definition(
+        "growth", "Measured peak", "GiB",
+        "On an accelerator the same peak of its allocator. On a CPU how much the process's resident memory grew, which also counts what the C library kept and what "
+        "libraries map: it stands beside the bytes of tensors and names no winner. The fullest rank; a set has the median of its repeats.",
+        r"\max_r \bigl(R_r^{\max} - R_r^{0}\bigr) \,/\, 2^{30}", "torch.cuda.max_memory_allocated; VmHWM in /proc/self/status",
+        "which strategy needs less memory: a process keeps what it freed", "peak_memory_gib", "peak_memory_gib",
     ),
     Definition(
         "state", "Model state", "GiB", "Parameters, gradients and optimizer state that the rank holds; this is what sharding divides.",

@@ -44,6 +44,9 @@ def _winner_row(question: str, decision: Decision, value: Interval, unit: str, a
     return [md_text(question), _who(decision), f"{md_text(first.name)}: {shown}", rival]
 
 
+_UNCOUNTED = "not every run counted its tensors, and the growth of a process names no winner"
+
+
 def winner_rows(answer: Answer) -> list[list[str]]:
     "Question, winner, best value with interval, and the ratio that decides, as Markdown cells."
     rows = []
@@ -54,7 +57,9 @@ def winner_rows(answer: Answer) -> list[list[str]]:
         speed, memory = answer.speed(contest), answer.memory(contest)
         if speed.order:
             rows.append(_winner_row(f"Fastest {at}", speed, speed.order[0].throughput, "tokens/s", "{1} times {0}"))
-        if memory.order:
+        if not memory.order:
+            rows.append([f"Least memory {at}", "not named", "–", _UNCOUNTED])
+        else:
             rows.append(_winner_row(f"Least memory {at}", memory, memory.order[0].memory, "GiB", "{0} needs {1} times as much"))
     scaling = answer.scaling()
     if scaling.rival:
@@ -78,6 +83,7 @@ def winners_table(answer: Answer, label: str | None = None) -> str:
     basis = f" Speeds are decided by the undisturbed steps, the {steps} of each run, as `llmbench compare` does on a CPU." if ways else ""
     if any(answer.speed(c).in_turns for c in answer.contests):
         basis += " Runs that took their steps in turns are held pair against pair."
+    basis += " Memory: bytes of all tensors at once on the fullest rank, the median over repeats with the least and the most."
     return f"{table}\n: Winners at equal ranks, study {md_text(answer.study.name, 100)}.{basis} [{links}]{{.sources}} {{#tbl-{label}}}\n"
 
 # %% ../nbs/63_overview.ipynb #17a53ba7
@@ -95,7 +101,7 @@ def contender_rows(answer: Answer) -> list[list[str]]:
 
 def contenders_table(answer: Answer, label: str | None = None) -> str:
     "Every contender with its figures as a pipe table; with a label it can be referred to."
-    table = pipe_table([("Run", "Tokens/s (95 %)", "Step time, ms (95 %)", "Peak memory, GiB (95 %)"), *contender_rows(answer)])
+    table = pipe_table([("Run", "Tokens/s (95 %)", "Step time, ms (95 %)", "Tensors, GiB (least to most)"), *contender_rows(answer)])
     if not label:
         return table
     links = source_links("contenders", study=answer.study.name)
@@ -142,14 +148,14 @@ def _cards(answer: Answer) -> str:
     contest = answer.main
     if contest and len(contest.contenders) > 1:
         at = f"at {answer.place(contest)}"
-        for title, decision, value, unit in (
-            ("Fastest", answer.speed(contest), lambda c: c.throughput, "tokens/s"),
-            ("Least memory", answer.memory(contest), lambda c: c.memory, "GiB"),
+        for title, decision, value, unit, basis in (
+            ("Fastest", answer.speed(contest), lambda c: c.throughput, "tokens/s", "95\u00a0% "),
+            ("Least memory", answer.memory(contest), lambda c: c.memory, "GiB", "tensors at once, "),
         ):
             if not decision.order:
                 continue
             best = value(decision.order[0])
-            span = "" if best.low is None else f"95\u00a0% {significant(best.low)} to {significant(best.high)}"
+            span = "" if best.low is None else f"{basis}{significant(best.low)} to {significant(best.high)}"
             who = f"{_who(decision)} {md_text(at)}"
             cards.append(card(title, significant(best.estimate), unit, f"{who}\n\n{span}"))
     facts = answer.facts
@@ -180,12 +186,19 @@ def _speed_of(answer: Answer, contest: Contest) -> str:
     return speed_sentence(answer.speed(contest), answer.model, answer.place(contest))
 
 
+def _scope(answer: Answer) -> str | None:
+    "What the headline is not about; None on an accelerator."
+    if answer.facts.get("platform") != "cpu":
+        return None
+    return "This was measured on processor cores that the ranks share, with gloo between them: it says nothing about GPUs."
+
+
 def answer_sentences(answer: Answer) -> list[str]:
     "The headline, then the single process, then the other contests."
     if answer.main is None:
         return [f"No run of {answer.model} finished: see the reasons on the page of runs."]
     others = [c for c in answer.contests if c is not answer.main and len(c.contenders) > 1]
-    return [s for s in (_speed_of(answer, answer.main), single_sentence(answer), *(_speed_of(answer, c) for c in others)) if s]
+    return [s for s in (_speed_of(answer, answer.main), _scope(answer), single_sentence(answer), *(_speed_of(answer, c) for c in others)) if s]
 
 
 def overview_section(answer: Answer) -> str:

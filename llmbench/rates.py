@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['RUN_COLUMNS', 'warmup_flags', 'measured', 'tokens_per_step', 'throughput', 'steadiness', 'model_shape',
-           'ceiling_tflops', 'flop_rates', 'state_bytes', 'memory', 'exposed_pct', 'energy_per_token', 'overhead_pct',
-           'precision_label', 'device_label', 'identity', 'run_rates']
+           'ceiling_tflops', 'flop_rates', 'state_bytes', 'live_bytes', 'memory', 'exposed_pct', 'energy_per_token',
+           'overhead_pct', 'precision_label', 'device_label', 'identity', 'run_rates']
 
 # %% ../nbs/53b_rates.ipynb #13f82d40
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ _ORDER = (
     "tokens_per_s_per_gpu tflops_per_gpu mfu_pct hfu_pct peak_memory_gib model_state_gib comm_exposed_pct h2d_gb_s "
     "energy_j_per_token loss_first loss_last scaling_efficiency_pct scaling_baseline usd_per_1m_tokens comparison_group "
     "fairness source_format started_at git_commit "
-    "unsteady unsteady_from_step ceiling_tokens_per_s overhead_pct ep"  # new ones only at the end
+    "unsteady unsteady_from_step ceiling_tokens_per_s overhead_pct ep live_memory_gib"  # new ones only at the end
 )
 _TYPES = dict.fromkeys(_TEXT.split(), "VARCHAR") | dict.fromkeys(_COUNTS.split(), "BIGINT") | {"unsteady": "BOOLEAN"}
 RUN_COLUMNS: dict[str, str] = {name: _TYPES.get(name, "DOUBLE") for name in _ORDER.split()}
@@ -168,9 +168,17 @@ def _largest_gib(values: Sequence[int | None]) -> float | None:
     return max(values) / GIB if values and None not in values else None
 
 
+def live_bytes(rank: Mapping[str, Any]) -> int | None:
+    "Most bytes of tensors at once: counted on a CPU, the allocator's peak on a GPU; None where only a process or a whole card was measured."
+    if rank["memory_source"] == "device_allocator":
+        return rank["peak_allocated_bytes"]
+    return rank["live_tensor_peak_bytes"]
+
+
 def memory(run: Mapping[str, Any]) -> dict[str, float | None]:
-    "Peak memory and model state of the fullest rank in GiB."
+    "Of the fullest rank, in GiB: what was measured as its peak (on a CPU the growth of the process), what its tensors took, and its model state."
     return {
+        "live_memory_gib": _largest_gib([live_bytes(r) for r in run["ranks"]]),
         "peak_memory_gib": _largest_gib([r["peak_allocated_bytes"] for r in run["ranks"]]),
         "model_state_gib": _largest_gib([state_bytes(r) for r in run["ranks"]]),
     }

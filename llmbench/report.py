@@ -115,7 +115,8 @@ def _run_summary(row: Mapping[str, Any]) -> dict[str, Any]:
     shown = {
         "Started": row["started_at"], "Step time (median)": ms,
         "Throughput": None if row["tokens_per_s"] is None else f"{significant(row['tokens_per_s'])} tokens/s",
-        "Peak memory": None if row["peak_memory_gib"] is None else f"{significant(row['peak_memory_gib'])} GiB",
+        "Memory of tensors": None if row["live_memory_gib"] is None else f"{significant(row['live_memory_gib'])} GiB",
+        "Process growth, or the allocator's peak": None if row["peak_memory_gib"] is None else f"{significant(row['peak_memory_gib'])} GiB",
         "Loss": " to ".join(f"{row[key]:.4f}" for key in ("loss_first", "loss_last") if row[key] is not None) or None,
         "Unsteady": row["unsteady_from_step"] and f"△ the level of the step time changes at step {row['unsteady_from_step']}",
         "Comparable": row["fairness"], "Comparison group": row["comparison_group"],
@@ -152,7 +153,7 @@ def _run_text(bench: Workbench, row: Mapping[str, Any]) -> str:
 
 def write_run_pages(bench: Workbench) -> None:
     "`runs/<run_id>.qmd`, the run file and its request for each run of the bench."
-    columns = "run_id, started_at, step_time_s, tokens_per_s, peak_memory_gib, loss_first, loss_last, fairness, comparison_group, unsteady_from_step"
+    columns = "run_id, started_at, step_time_s, tokens_per_s, live_memory_gib, peak_memory_gib, loss_first, loss_last, fairness, comparison_group, unsteady_from_step"
     found = bench.connection.sql(f"SELECT {columns} FROM runs ORDER BY run_id")
     for row in (dict(zip(found.columns, r, strict=True)) for r in found.fetchall()):
         text, title = drawn(bench, f"page of {row['run_id']}", partial(_run_text, bench, row)), md_text(row["run_id"], 200)

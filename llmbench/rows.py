@@ -27,7 +27,7 @@ _STEPS = "STRUCT(step BIGINT[], time_s DOUBLE[], tokens BIGINT[], loss DOUBLE[],
 _RANKS = (
     "STRUCT(rank BIGINT, host VARCHAR, device VARCHAR, time_s DOUBLE[], data_time_s DOUBLE[], allocated_bytes BIGINT[], "
     "peak_allocated_bytes BIGINT, peak_reserved_bytes BIGINT, param_bytes BIGINT, grad_bytes BIGINT, optimizer_bytes BIGINT, "
-    "memory_source VARCHAR)[]"
+    "memory_source VARCHAR, live_tensor_peak_bytes BIGINT)[]"
 )
 _TEXTS = ("spec", "env", "events")
 RUN_TABLE = RUN_COLUMNS | {
@@ -49,7 +49,8 @@ _GROUP_TEXT = (
 _GROUP_COUNT = "world_size nodes seq_len micro_batch grad_accum global_batch_tokens repeats failed measured_steps unsteady"
 _GROUP_FACTS = (
     "tokens_per_s_per_gpu tflops_per_gpu mfu_pct hfu_pct peak_memory_gib model_state_gib "
-    "comm_exposed_pct usd_per_1m_tokens ideal loss_first loss_last loss_parity"
+    "comm_exposed_pct usd_per_1m_tokens ideal loss_first loss_last loss_parity "
+    "live_memory_gib live_memory_gib_low live_memory_gib_high"
 )
 GROUP_COLUMNS = (
     dict.fromkeys(_GROUP_TEXT.split(), "VARCHAR") | dict.fromkeys(_GROUP_COUNT.split(), "BIGINT")
@@ -166,7 +167,8 @@ CREATE VIEW ranks AS
 SELECT run_id, r.rank AS rank, r.host AS host, r.device AS device, r.memory_source AS memory_source,
        r.peak_allocated_bytes / 2**30 AS peak_memory_gib, r.peak_reserved_bytes / 2**30 AS reserved_memory_gib,
        r.param_bytes / 2**30 AS param_gib, r.grad_bytes / 2**30 AS grad_gib, r.optimizer_bytes / 2**30 AS optimizer_gib,
-       (r.param_bytes + r.grad_bytes + r.optimizer_bytes) / 2**30 AS model_state_gib
+       (r.param_bytes + r.grad_bytes + r.optimizer_bytes) / 2**30 AS model_state_gib,
+       CASE r.memory_source WHEN 'device_allocator' THEN r.peak_allocated_bytes ELSE r.live_tensor_peak_bytes END / 2**30 AS live_memory_gib
 FROM (SELECT run_id, unnest(rank_records) AS r FROM facts.runs) ORDER BY run_id, rank;
 CREATE VIEW collectives AS
 SELECT run_id, c.kind AS kind, c.calls AS calls, c.bytes AS bytes, c.time_s AS time_s, c.exposed_s AS exposed_s,

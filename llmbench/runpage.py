@@ -117,8 +117,8 @@ _MOST_RANKS = 512
 
 def ranks_table(ranks: Sequence[Mapping[str, Any]]) -> str:
     "Memory of every rank in GiB."
-    keys = ("peak_allocated_bytes", "peak_reserved_bytes", "param_bytes", "grad_bytes", "optimizer_bytes")
-    titles = ("Peak", "Reserved", "Parameters", "Gradients", "Optimizer")
+    keys = ("live_tensor_peak_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "param_bytes", "grad_bytes", "optimizer_bytes")
+    titles = ("Tensors", "Growth or allocated", "Reserved", "Parameters", "Gradients", "Optimizer")
     rows = [
         {"name": f"rank {r['rank']} on {short_label(r.get('host') or 'an unknown host')}", "source": r.get("memory_source"), **{k: _gib(r.get(k)) for k in keys}}
         for r in ranks[:_MOST_RANKS]

@@ -91,25 +91,26 @@ def latency_section(bench: Workbench, study: Study) -> str:
 
 # %% ../nbs/62_sections.ipynb #7d938c6a
 _RESIDENT = (
-    "::: {.callout-note}\n## Resident memory\nWithout an accelerator the peak is how much the process grew, so it also counts what "
-    "the allocator kept and what libraries mapped ([methods](methods.qmd#sec-memory)).\n:::\n"
+    "::: {.callout-note}\n## Growth of the process\nOn a CPU it stands beside the bytes of tensors. It also counts what the C library kept and what "
+    "libraries mapped, and names no winner ([methods](methods.qmd#sec-memory)).\n:::\n"
 )  # fmt: skip
 
 
 def memory_section(bench: Workbench, study: Study) -> str:
     "The peak of the fullest rank as a stack, and its table."
     rows = bench.rows("memory", study.name)
-    if not _known(rows, "peak_memory_gib"):
+    if not _known(rows, "peak_memory_gib") and not _known(rows, "live_memory_gib"):
         return "Memory was not measured in this study.\n"
     rows = [r | {"predicted_gib": predicted_gib(bench.runs[r["run_id"]]) if r.get("run_id") in bench.runs else None} for r in rows]
-    columns = [LABEL, text_column("Repeats", "repeats"), number_column("Peak (GiB)", "peak_memory_gib"), Column("Over repeats (GiB)", _range),
+    columns = [LABEL, text_column("Repeats", "repeats"), number_column("Tensors (GiB)", "live_memory_gib"), Column("Over repeats (GiB)", _range),
                number_column("Predicted (GiB)", "predicted_gib"), number_column("Model state (GiB)", "model_state_gib"), number_column("Parameters", "param_gib"),
-               number_column("Gradients", "grad_gib"), number_column("Optimizer", "optimizer_gib")]  # fmt: skip
+               number_column("Gradients", "grad_gib"), number_column("Optimizer", "optimizer_gib"), number_column("Process growth or allocator's peak (GiB)", "peak_memory_gib")]  # fmt: skip
     resident = _RESIDENT if any(r["memory_source"] == "process_rss" for r in rows) else ""
-    return "\n".join([
-        study_figure(study, "memory", memory_chart(rows), "Peak memory of the fullest rank, by number of ranks and smallest first; median over repeats.", "memory"),
+    uncounted = "" if _known(rows, "live_memory_gib") else "These runs did not count their tensors, so nothing is drawn and no least memory is named.\n"
+    return uncounted + "\n".join([
+        study_figure(study, "memory", memory_chart(rows), "Bytes of tensors at once on the fullest rank, by number of ranks and smallest first; median over repeats.", "memory"),
         resident,
-        study_table(study, "memory", rows, columns, "Peak memory of the fullest rank, what its request predicts for tensors alone "
+        study_table(study, "memory", rows, columns, "Bytes of tensors at once on the fullest rank, what its request predicts for them "
                     "([definition](methods.qmd#sec-memory)), and the model state that it holds.", "memory"),
     ])  # fmt: skip
 
@@ -193,7 +194,7 @@ def runs_section(bench: Workbench, study: Study) -> str:
         Column("Run", run_link), Column("Status", lambda r: status_badge(r["status"])),
         Column("Started (UTC)", lambda r: f"[{md_text((r['started_at'] or '–')[:16].replace('T', ' '))}]{{.when}}"),
         Column("Step time (ms)", lambda r: "–" if r["step_time_s"] is None else significant(r["step_time_s"] * 1000)),
-        number_column("Throughput (tokens/s)", "tokens_per_s"), number_column("Peak (GiB)", "peak_memory_gib"),
+        number_column("Throughput (tokens/s)", "tokens_per_s"), number_column("Tensors (GiB)", "live_memory_gib"),
         Column("Last loss", lambda r: "–" if r["loss_last"] is None else f"{r['loss_last']:.4f}"),
     ]  # fmt: skip
     failed = [r for r in rows if r["status"] != "ok"]

@@ -88,11 +88,11 @@ def _same_loss(row: Mapping[str, Any]) -> bool:
 
 def _memory_sentence(rows: Sequence[Mapping[str, Any]], base: Mapping[str, Any], name: str) -> str:
     "Who needs least memory of those that train the same, and at what speed; nothing where a repeat of it needs as much as one of the baseline."
-    known = [r for r in rows if r.get("peak_memory_gib_high") and (r["fairness"] or "").startswith("yes") and _same_loss(r)]
-    least = min(known, key=lambda r: r["peak_memory_gib"], default=None)
-    if least is None or not base.get("peak_memory_gib_low") or least["peak_memory_gib_high"] >= base["peak_memory_gib_low"]:
+    known = [r for r in rows if r.get("live_memory_gib_high") and (r["fairness"] or "").startswith("yes") and _same_loss(r)]
+    least = min(known, key=lambda r: r["live_memory_gib"], default=None)
+    if least is None or not base.get("live_memory_gib_low") or least["live_memory_gib_high"] >= base["live_memory_gib_low"]:
         return ""
-    saved = 100 * (1 - least["peak_memory_gib"] / base["peak_memory_gib"])
+    saved = 100 * (1 - least["live_memory_gib"] / base["live_memory_gib"])
     return f"**{md_text(least['label'])}** needs least memory, {significant(saved, 2)} % less at its peak than {md_text(name)}, and trains {ratio_cell(least['ratio'])} times as fast.\n"
 
 # %% ../nbs/62c_settings.ipynb #918b1cc9
@@ -117,11 +117,11 @@ def settings_section(bench: Workbench, study: Study) -> str | None:
         worst[r["label"]] = max(worst.get(r["label"], 0.0), r["difference"])
     rows = [r | {"ratio": speed_over(sets, r["label"], base["label"], at), "difference": worst.get(r["label"]), "is_base": r["label"] == base["label"]} for r in rows]
     columns = [LABEL, text_column("Repeats", "repeats"), number_column("Throughput (tokens/s)", "tokens_per_s"), Column(f"Times {md_text(name)}", lambda r: ratio_cell(r["ratio"])),
-               Column("Loss apart", _apart), number_column("MFU (%)", "mfu_pct"), number_column("Peak (GiB)", "peak_memory_gib"), text_column("Skipped steps", "skipped_steps")]  # fmt: skip
+               Column("Loss apart", _apart), number_column("MFU (%)", "mfu_pct"), number_column("Tensors (GiB)", "live_memory_gib"), text_column("Skipped steps", "skipped_steps")]  # fmt: skip
     return "\n".join([
         _sentence(rows, name, at), _memory_sentence(rows, base, name), _unfair(rows),
         ratio_figure(study, "settings", _drawn(rows, sets, base["label"], at), name, "contenders"),
         study_table(study, "settings", rows, columns, f"Throughput at the median step and the ratio that decides, with 95 % intervals; the largest relative difference of the loss to "
-                    f"{md_text(name)}, judged by the tolerance that is drawn below; the peak of the fullest rank, its median and its range over repeats.", "settings"),
+                    f"{md_text(name)}, judged by the tolerance that is drawn below; the bytes of tensors at once on the fullest rank, their median and their range over repeats.", "settings"),
         loss_figure(study, "settings-loss", [r | {"strategy": r["label"]} for r in apart], name, map(_at_most, rows), "settings_parity"),
     ])  # fmt: skip

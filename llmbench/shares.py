@@ -48,25 +48,25 @@ _PARTS = (
 
 
 def memory_parts(row: Mapping[str, Any]) -> list[tuple[str, float]]:
-    "The peak of one row split into parts in GiB; parts that are unknown stay in 'everything else'."
+    "What the tensors of one row take, split into parts in GiB; parts that are unknown stay in 'everything else'."
     parts = [(name, row[key]) for name, key in _PARTS if row.get(key) is not None]
     if not parts and row.get("model_state_gib") is not None:
         parts = [("model state", row["model_state_gib"])]
-    peak = row.get("peak_memory_gib")
+    peak = row.get("live_memory_gib")
     rest = None if peak is None else peak - sum(v for _, v in parts)
     return parts + ([("everything else", rest)] if rest is not None and rest > 0 else [])
 
 
 def memory_chart(rows: Any) -> alt.LayerChart:
-    "Peak memory of the fullest rank in GiB, stacked: model state by part, and everything else."
+    "Tensors of the fullest rank at its fullest moment in GiB, stacked: model state by part, and everything else."
     rows = labelled(rows)
-    order = best_first(rows, "peak_memory_gib", descending=False)
+    order = best_first(rows, "live_memory_gib", descending=False)
     parts = [
         {"label": r["label"], "part": part, "amount": gib}
         for r in rows
         for part, gib in memory_parts(r) or [("everything else", None)]
     ]
-    title = "Peak memory of the fullest rank (GiB)"
-    ends = {r["label"]: significant(r.get("peak_memory_gib"), 3) for r in rows}
-    said = f"{title}: {in_words(rows, order, 'peak_memory_gib', 'GiB')}."
+    title = "Tensors of the fullest rank (GiB)"
+    ends = {r["label"]: significant(r.get("live_memory_gib"), 3) for r in rows}
+    said = f"{title}: {in_words(rows, order, 'live_memory_gib', 'GiB')}."
     return parts_chart(parts, title=title, colours=MEMORY_COLOURS, order=order, ends=ends, said=said)

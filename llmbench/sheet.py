@@ -239,7 +239,8 @@ def verdict_table(row: Mapping[str, Any]) -> str:
         ("Steady", _steadiness(row)),
         ("Exposed communication, of a profiled step", _with_unit(row.get("comm_exposed_pct"), "%")),
         ("Cost of measuring, of a step", _with_unit(row.get("overhead_pct"), "%")),
-        ("Peak memory, fullest rank", _with_unit(row.get("peak_memory_gib"), "GiB")),
+        ("Tensors at once, fullest rank", _with_unit(row.get("live_memory_gib"), "GiB")),
+        ("Process growth, or the allocator's peak", _with_unit(row.get("peak_memory_gib"), "GiB")),
         ("Loss, first → last step", _loss(row)),
     ]
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in lines)])
