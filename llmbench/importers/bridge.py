@@ -11,20 +11,20 @@ from typing import Any
 
 from .base import Draft, Source, Tally
 from .formats import Format
-from .megatron import NEEDLES, MegatronReader, finish_rows, spec_of
+from .megatron import MEGATRON, NEEDLES, MegatronReader, finish_rows, rows_of, spec_of
 from .runs import Runs
-from .text import number, size_bytes, text_lines
+from .text import NUMBER, number, size_bytes, text_lines
 
 # %% ../../nbs/41d_importers_bridge.ipynb #e0ae538c
-_STEP = re.compile(r"Step Time ?: ?[\d.]+s GPU utilization: ?([\d.]+) ?(?:MODEL_)?TFLOP/s/GPU")
-_MEMORY = re.compile(r"\[Rank (\d+)\].*memory \(GB\) \|(.*)$")
+_STEP = re.compile(rf"Step Time ?: ?({NUMBER}) ?s\b(?: GPU utilization: ?({NUMBER}) ?(?:MODEL_)?TFLOP/s/GPU)?")
+_MEMORY = re.compile(r"\[Rank (\d{1,9})\].*memory \(GB\) \|(.*)$")
 _PEAKS = {"mem-max-allocated-gigabytes": "peak_allocated_bytes", "mem-max-reserved-gigabytes": "peak_reserved_bytes"}
 _YAML = re.compile(r"^\s{2,}([a-z]\w+): (\S.*?)\s*$")
 _KEYS = (
     "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "seq_length", "tensor_model_parallel_size",
     "pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size", "micro_batch_size", "global_batch_size", "train_iters",
     "log_interval", "bf16", "fp16", "fp8", "lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad", "seed", "rotary_base",
-    "share_embeddings_and_output_weights", "recompute_granularity", "num_moe_experts", "add_bias_linear", "layernorm_epsilon",
+    "share_embeddings_and_output_weights", "recompute_granularity", "num_moe_experts", "moe_router_topk", "moe_aux_loss_coeff", "add_bias_linear", "layernorm_epsilon",
 )  # fmt: skip
 _WORDS = {"true": "True", "false": "False", "null": "None"}
 
@@ -35,17 +35,26 @@ class BridgeReader(MegatronReader):
     def __init__(self, runs: Runs) -> None:
         super().__init__(runs)
         self.tflops: float | None = None
+        self.timed: list[tuple[float | None, float | None]] = []  # step times and TFLOP/s, kept while there is no row
 
     def line(self, line: str) -> bool:
-        "Take what a line says; False where it says nothing."
+        "Take what a line says; False where it says nothing. A row may be glued to another kind of line."
+        known = self._own(line)
+        if known and "iteration" in line and rows_of(line):
+            self._rows(line)
+        return known or super().line(line)
+
+    def _own(self, line: str) -> bool:
         if hit := _STEP.search(line):
-            self.tflops = number(hit[1])
+            self.time_before, self.tflops = number(hit[1]), number(hit[2] or "")
+            if not self.runs.now.steps:
+                self.timed.append((self.time_before, self.tflops))
         elif hit := _MEMORY.search(line):
             self._memory(int(hit[1]), hit[2])
         elif (hit := _YAML.match(line)) and hit[1] in _KEYS:
             self.args.setdefault(hit[1], _WORDS.get(hit[2], hit[2]))
         else:
-            return super().line(line)
+            return False
         self.runs.tally.understood += 1
         return True
 
@@ -64,14 +73,25 @@ class BridgeReader(MegatronReader):
         if found:
             self.runs.said.ranks[rank] = {"memory_source": "device_allocator"} | found
 
-    def _rows(self, line: str) -> None:
+    def unnumbered(self) -> None:
+        "Rows of a log that has step times and no line of iterations, numbered as they come."
+        if self.runs.now.steps or self.runs.drafts or not self.timed:
+            return
+        for i, (time_s, tflops) in enumerate(self.timed, 1):
+            self.runs.row(i, {"time_s": time_s, "tflops_per_gpu": tflops})
+        for place, value in self.told().items():
+            self.runs.fact(place, value)
+        self.runs.now.event("derived", "steps.step = the order of the lines, which have no number")
+
+    def _rows(self, line: str) -> int:
         if self.args and not self.runs.now.steps:
             for place, value in self.told().items():
                 self.runs.fact(place, value)
-        super()._rows(line)
-        if self.tflops is not None:
+        taken = super()._rows(line)
+        if taken and self.tflops is not None:
             self.runs.now.amend({"tflops_per_gpu": self.tflops})
-            self.tflops = None
+        self.tflops = self.time_before = None
+        return taken
 
 # %% ../../nbs/41d_importers_bridge.ipynb #ec265826
 def read_bridge(source: Source, tally: Tally) -> list[Draft]:
@@ -80,10 +100,13 @@ def read_bridge(source: Source, tally: Tally) -> list[Draft]:
     wanted = (b"Step Time", b"memory (GB)", *(f"  {key}: ".encode() for key in _KEYS), *NEEDLES)
     for line in text_lines(source, tally, wanted):
         reader.line(line)
+    reader.unnumbered()
     return finish_rows(reader.runs.finished())
 
 
+_TIMED = re.compile(rb"Step Time ?: ?[\d.]+ ?s GPU utilization: ?[\d.]")
 BRIDGE = Format(
     "megatron-bridge", "Megatron-Bridge stdout", read_bridge,
-    signature=re.compile(rb"Step Time ?: ?[\d.]+s GPU utilization|mem-max-allocated-gigabytes|megatron\.bridge\."),
+    lambda sample: bool(_TIMED.search(sample)) or (b"mem-max-allocated-gigabytes" in sample and MEGATRON.fits(sample)), _TIMED,
+    lines=True, holds=("megatron-lm",),
 )  # fmt: skip

@@ -12,17 +12,17 @@ from typing import Any
 
 from .base import Draft, Source, Tally
 from .formats import Format
-from .megatron import MEGATRON, NEEDLES, MegatronReader, finish_rows
+from .megatron import MEGATRON, NEEDLES, MegatronReader, finish_rows, rows_of
 from .runs import Runs, seconds_of, time_per_step
 from .text import GIB, Field, count, number, pairs, size_bytes, text_lines
 
 # %% ../../nbs/41b_importers_deepspeed.ipynb #11263ae1
 _TIMER = re.compile(
-    r"\[timer\.py:\d+:stop\] (?:epoch=\d+/micro_step=\d+/global_step=|\d+/)(\d+), (?:RunningAvgSamplesPerSec|SamplesPerSec)=([\d.]+)"
+    r"\[timer\.py:\d+:stop\] (?:epoch=\d+/micro_step=\d+/global_step=|\d+/)(\d{1,15}), (?:RunningAvgSamplesPerSec|SamplesPerSec)=([\d.]+)"
     r"(?:, CurrSamplesPerSec=([\d.]+))?(?:, MemAllocated=([\d.]+)GB, MaxMemAllocated=([\d.]+)GB)?(?=\s|,|$)"
 )
-_PROGRESS = re.compile(r"\[Rank (\d+)\] step=(\d+), skipped=(\d+), lr=\[([^\],]+)[\],]")
-_PIPE = re.compile(r"steps: (\d+) loss: (\S+) iter time \(s\): ([\d.]+) samples/sec: ([\d.]+)(?=\s|$)")
+_PROGRESS = re.compile(r"\[Rank (\d{1,9})\] step=(\d{1,15}), skipped=(\d{1,15}), lr=\[([^\],]+)[\],]")
+_PIPE = re.compile(r"steps: (\d{1,15}) loss: (\S+) iter time \(s\): ([\d.]+) samples/sec: ([\d.]+)(?=\s|$)")
 PHASES = {
     **{name: Field("forward_s", per=1000) for name in ("forward", "fwd")},
     **{name: Field("backward_s", per=1000) for name in ("backward", "bwd")},
@@ -31,20 +31,23 @@ PHASES = {
 }
 
 
-def timer_row(line: str) -> tuple[int, dict[str, float], float | None] | None:
+def timer_row(line: str) -> tuple[int, dict[str, float], int | None] | None:
     "Step, columns and peak memory in bytes of a timer line."
     hit = _TIMER.search(line)
     if not hit:
         return None
     printed = {"samples_per_s_mean": hit[2], "samples_per_s": hit[3]}
     values = {name: v for name, text in printed.items() if text and (v := number(text)) is not None}
-    return int(hit[1]), values, size_bytes(number(hit[5] or ""), GIB)
+    if (peak := number(hit[5] or "")) is not None:
+        values["memory_gib"] = peak
+    return int(hit[1]), values, size_bytes(peak, GIB)
 
 
 def phases_of(line: str) -> dict[str, float]:
     "Columns of a wall-clock breakdown of whole steps; those of micro steps are left alone."
-    _, _, told = line.partition("time (ms) |")
-    return pairs(told + "|", PHASES) if told else {}
+    _, sign, told = line.partition("time (ms) |")
+    whole = line.count("time (ms)") == 1  # with two of them on a line, nobody knows whose digits stand at its end
+    return pairs(told + "|" * whole, PHASES) if sign else {}
 
 # %% ../../nbs/41b_importers_deepspeed.ipynb #fc0d5aba
 _CONFIG = re.compile(r"\[config\.py:\d+:print\]\s+(\w+) (?:\.+ | )\s*(\S.*)$")
@@ -60,7 +63,7 @@ def config_fact(line: str) -> tuple[str, Any] | None:
     hit = _CONFIG.search(line)
     if not hit:
         return None
-    key, value = hit[1], hit[2].strip()
+    key, value = hit[1], hit[2].strip()[:500]
     if key in _SWITCHED and value == "True":
         return "spec.precision.compute", _SWITCHED[key]
     if key == "zero_optimization_stage" and count(value):
@@ -68,7 +71,7 @@ def config_fact(line: str) -> tuple[str, Any] | None:
     return (_COUNTS[key], count(value)) if key in _COUNTS and count(value) else None
 
 # %% ../../nbs/41b_importers_deepspeed.ipynb #aa8464ee
-_PROFILED = re.compile(r"Profile Summary at step (\d+)")
+_PROFILED = re.compile(r"Profile Summary at step (\d{1,15})")
 _PROFILE_LINES = ("params per gpu", "params of model", "fwd flops per GPU", "fwd+bwd FLOPS per GPU", "FLOPS per GPU", "iter latency", "samples/second")
 DEEPSPEED_NEEDLES = (
     b"timer.py", b"step=", b"iter time (s)", b"time (ms) |", b"config.py", b"OVERFLOW!", b"Profile Summary at step", b"ppl: ",
@@ -82,9 +85,23 @@ class DeepSpeedReader(MegatronReader):
     def __init__(self, runs: Runs, with_rows: bool) -> None:
         super().__init__(runs)
         self.with_rows, self.pending, self.profile = with_rows, {}, None
+        self.fresh = False  # whether the row that was printed last is a new one, to which more may be added
+
+    def start(self) -> None:
+        "A program started: nothing that was printed before belongs to a row of it."
+        super().start()
+        self.pending, self.fresh = {}, False
 
     def line(self, line: str) -> bool:
-        "Take what a line says; False where it says nothing."
+        "Take what a line says; False where it says nothing. A row may be glued to another kind of line."
+        if not self._own(line):
+            return super().line(line)
+        if self.with_rows and "iteration" in line and rows_of(line):
+            self._rows(line)
+        self.runs.last_words(line)
+        return True
+
+    def _own(self, line: str) -> bool:
         if row := timer_row(line):
             self._timer(*row, line)
         elif hit := _PROGRESS.search(line):
@@ -92,7 +109,7 @@ class DeepSpeedReader(MegatronReader):
         elif hit := _PIPE.search(line):
             self._pipe(hit)
         elif phases := phases_of(line):
-            self._phases(phases)
+            self._phases(phases, line)
         elif fact := config_fact(line):
             self.runs.fact(*fact)
         else:
@@ -112,11 +129,14 @@ class DeepSpeedReader(MegatronReader):
             last = self.runs.now.steps[-1] if self.runs.now.steps else None
             self.runs.said.event("validation", f"perplexity {line[5:].strip()}", last)
         else:
-            return super().line(line)
+            return False
         self.runs.tally.understood += 1
         return True
 
 # %% ../../nbs/41b_importers_deepspeed.ipynb #663e0123
+_BEFORE = re.compile(r"rank=\d+ time \(ms\) \|")  # DeepSpeed's engine, which is done before the script prints its row
+
+
 class DeepSpeedRows(DeepSpeedReader):
     "What each of DeepSpeed's lines adds to a row."
 
@@ -126,7 +146,8 @@ class DeepSpeedRows(DeepSpeedReader):
             self.pending |= values
             runs.tally.understood += 1
         else:
-            runs.row(step, values | self.pending | {"moment": seconds_of(line)})
+            before = self.pending if self.pending.pop("step", step) == step else {}
+            self.fresh = runs.row(step, values | before | {"moment": seconds_of(line)})
             self.pending = {}
         if peak:
             kept = runs.now.ranks.setdefault(0, {"memory_source": "device_allocator"})
@@ -135,7 +156,7 @@ class DeepSpeedRows(DeepSpeedReader):
     def _progress(self, hit: re.Match[str]) -> None:
         self.runs.tally.understood += 1
         if not self.with_rows and (rate := number(hit[4])) is not None:
-            self.pending["lr"] = rate
+            self.pending |= {"lr": rate, "step": int(hit[2])}
         if int(hit[3]) or not self.with_rows:
             self.runs.now.facts["skipped_steps"] = int(hit[3])
 
@@ -144,20 +165,23 @@ class DeepSpeedRows(DeepSpeedReader):
             self.pending["engine_time_s"] = number(hit[3])
             self.runs.tally.understood += 1
         elif (loss := number(hit[2])) is not None:
-            self.runs.row(int(hit[1]), self.pending | {"loss": loss, "time_s": number(hit[3]), "samples_per_s": number(hit[4])})
+            before = self.pending if self.pending.pop("step", int(hit[1])) == int(hit[1]) else {}
+            self.fresh = self.runs.row(int(hit[1]), before | {"loss": loss, "time_s": number(hit[3]), "samples_per_s": number(hit[4])})
             self.pending = {}
 
-    def _phases(self, phases: dict[str, float]) -> None:
+    def _phases(self, phases: dict[str, float], line: str) -> None:
         self.runs.tally.understood += 1
-        if self.with_rows:
+        if self.with_rows and _BEFORE.search(line):
             self.pending |= phases
-        else:
+        elif self.fresh and self.runs.said is self.runs.now:
             self.runs.now.amend(phases)
 
-    def _rows(self, line: str) -> None:
-        super()._rows(line)
-        self.runs.now.amend(self.pending)
-        self.pending = {}
+    def _rows(self, line: str) -> int:
+        taken = super()._rows(line)
+        if taken:
+            self.runs.now.amend(self.pending)
+        self.pending, self.fresh = {}, taken > 0
+        return taken
 
 # %% ../../nbs/41b_importers_deepspeed.ipynb #b81b6b7c
 def read_deepspeed(source: Source, tally: Tally) -> list[Draft]:
@@ -177,7 +201,8 @@ def read_lines(reader: DeepSpeedReader, source: Source) -> list[Draft]:
     return finish_rows(drafts)
 
 
+_TIMED = re.compile(rb"\[timer\.py:\d+:stop\][^\n]{0,200}SamplesPerSec=[\d.]|steps: \d+ loss: \S+ iter time \(s\): [\d.]")
 DEEPSPEED = Format(
     "deepspeed", "DeepSpeed's timer, breakdown and profiler, and Megatron-DeepSpeed", read_deepspeed,
-    signature=re.compile(rb"\[timer\.py:\d+:stop\]|\[config\.py:\d+:print\]|steps: \d+ loss: \S+ iter time \(s\)"),
+    lambda sample: bool(_TIMED.search(sample)) or (b"[config.py:" in sample and MEGATRON.fits(sample)), _TIMED, lines=True, holds=("megatron-lm",),
 )  # fmt: skip

@@ -53,6 +53,10 @@ def _warmup(draft: Draft) -> None:
 
 
 def _without_negative(draft: Draft) -> None:
+    "Leave out what no measurement can be; a product of two printed numbers may have become infinite."
+    for name, column in draft.columns.items():
+        if any(map(math.isinf, column)):
+            draft.columns[name] = array("d", [math.nan if math.isinf(v) else v for v in column])
     for name in ("time_s", "tokens", "mean_of"):
         column = draft.columns.get(name)
         if column and (wrong := sum(v < 0 for v in column)):
@@ -76,8 +80,8 @@ def complete(draft: Draft) -> Draft:
     if draft.complete:
         return draft
     draft.complete = True
-    _without_negative(draft)
     _batch(draft)
+    _without_negative(draft)
     _strategy(draft)
     _warmup(draft)
     draft.events += [{"kind": kind, "text": f"{n:,} more like these"} for kind, n in draft.uncounted().items()]
@@ -91,7 +95,7 @@ def _slug(text: str) -> str:
 def _listed(column: Sequence[float], rows: Sequence[int], whole: bool = False) -> list[float | int | None]:
     "The values of some rows; a column may end early, and NaN is null."
     values = (column[i] if i < len(column) else math.nan for i in rows)
-    return [None if v != v else int(v) if whole else v for v in values]
+    return [None if v != v or (whole and abs(v) > _LARGEST) else int(v) if whole else v for v in values]
 
 
 _LARGEST = 2**53  # the largest whole number that every reader of JSON agrees on

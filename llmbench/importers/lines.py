@@ -13,7 +13,7 @@ from typing import Any
 
 from .base import Source
 from .runs import ENDS, Runs
-from .text import Field, number, text_lines
+from .text import Field, count, number, text_lines
 
 # %% ../../nbs/40f_importers_lines.ipynb #354ca611
 Told = tuple[re.Pattern[str], tuple[tuple[str, Callable[[Any], Any]], ...]]
@@ -49,8 +49,11 @@ def _row(places: _Places, runs: Runs, line: str) -> bool:
         while hit:
             read = ((f, number(hit[i])) for i, f in groups if hit[i] is not None)
             values = {f.name: f.of(v) for f, v in read if v is not None}
-            if runs.row(int(hit["step"]), values) and "planned" in words.groupindex and hit["planned"]:
-                runs.now.facts.setdefault("spec.steps", int(hit["planned"]))
+            step, planned = count(hit["step"]), count(hit["planned"]) if "planned" in words.groupindex else None
+            if step is None:
+                runs.tally.misread(line)
+            elif runs.row(step, values) and planned:
+                runs.now.facts.setdefault("spec.steps", planned)
             hit = words.search(line, hit.end())
         return True
     return False
@@ -70,7 +73,7 @@ def _rest(lines: Lines, runs: Runs, line: str) -> bool:
             told = True
             step = hit.groupdict().get("step")
             last = runs.now.steps[-1] if runs.now.steps else None
-            runs.said.event(kind, hit[0].strip(), int(step) if step else last)
+            runs.said.event(kind, hit[0].strip(), count(step) if step else last)
             runs.tally.understood += 1
     if lines.loaded and (hit := lines.loaded.search(line)):
         told = True
@@ -82,10 +85,9 @@ def read_lines(lines: Lines, runs: Runs, source: Source) -> Runs:
     "Feed a log into `runs`."
     places = _places(lines)
     for line in text_lines(source, runs.tally, lines.needles + ENDS):
-        if _row(places, runs, line) or _rest(lines, runs, line):
+        if _row(places, runs, line):
             continue
-        if lines.suspect and lines.suspect.search(line):
+        runs.last_words(line)
+        if not _rest(lines, runs, line) and lines.suspect and lines.suspect.search(line):
             runs.tally.misread(line)
-        else:
-            runs.last_words(line)
     return runs

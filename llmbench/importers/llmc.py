@@ -34,17 +34,17 @@ SETTINGS = (
     (re.compile(r"=> setting grad_accum_steps=(\d+)"), (("spec.batch.accum", count),)),
 )  # fmt: skip
 _N = rf"{NUMBER}|[-+]?nan|[-+]?inf"
-_Z = r"(?: \([-+]?[\w.]+z\))?"
+_Z = r"(?: \([-+]?[\w.]+z\))?"  # C prints nan and inf in the width of the number: `loss     nan (+nanz)`
 LLMC_LINES = Lines(
     needles=(b"step ", b"| ", b"val loss", b"grad_accum_steps", b"HellaSwag: "),
     rows=(
         re.compile(
-            rf"\bstep\s+(?P<step>\d+)/(?P<planned>\d+) \| (?:train )?loss (?P<loss>{_N}){_Z}\s*\| norm (?P<norm>{_N}){_Z}\s*\| lr (?P<lr>{_N})"
-            rf" \| (?P<ms>{_N}) ms \| (?:(?P<mfu>{_N})% [\w ]+MFU|n/a[^|]*) \| (?P<rate>{_N}) tok/s"
+            rf"\bstep\s+(?P<step>\d+)/(?P<planned>\d+) \| (?:train )?loss\s+(?P<loss>{_N}){_Z}\s*\| norm\s+(?P<norm>{_N}){_Z}\s*\| lr\s+(?P<lr>{_N})"
+            rf" \|\s+(?P<ms>{_N}) ms \| (?:\s*(?P<mfu>{_N})% [\w ]+MFU|n/a[^|]*) \|\s+(?P<rate>{_N}) tok/s"
         ),
         re.compile(
-            rf"\bstep\s+(?P<step>\d+)/(?P<planned>\d+)(?::| \|) train loss (?P<loss>{_N})(?: \| norm (?P<norm>{_N}) \| lr (?P<lr>{_N}))?"
-            rf"(?: \(acc {NUMBER}\))? \((?P<ms>{_N}) ms, (?P<rate>{_N}) tok/s\)"
+            rf"\bstep\s+(?P<step>\d+)/(?P<planned>\d+)(?::| \|) train loss\s+(?P<loss>{_N})(?: \| norm\s+(?P<norm>{_N}) \| lr\s+(?P<lr>{_N}))?"
+            rf"(?: \(acc {NUMBER}\))? \(\s*(?P<ms>{_N}) ms, \s*(?P<rate>{_N}) tok/s\)"
         ),
     ),
     fields={
@@ -58,7 +58,7 @@ LLMC_LINES = Lines(
 )  # fmt: skip
 
 # %% ../../nbs/43b_importers_llmc.ipynb #78b13a30
-_MAIN = re.compile(rf"^s:(\d+) (trl|tel|eval):({_N})(?: lr:({NUMBER}))?(?: norm:({_N}))?\s*$")
+_MAIN = re.compile(rf"^s:(\d{{1,15}}) (trl|tel|eval):\s*({_N})(?: lr:\s*({_N}))?(?: norm:\s*({_N}))?\s*$")
 
 
 def _main_log(runs: Runs, source: Source) -> None:
@@ -96,8 +96,8 @@ def read_llmc(source: Source, tally: Tally) -> list[Draft]:
     return drafts
 
 
-LLMC_STDOUT = re.compile(rb"\bstep\s+\d+/\d+(?::| \|) (?:train )?loss [^\n]*? ms")
+LLMC_STDOUT = re.compile(rb"\bstep\s+\d+/\d+(?::| \|) (?:train )?loss\s+[-+\w.]+[^\n]{0,200}? ms\b")
 LLMC = Format(
     "llm.c", "llm.c stdout or main.log", read_llmc,
-    signature=re.compile(LLMC_STDOUT.pattern + rb"|(?:^|\n)s:\d+ (?:trl|tel):"),
+    signature=re.compile(LLMC_STDOUT.pattern + rb"|(?:^|\n)s:\d+ trl:\s*[-+\d.nai]"), lines=True,
 )  # fmt: skip

@@ -7,8 +7,10 @@ __all__ = ['ROW_FIELDS', 'ARGUMENTS', 'NEEDLES', 'MEGATRON', 'rows_of', 'spec_of
            'read_megatron']
 
 # %% ../../nbs/41_importers_megatron.ipynb #c4847c44
+import math
 import re
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .base import Draft, Source, Tally
@@ -20,27 +22,32 @@ from .text import MIB, Field, count, dtype, number, pairs, real, size_bytes, swi
 ROW_FIELDS = {
     "elapsed time per iteration (ms)": Field("time_s", per=1000),
     "elapsed time per iteration (s)": Field("time_s"),
-    **{name: Field("loss") for name in ("lm loss", "lm-loss", "lm_loss")},
+    **{name: Field("loss") for name in ("lm loss", "lm-loss", "lm_loss", "loss")},
     "grad norm": Field("grad_norm"),
     "learning rate": Field("lr"),
     "loss scale": Field("loss_scale"),
     "global batch size": Field("sequences"),
     "actual seqlen": Field("row_seq_len"),
+    "seq_length": Field("row_seq_len"),
     "throughput per GPU (TFLOP/s/GPU)": Field("tflops_per_gpu"),
+    "compute per GPU (TFLOP/s/GPU)": Field("tflops_per_gpu"),
     "TFLOPs": Field("tflops_per_gpu"),
     "approx flops per GPU": Field("tflops_per_gpu"),
     "energy per GPU (J/iter/GPU)": Field("energy_j_per_gpu"),
     "power per GPU (W/GPU)": Field("power_w_per_gpu"),
     "tokens per GPU (tokens/s/GPU)": Field("tokens_per_s_per_gpu"),
     "tokens per gpu per second (tgs)": Field("tokens_per_s_per_gpu"),
+    "tokens/s/GPU inst/harmonic mean": Field("tokens_per_s_per_gpu"),
+    "tokens/s/GPU": Field("tokens_per_s_per_gpu"),
+    "mfu": Field("mfu_pct"),
     "samples per second": Field("samples_per_s"),
     "samples/sec": Field("samples_per_s"),
-    "hip mem usage/free/total/usage_ratio": Field("device_memory_gib"),
-    "rocm mem usage/free/total/usage_ratio": Field("device_memory_gib"),
+    **{f"{name} mem usage/free/total/usage_ratio": Field("memory_gib") for name in ("hip", "rocm")},
+    "memory usage/free/total": Field("reserved_gib"),
     "number of skipped iterations": Field("skipped"),
     "number of nan iterations": Field("nan"),
 }
-_ROW = re.compile(r"\biteration\s+(\d+)\s*/\s*(\d+)\s*\|")
+_ROW = re.compile(r"iteration\s+(\d{1,15})\s*/\s*(\d{1,15})\s*\|")
 _MEAN = re.compile(r"elapsed time per iteration \(ms\):\s*[\d.]+/([\d.]+)\s*\|")
 
 
@@ -51,22 +58,32 @@ def rows_of(line: str) -> list[tuple[int, int, dict[str, float]]]:
     for i, hit in enumerate(hits):
         part = line[hit.start() if i else 0 : hits[i + 1].start() if i + 1 < len(hits) else len(line)]
         values = pairs(part, ROW_FIELDS)
+        if values.get("nan") and "loss" not in values:
+            values["loss"] = math.nan  # Megatron prints no loss that is not a number, only how many there were
         if (mean := _MEAN.search(part)) and (read := number(mean[1])) is not None:
             values["time_mean_s"] = round(read / 1000, 12)
         found.append((int(hit[1]), int(hit[2]), values))
     return found
 
 # %% ../../nbs/41_importers_megatron.ipynb #758c9ebe
+def _experts(text: Any) -> int | None:
+    "Experts of a layer; DeepSpeed's fork prints a list, and 1 or 0 where there are none."
+    experts = count(str(text).strip("[] "))
+    return experts if experts and experts > 1 else None
+
+
 ARGUMENTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "world_size": ("spec.world_size", count), "global_num_gpus": ("spec.world_size", count),
     "data_parallel_size": ("spec.strategy.dp", count), "tensor_model_parallel_size": ("spec.strategy.tp", count),
     "model_parallel_size": ("spec.strategy.tp", count), "pipeline_model_parallel_size": ("spec.strategy.pp", count),
     "context_parallel_size": ("spec.strategy.cp", count), "expert_model_parallel_size": ("spec.strategy.ep", count),
+    "moe_expert_parallel_size": ("spec.strategy.ep", count),
     "num_layers": ("spec.model.n_layers", count), "hidden_size": ("spec.model.d_model", count),
     "num_attention_heads": ("spec.model.n_heads", count), "ffn_hidden_size": ("spec.model.d_ff", count),
     "max_position_embeddings": ("spec.model.max_seq_len", count), "padded_vocab_size": ("spec.model.vocab_size", count),
     "norm_epsilon": ("spec.model.norm_eps", real), "layernorm_epsilon": ("spec.model.norm_eps", real),
-    "add_bias_linear": ("spec.model.bias", switch), "num_experts": ("spec.model.n_experts", count),
+    "add_bias_linear": ("spec.model.bias", switch), "num_experts": ("spec.model.n_experts", _experts),
+    "moe_num_experts": ("spec.model.n_experts", _experts),
     "micro_batch_size": ("spec.batch.micro", count), "train_micro_batch_size_per_gpu": ("spec.batch.micro", count),
     "global_batch_size": ("sequences", count), "seq_length": ("spec.seq_len", count), "train_iters": ("spec.steps", count),
     "lr": ("spec.optimizer.lr", real), "weight_decay": ("spec.optimizer.weight_decay", real), "adam_eps": ("spec.optimizer.eps", real),
@@ -97,7 +114,8 @@ def spec_of(args: Mapping[str, str]) -> dict[str, Any]:
     if "recompute_granularity" in args:
         facts["spec.recompute"] = word(args["recompute_granularity"]) or "none"
     if facts.get("spec.model.n_experts"):
-        facts["spec.model.experts_per_token"] = count(args.get("moe_router_topk"))
+        facts["spec.model.experts_per_token"] = next((n for k in ("moe_router_topk", "moe_top_k", "topk") if (n := count(args.get(k)))), None)
+        facts["spec.model.balance_coef"] = real(args.get("moe_aux_loss_coeff", args.get("moe_loss_coeff")))
     if args.get("position_embedding_type") == "rope":
         facts["spec.model.rope_theta"] = real(args.get("rotary_base"))
     if args.get("mock_data") == "True":
@@ -109,16 +127,16 @@ def spec_of(args: Mapping[str, str]) -> dict[str, Any]:
 # %% ../../nbs/41_importers_megatron.ipynb #b81bc7ba
 _ARGUMENT = re.compile(r"(?:^|\s)([a-z]\w+) \.{2,} ?(.*?)\s*$", re.IGNORECASE)
 _NEOX_VALUE = re.compile(r"^(.*?)\.*(?:updated|default)$")
-_MEMORY = re.compile(r"\[Rank (\d+)\].*memory \(MB\) \|.*?\| max allocated: ([\d.]+) \|.*?\| max reserved: ([\d.]+)(?=\s|$)")
+_MEMORY = re.compile(r"\[Rank (\d{1,9})\].*memory \(MB\) \|.*?\| max allocated: ([\d.]+) \|.*?\| max reserved: ([\d.]+)(?=\s|$)")
 _EVENTS = (
     ("validation", re.compile(r"validation loss at .*\| lm loss value: .*\|")),
     ("checkpoint", re.compile(r"(?:successfully saved|saving) checkpoint .*")),
-    ("profile", re.compile(r"Profiling will capture iteration (\d+)")),
+    ("profile", re.compile(r"Profiling will capture iteration (\d{1,15})")),
 )
-_LOADED = re.compile(r"successfully loaded checkpoint .*? at iteration (\d+)|loaded checkpoint .*? \[ t \d.*? at iteration (\d+)")
+_LOADED = re.compile(r"successfully loaded checkpoint [^\n]{0,2000}? at iteration (\d+)|loaded checkpoint [^\n]{0,2000}? \[ t \d[^\n]{0,200}? at iteration (\d+)")
 _PADDED = re.compile(r"> padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")
 _PARAMETERS = re.compile(r"number of parameters on \(tensor, pipeline\) model parallel rank \(0, 0\): (\d+)")
-_RANK = re.compile(r"\[rank-(\d+)/(\d+)\]")
+_RANK = re.compile(r"\[rank-(\d{1,9})/(\d{1,9})\]")
 NEEDLES = (
     b"iteration  ", b"iteration ", b" ...", b"arguments -", b"of arguments", b"validation loss at", b"saved checkpoint", b"loaded checkpoint",
     b"memory (MB)", b"padded vocab", b"Profiling will", b"parallel rank (0, 0)", *ENDS,
@@ -130,13 +148,18 @@ class Reader:
 
     def __init__(self, runs: Runs) -> None:
         self.runs, self.args, self.inside = runs, {}, False
+        self.time_before: float | None = None  # a step time in a line of its own before the row
+
+    def start(self) -> None:
+        "A program started."
+        self.runs.begin()
 
     def argument(self, line: str) -> None:
         "A line of the dump of arguments, or one of its rules."
         if "arguments ---" in line:
             over = "end of arguments" in line
             if not over:
-                self.runs.begin()
+                self.start()
                 self.args = {}
             self.inside = not over
             if over:
@@ -157,30 +180,53 @@ class Reader:
         if "iteration" in line and "|" in line and _ROW.search(line):
             self._rows(line)
             return True
+        self.runs.last_words(line)
         return self._other(line)
 
 # %% ../../nbs/41_importers_megatron.ipynb #e1fdfc7b
+_OTHER_RANK = re.compile(r"rank-(\d{1,9}) rocm max mem usage/usage_ratio: (\d{1,6}\.\d+)GB")
+
+
+def _ranks_of(line: str) -> list[re.Match[str] | None]:
+    "For each row of a line the rank that prints it: the last one that is named before the row."
+    named, found = list(_RANK.finditer(line)), []
+    for hit in _ROW.finditer(line):
+        found.append(next((rank for rank in reversed(named) if rank.end() <= hit.start()), None))
+    return found
+
+
 class MegatronReader(Reader):
     "The rows, and what stands between them."
 
-    def _rows(self, line: str) -> None:
-        rank = _RANK.search(line)
-        for step, planned, values in rows_of(line):
+    def _rows(self, line: str) -> int:
+        "Take the rows of a line; how many of them are new."
+        ranks, taken = _ranks_of(line), 0
+        for (step, planned, values), rank in zip(rows_of(line), ranks):
+            if "time_s" not in values and self.time_before is not None:
+                values["time_s"] = self.time_before
             if "time_s" not in values:
                 self.runs.tally.misread(line)
                 continue
             skipped, nan = (count(f"{values.pop(k, 0):.0f}") or 0 for k in ("skipped", "nan"))
-            memory = real(values.get("device_memory_gib"))
+            memory, reserved = real(values.get("memory_gib")), size_bytes(values.get("reserved_gib"), 2**30)
+            if "reserved_gib" in values:
+                values["memory_gib"] = values.pop("reserved_gib")
             if values.get("loss_scale", 0) < 0:
                 del values["loss_scale"]
             if not self.runs.row(step, values, int(rank[1]) if rank else None):
                 continue
+            taken += 1
             self.runs.now.facts.setdefault("spec.steps", planned)
             self._notes(step, skipped, nan)
             if rank:
                 self.runs.now.facts.setdefault("spec.world_size", int(rank[2]))
             if memory is not None:
                 self._device_memory(int(rank[1]) if rank else 0, memory)
+            for other, gib in _OTHER_RANK.findall(line) if memory is not None else ():
+                self._device_memory(int(other), float(gib))
+            if reserved:
+                self._reserved(int(rank[1]) if rank else 0, reserved)
+        return taken
 
     def _notes(self, step: int, skipped: int, nan: int) -> None:
         draft = self.runs.now
@@ -195,6 +241,10 @@ class MegatronReader(Reader):
         if kept["memory_source"] == "device_used":
             kept["peak_reserved_bytes"] = max(kept.get("peak_reserved_bytes", 0), size_bytes(gib, 2**30) or 0)
 
+    def _reserved(self, rank: int, size: int) -> None:
+        kept = self.runs.now.ranks.setdefault(rank, {"memory_source": "device_allocator"})
+        kept["peak_reserved_bytes"] = max(kept.get("peak_reserved_bytes", 0), size)
+
     def _other(self, line: str) -> bool:
         runs = self.runs
         if hit := _LOADED.search(line):
@@ -203,13 +253,12 @@ class MegatronReader(Reader):
             peaks = {k: v for k, at in (("peak_allocated_bytes", 2), ("peak_reserved_bytes", 3)) if (v := size_bytes(number(hit[at]), MIB))}
             runs.said.ranks[int(hit[1])] = {"memory_source": "device_allocator"} | peaks
         elif hit := _PARAMETERS.search(line):
-            runs.said.facts.setdefault("rank_parameters", int(hit[1]))
+            runs.said.facts.setdefault("rank_parameters", count(hit[1]))
         elif hit := _PADDED.search(line):
-            runs.said.facts.setdefault("spec.model.vocab_size", int(hit[1]))
+            runs.said.facts.setdefault("spec.model.vocab_size", count(hit[1]))
         elif found := next(((kind, h) for kind, words in _EVENTS if (h := words.search(line))), None):
             runs.said.event(found[0], found[1][0], int(found[1][1]) if found[1].re.groups else None)
         else:
-            runs.last_words(line)
             return False
         runs.tally.understood += 1
         return True
@@ -221,7 +270,8 @@ def _interval(draft: Draft) -> None:
     usual = gaps[len(gaps) // 2] if gaps else 1
     every = told or usual
     if every > 1 and len(steps):
-        draft.columns["mean_of"] = draft.columns["time_s"].__class__("d", [every] * len(steps))
+        first = steps[0] if 0 < steps[0] < every else every  # newer versions print the first iteration of a program, too
+        draft.columns["mean_of"] = draft.columns["time_s"].__class__("d", [first] + [every] * (len(steps) - 1))
         draft.event("log_interval", f"a row is the mean of {every} steps")
     if told is None and every > 1:
         draft.event("derived", f"steps.mean_of = {every}, the usual distance between rows")
@@ -248,11 +298,40 @@ def _implied_length(draft: Draft) -> None:
     if whole > 1 and sum(abs(v - whole) < max(0.5, 2e-4 * whole) for v in lengths) > 0.9 * len(lengths):
         draft.derive("spec.seq_len", whole, f"tokens/s/GPU × time × {ranks} ranks / sequences, {middle:.2f} in the middle")
 
+# %% ../../nbs/41_importers_megatron.ipynb #2ac7d0be
+_OF_THE_MEAN = ("tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "samples_per_s")
+
+
+def _is_mean(times: Sequence[float]) -> bool:
+    "Whether the second of some step times is the mean of the first two."
+    first, second, *later = times
+    usual = sorted(later)[len(later) // 2]
+    return first > 1.5 * usual and second > 1.2 * usual and abs(2 * second - first - usual) < 0.25 * abs(second - usual)
+
+
+def _first_mean(draft: Draft) -> None:
+    "Where the second row of a program is the mean of its first two, undo that, in times and losses."
+    steps, times = draft.steps, draft.columns.get("time_s", ())
+    for at in (0, *(steps.index(e["step"]) for e in draft.events if e["kind"] == "restart" and e.get("step") in steps)):
+        part = times[at : at + 8]
+        if len(part) < 4 or steps[at + 1] != steps[at] + 1 or any(v != v for v in part) or not _is_mean(part):
+            continue
+        draft.columns.setdefault("time_mean_s", array("d", [math.nan] * len(steps)))[at + 1] = times[at + 1]
+        times[at + 1] = round(2 * times[at + 1] - times[at], 9)
+        if len(loss := draft.columns.get("loss", ())) > at + 1:
+            loss[at + 1] = round(2 * loss[at + 1] - loss[at], 9)
+        for name in _OF_THE_MEAN:
+            if len(column := draft.columns.get(name, ())) > at + 1:
+                column[at + 1] = math.nan
+        for place in ("time_s", "loss"):
+            draft.event("derived", f"steps.{place} = 2 × printed - the row before, where the row is the mean of the first two", steps[at + 1])
+
 # %% ../../nbs/41_importers_megatron.ipynb #539a98f1
 def finish_rows(drafts: list[Draft]) -> list[Draft]:
     "What only shows when all rows of a run are there."
     for draft in drafts:
         _interval(draft)
+        _first_mean(draft)
         _never_computed(draft)
         _implied_length(draft)
         parameters = draft.facts.pop("rank_parameters", None)
@@ -276,5 +355,5 @@ def read_megatron(source: Source, tally: Tally) -> list[Draft]:
 
 MEGATRON = Format(
     "megatron-lm", "Megatron-LM stdout, and forks that print its iteration line", read_megatron,
-    signature=re.compile(rb"iteration\s+\d+\s*/\s*\d+\s*\|[^\n]*elapsed time per iteration"),
+    signature=re.compile(rb"iteration\s+\d+\s*/\s*\d+\s*\|[^\n]{0,2000}?elapsed time per iteration \(m?s\):\s*[\d.]"), lines=True,
 )  # fmt: skip

@@ -20,10 +20,10 @@ MODDED_LINES = Lines(
     needles=(b"step:", b"Total parameters: ", b"peak memory", b"Running PyTorch"),
     rows=(
         re.compile(
-            rf"^step:(?P<step>\d+)/(?P<planned>\d+)(?: train_loss:(?P<loss>{_N}))? train_time:(?P<ms>{NUMBER})ms step_avg:(?P<mean>{_N})ms"
+            rf"^step:(?P<step>\d+)/(?P<planned>\d+)(?: train_loss:(?P<loss>{_N}))? train_time:(?:(?P<ms>{NUMBER})ms|(?P<s>{NUMBER})s) step_avg:(?:(?P<mean>{_N})ms|(?P<mean_s>{_N})s)"
         ),
     ),
-    fields={"loss": Field("loss"), "ms": Field("moment", per=1000), "mean": Field("time_mean_s", per=1000)},
+    fields={"loss": Field("loss"), "ms": Field("moment", per=1000), "s": Field("moment"), "mean": Field("time_mean_s", per=1000), "mean_s": Field("time_mean_s")},
     settings=(
         (re.compile(r"^\s*Total parameters: ([\d,]+)$"), (("spec.model.parameters", count),)),
         (re.compile(r"^Running PyTorch (\S+) compiled for CUDA (\S+)$"), (("env.versions.torch", word), ("env.cuda", word))),
@@ -32,7 +32,7 @@ MODDED_LINES = Lines(
     events=(("validation", re.compile(rf"^step:(?P<step>\d+)/\d+ val_loss:(?:{_N})")),),
     suspect=re.compile(r"^step:\d+/\d+ "),
 )  # fmt: skip
-_CARD = re.compile(r"^\|\s+(\d+)\s{2}((?:NVIDIA|AMD|Tesla|GeForce) .+?)\s+(?:On|Off|N/A)\s*\|")
+_CARD = re.compile(r"^\|\s{1,20}(\d{1,9})\s{2}((?:NVIDIA|AMD|Tesla|GeForce) .{1,100}?)\s{1,100}(?:On|Off|N/A)\s*\|")
 
 
 def _cards(source: Source) -> list[dict[str, object]]:
@@ -64,5 +64,5 @@ def read_modded(source: Source, tally: Tally) -> list[Draft]:
 
 MODDED = Format(
     "modded-nanogpt", "modded-nanogpt records", read_modded,
-    signature=re.compile(rb"(?:^|\n|\r)step:\d+/\d+ [^\n]*train_time:\d+ms step_avg:"),
+    signature=re.compile(rb"(?:^|\n|\r)step:\d+/\d+ [^\n]{0,200}train_time:[\d.]+m?s step_avg:[\d.n]"), lines=True,
 )  # fmt: skip

@@ -24,7 +24,7 @@ NANOCHAT_LINES = Lines(
     rows=(
         re.compile(
             rf"^\s*step (?P<step>\d+)(?:/(?P<planned>\d+))? \([\d.]+%\) \| loss: (?P<loss>{_N}) \|(?: grad norm: (?P<norm>{_N}) \|)? lrm: {NUMBER} \| "
-            rf"dt: (?P<ms>{_N})ms \| tok/sec: (?P<rate>{_N}) \| mfu: (?P<mfu>{_N}) \|"
+            rf"dt: (?P<ms>{_N})ms \| tok/sec: (?P<rate>{_N})(?: \| (?:bf16_)?mfu: (?P<mfu>{_N}))? \|"
         ),
     ),
     fields={
@@ -51,7 +51,7 @@ NANOCHAT_LINES = Lines(
 # %% ../../nbs/43c_importers_nanochat.ipynb #6eee6301
 def read_nanochat(source: Source, tally: Tally) -> list[Draft]:
     "The runs of a nanochat log: base training, and what follows it."
-    drafts = read_lines(NANOCHAT_LINES, Runs(tally, "nanochat", "nanochat"), source).finished()
+    drafts = read_lines(NANOCHAT_LINES, Runs(tally, "nanochat", "nanochat", first=0), source).finished()
     for draft in drafts:
         one, every, card, peak = (draft.facts.pop(k, None) for k in ("rank_tokens", "all_tokens", "card", "peak_mib"))
         if one and every and every % one == 0:
@@ -68,5 +68,5 @@ def read_nanochat(source: Source, tally: Tally) -> list[Draft]:
 
 NANOCHAT = Format(
     "nanochat", "nanochat stdout, source code and all", read_nanochat,
-    signature=re.compile(rb"(?:^|\n|\r)\s*step \d+(?:/\d+)? \([\d.]+%\) \| loss: \S+ \|[^\n]*tok/sec: "),
+    signature=re.compile(rb"(?:^|\n|\r)\s*step \d+(?:/\d+)? \([\d.]+%\) \| loss: \S+ \|[^\n]{0,300}tok/sec: [\d,]"), lines=True,
 )  # fmt: skip

@@ -17,12 +17,13 @@ from .text import NUMBER, Field, count
 # %% ../../nbs/43_importers_nanogpt.ipynb #1c3d9c09
 _N = rf"{NUMBER}|nan|inf"
 NANOGPT_LINES = Lines(
-    needles=(b"iter ", b"step ", b"tokens per iteration", b"number of parameters", b"Resuming training", b"found vocab_size", b"with "),
+    needles=(b"iter ", b"step ", b"tokens per iteration", b"number of parameters", b"Resuming training", b"found vocab_size", b"max_iters = "),
     rows=(re.compile(rf"\biter (?P<step>\d+): loss (?P<loss>{_N}), time (?P<ms>{_N})ms(?:, mfu (?P<mfu>{_N})%)?"),),
     fields={"loss": Field("loss"), "ms": Field("time_s", per=1000), "mfu": Field("mfu_pct_ema")},
     settings=(
         (re.compile(r"tokens per iteration will be: ([\d,]+)"), (("spec.batch.global_tokens", count),)),
         (re.compile(r"found vocab_size = (\d+)"), (("spec.model.vocab_size", count),)),
+        (re.compile(r"^(?:Overriding: )?max_iters = (\d+)\b"), (("planned", count),)),
     ),
     events=(("validation", re.compile(rf"\bstep (?P<step>\d+): train loss (?:{_N}), val loss (?:{_N})")),),
     loaded=re.compile(r"Resuming training from"),
@@ -42,4 +43,4 @@ def read_nanogpt(source: Source, tally: Tally) -> list[Draft]:
     return drafts
 
 
-NANOGPT = Format("nanogpt", "nanoGPT stdout", read_nanogpt, signature=re.compile(rb"\biter \d+: loss \S+, time [\d.]+ms"))
+NANOGPT = Format("nanogpt", "nanoGPT stdout", read_nanogpt, signature=re.compile(rb"\biter \d+: loss [-+\w.]+, time [\d.]+ms"), lines=True)

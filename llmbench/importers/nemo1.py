@@ -62,38 +62,36 @@ def undo_mean(draft: Draft, size: int | None, exact: bool) -> None:
         draft.event("derived", f"steps.time_s = what each step adds to the mean over {size} steps")
 
 # %% ../../nbs/42_importers_nemo1.ipynb #33785de9
-_BAR = re.compile(r"Epoch \d+:.*?\| (\d+)/(\d+) \[[^\]]*?reduced_train_loss=[^\]]*\]")
-_DLL = re.compile(r"DLL \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ - (\d+) (.*?)(?=DLL |$)")
-_PARAMETER = re.compile(r"DLL .* - PARAMETER (.*)$")
-_CFG = re.compile(r"cfg/([\w/]+) : (.*?)(?=  cfg/|\s*$)")
+_BAR = re.compile(r"\| (\d{1,15})/(\d{1,15}) \[([^\[\]]*)\]")
+_GLOBAL_STEP = re.compile(r"global_step=(\d{1,15})(\.0*|e\+\d+)$|global_step=\d\.\d+(e\+\d+)$")
+_DLL = re.compile(r"DLL \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9} - (\d{1,15}) (.*?)(?=DLL |$)")
 FIELDS = {
     "reduced_train_loss": Field("loss"), "lr": Field("lr"), "grad_norm": Field("grad_norm"), "train_step_timing in s": Field("time_s"),
     "loss_scale": Field("loss_scale"), "TFLOPS_per_GPU": Field("tflops_per_gpu"), "tflops_per_gpu": Field("tflops_per_gpu"),
     "tokens_per_sec_per_gpu": Field("tokens_per_s_per_gpu"), "global_batch_size": Field("sequences"),
 }  # fmt: skip
-_KEY_VALUE = {
-    "=": re.compile(rf"([A-Za-z_][\w ]*?)=({NUMBER}|nan|inf)(?:\.0)?(?=[,\]\s])"),
-    ":": re.compile(rf"([A-Za-z_][\w ]*?) : ({NUMBER}|nan|inf)(?=\s|$)"),
-}
+_ODD = re.compile(r"(nan|inf)\.0$")  # a format with decimals, done by hand
+_KEY_VALUE = re.compile(rf"(?<!\w)([A-Za-z_]\w*(?: \w+){{0,3}}) : ({NUMBER}|nan|inf)(?=\s|$)")
 
 
 def keyed(text: str, sign: str) -> dict[str, float]:
     "Columns from `key=value, ` or `key : value  `."
     found = {}
-    for key, value in _KEY_VALUE[sign].findall(text):
-        if (field := FIELDS.get(key.strip())) and (read := number(value)) is not None:
+    told = _KEY_VALUE.findall(text) if sign == ":" else [part.partition("=")[::2] for part in text.split(",")]
+    for key, value in told:
+        if (field := FIELDS.get(key.strip())) and (read := number(_ODD.sub(r"\1", value))) is not None:
             found.setdefault(field.name, field.of(read))
     return found
 
 
 def bar_row(line: str) -> tuple[int, int, dict[str, float], bool] | None:
     "Step, planned steps and columns of a progress bar, and whether the step was rounded and is the bar's own count."
-    hit = _BAR.search(line)
-    step = re.search(r"global_step=(\d+)(\.0*|e\+\d+)(?=[,\]])|global_step=\d\.\d+(e\+\d+)", hit[0]) if hit else None
+    hit = next((h for h in _BAR.finditer(line) if "reduced_train_loss=" in h[3]), None)
+    step = next((s for part in hit[3].split(",") if (s := _GLOBAL_STEP.search(part))), None) if hit else None
     if not step:
         return None
     rounded = bool(step[3]) or (step[2] or "").startswith("e")
-    return int(hit[1]) - 1 if rounded else int(step[1]), int(hit[2]), keyed(hit[0], "="), rounded
+    return int(hit[1]) - 1 if rounded else int(step[1]), int(hit[2]), keyed(hit[3], "="), rounded
 
 # %% ../../nbs/42_importers_nemo1.ipynb #4cc513c1
 CONFIG: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -103,15 +101,17 @@ CONFIG: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "bias": ("spec.model.bias", switch), "share_embeddings_and_output_weights": ("spec.model.tied_embeddings", switch),
     "micro_batch_size": ("spec.batch.micro", count), "global_batch_size": ("sequences", count), "data/seq_length": ("spec.seq_len", count),
     "tensor_model_parallel_size": ("spec.strategy.tp", count), "pipeline_model_parallel_size": ("spec.strategy.pp", count),
-    "context_parallel_size": ("spec.strategy.cp", count), "optim/lr": ("spec.optimizer.lr", real), "optim/name": ("spec.optimizer.name", word),
+    "context_parallel_size": ("spec.strategy.cp", count), "expert_model_parallel_size": ("spec.strategy.ep", count),
+    "num_moe_experts": ("spec.model.n_experts", count), "moe_router_topk": ("spec.model.experts_per_token", count),
+    "moe_aux_loss_coeff": ("spec.model.balance_coef", real), "trainer/max_steps": ("spec.steps", count), "optim/lr": ("spec.optimizer.lr", real), "optim/name": ("spec.optimizer.name", word),
     "optim/weight_decay": ("spec.optimizer.weight_decay", real), "optim/sched/warmup_steps": ("spec.optimizer.lr_warmup_steps", count),
     "seed": ("spec.seed", count), "tokenizer/type": ("spec.data.tokenizer", word), "optim/grad_sync_dtype": ("spec.precision.reduce", dtype),
 }  # fmt: skip
-_PROCESSES = re.compile(r"Starting with (\d+) processes")
-_CARD = re.compile(r"^GPU (\d+): (.+?) \(UUID: ")
-_MAX_STEPS = re.compile(r"`max_steps=(\d+)` reached")
-_BUFFER = re.compile(r"^[|\s]*buffer_size: (\d+)\s*$")
-_VOCAB = re.compile(r"Padded vocab_size: (\d+)")
+_PROCESSES = re.compile(r"Starting with (\d{1,9}) processes")
+_CARD = re.compile(r"^GPU (\d{1,9}): (.{1,200}?) \(UUID: ")
+_MAX_STEPS = re.compile(r"`max_steps=(\d{1,15})` reached")
+_BUFFER = re.compile(r"^[| \t]{0,100}buffer_size: (\d{1,9})\s*$")
+_VOCAB = re.compile(r"Padded vocab_size: (\d{1,15})")
 NEEDLES = (
     b"DLL ", b"reduced_train_loss", b"Starting with ", b"GPU ", b"max_steps=", b"buffer_size: ", b"Padded vocab_size", b"Restored all states", b"GPU available: ", *ENDS,
 )  # fmt: skip
@@ -119,8 +119,8 @@ NEEDLES = (
 
 def configuration(line: str) -> dict[str, Any]:
     "Facts by their place, from DLLogger's line of parameters."
-    hit = _PARAMETER.search(line)
-    told = dict(_CFG.findall(hit[1])) if hit else {}
+    parts = line.partition(" - PARAMETER cfg/")[2].split("  cfg/") if "DLL " in line else []
+    told = {key: value.strip() for key, sign, value in (part.partition(" : ") for part in parts) if sign}
     facts = dict(settings(told, CONFIG))
     if told:
         mixed = told.get("precision", "").partition("-")[0]
@@ -152,8 +152,9 @@ class NemoReader:
                 self._row(bar[0], bar[2], line)
                 self.runs.now.facts.setdefault("spec.steps", bar[1])
             self.shown = repr(bar[2])
-        elif not self.setting(line):
+        else:
             self.runs.last_words(line)
+            self.setting(line)
 
     def _row(self, step: int, values: dict[str, float], line: str) -> None:
         if values:
@@ -204,7 +205,7 @@ def finish_nemo(reader: NemoReader, exact: bool) -> list[Draft]:
 def read_nemo1(source: Source, tally: Tally) -> list[Draft]:
     "The runs of a NeMo 1 log."
     exact = b"train_step_timing in s : " in source.sample
-    reader = NemoReader(Runs(tally, "nemo-1", "NeMo 1"), bars=not exact)
+    reader = NemoReader(Runs(tally, "nemo-1", "NeMo 1", first=0), bars=not exact)
     for line in text_lines(source, tally, NEEDLES):
         reader.line(line)
     return finish_nemo(reader, exact)
@@ -212,5 +213,5 @@ def read_nemo1(source: Source, tally: Tally) -> list[Draft]:
 
 NEMO1 = Format(
     "nemo-1", "NeMo 1 stdout: DLLogger lines or progress bars", read_nemo1,
-    signature=re.compile(rb"DLL [^\n]{20,40} - \d+ reduced_train_loss : |\| \d+/\d+ \[[^\]\n]*reduced_train_loss="),
+    signature=re.compile(rb"DLL [^\n]{20,40} - \d+ reduced_train_loss : |\| \d+/\d+ \[[^\[\]\n]{0,500}reduced_train_loss="), lines=True,
 )  # fmt: skip

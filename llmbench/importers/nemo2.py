@@ -13,11 +13,11 @@ from .base import Draft, Source, Tally
 from .formats import Format
 from .nemo1 import FIELDS, NEEDLES, NemoReader, finish_nemo
 from .runs import Runs
-from .text import count, number, real, text_lines
+from .text import count, number, real, text_lines, word
 
 # %% ../../nbs/42b_importers_nemo2.ipynb #dffd553c
-_ROW = re.compile(r"Training epoch (\d+), iteration (\d+)/(\d+) \|(.*)$")
-_LAUNCHER = re.compile(r"^\s*\S*?(?:\[default(\d+)\]:)")
+_ROW = re.compile(r"Training epoch (\d{1,15}), iteration (\d{1,15})/(\d{1,15}) \|((?:(?!Training epoch).)*)$")
+_LAUNCHER = re.compile(r"\[default(\d{1,9})\]:")
 
 
 def printer_row(line: str) -> tuple[int, dict[str, float]] | None:
@@ -25,8 +25,10 @@ def printer_row(line: str) -> tuple[int, dict[str, float]] | None:
     hit = _ROW.search(line)
     if not hit:
         return None
-    values, step = {}, None
-    for part in hit[4].split("|"):
+    values, step, parts = {}, None, hit[4].split("|")
+    if line.count("Training epoch") > 1:
+        parts.pop()  # two rows on a line: nobody knows whose digits stand at its end
+    for part in parts:
         key, _, text = part.partition(":")
         value = number(text)
         if key.strip() == "global_step":
@@ -38,10 +40,10 @@ def printer_row(line: str) -> tuple[int, dict[str, float]] | None:
     return (step, values) if step is not None else None
 
 # %% ../../nbs/42b_importers_nemo2.ipynb #c5d66d9d
-_GROUP = re.compile(r"Rank 0 has (data parallel|tensor model parallel|pipeline model parallel|context parallel) group ?: \[([\d, ]+)\]")
-_DEGREE = {"data parallel": "dp", "tensor model parallel": "tp", "pipeline model parallel": "pp", "context parallel": "cp"}
+_GROUP = re.compile(r"Rank 0 has (data parallel|tensor model parallel|pipeline model parallel|context parallel|expert model parallel) group ?: \[([\d, ]+)\]")
+_DEGREE = {"data parallel": "dp", "tensor model parallel": "tp", "pipeline model parallel": "pp", "context parallel": "cp", "expert model parallel": "ep"}
 _OPTIMIZER = re.compile(r"config OptimizerConfig\((.*)\)")
-_MICRO_STEPS = re.compile(r"setting number of microbatches to constant (\d+)")
+_MICRO_STEPS = re.compile(r"setting number of microbatches to constant (\d{1,9})")
 
 
 def optimizer_facts(line: str) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def optimizer_facts(line: str) -> dict[str, Any]:
     hit = _OPTIMIZER.search(line)
     told = dict(re.findall(r"(\w+)='?([^,'()]+)'?(?=[,)]|$)", hit[1])) if hit else {}
     facts: dict[str, Any] = {
-        "spec.optimizer.name": told.get("optimizer"), "spec.optimizer.lr": real(told.get("lr", "")),
+        "spec.optimizer.name": word(told.get("optimizer", "")), "spec.optimizer.lr": real(told.get("lr", "")),
         "spec.optimizer.weight_decay": real(told.get("weight_decay", "")), "spec.optimizer.clip_norm": real(told.get("clip_grad", "")),
         "spec.optimizer.eps": real(told.get("adam_eps", "")),
         "spec.precision.compute": "bfloat16" if told.get("bf16") == "True" else "float16" if told.get("fp16") == "True" else None,
@@ -79,16 +81,16 @@ class Nemo2Reader(NemoReader):
             super().line(line)
 
     def _printed(self, line: str) -> None:
-        rank, row = _LAUNCHER.search(line), printer_row(line)
+        ranks, row = _LAUNCHER.findall(line.partition("Training epoch")[0]), printer_row(line)
         if row and row[1]:
-            self.runs.row(row[0], row[1], int(rank[1]) if rank and rank[1] else None)
+            self.runs.row(row[0], row[1], int(ranks[-1]) if ranks else None)
         else:
             self.runs.tally.misread(line)
 
 
 def read_nemo2(source: Source, tally: Tally) -> list[Draft]:
     "The runs of a NeMo 2 log."
-    reader = Nemo2Reader(Runs(tally, "nemo-2", "NeMo 2"), bars=False)
+    reader = Nemo2Reader(Runs(tally, "nemo-2", "NeMo 2", first=0), bars=False)
     wanted = (b"Training epoch", b"Rank 0 has", b"number of microbatches", b"OptimizerConfig(", b"async checkpoint", *NEEDLES)
     for line in text_lines(source, tally, wanted):
         reader.line(line)
@@ -97,5 +99,5 @@ def read_nemo2(source: Source, tally: Tally) -> list[Draft]:
 
 NEMO2 = Format(
     "nemo-2", "NeMo 2 stdout: lines of its progress printer", read_nemo2,
-    signature=re.compile(rb"Training epoch \d+, iteration \d+/\d+ \|"),
+    signature=re.compile(rb"Training epoch \d+, iteration \d+/\d+ \|[^\n]{0,400}reduced_train_loss: "), lines=True, holds=("nemo-1",),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 from .base import Draft, Source, Tally
 from .deepspeed import DeepSpeedRows, read_lines
 from .formats import Format
-from .megatron import spec_of
+from .megatron import MEGATRON, spec_of
 from .runs import Runs
 from .text import count, dtype, real
 
@@ -27,6 +27,15 @@ _NEOX_ARGUMENTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
+def _optimizer(text: str) -> dict[str, Any]:
+    "Name and settings out of NeoX's argument `optimizer`, the repr of a dictionary."
+    found = re.search(r"'type': '(\w+)'", text)
+    told = dict(re.findall(r"'(lr|eps)': ([-+.\deE]+)", text)) if found else {}
+    betas = re.search(r"'betas': [\[(]([-+.\deE]+), ([-+.\deE]+)[\])]", text) if found else None
+    facts = {"spec.optimizer.name": found[1] if found else None, "spec.optimizer.betas": [real(betas[1]), real(betas[2])] if betas else None}
+    return facts | {f"spec.optimizer.{key}": real(value) for key, value in told.items()} if found else {}
+
+
 class NeoxReader(DeepSpeedRows):
     "DeepSpeed's lines beside Megatron's, with NeoX's names of arguments."
 
@@ -36,6 +45,7 @@ class NeoxReader(DeepSpeedRows):
         facts |= {place: read(self.args[key]) for key, (place, read) in _NEOX_ARGUMENTS.items() if key in self.args}
         stages = count(self.args.get("pipe_parallel_size"))
         facts["spec.strategy.pp"] = stages or (1 if stages == 0 else None)
+        facts |= _optimizer(self.args.get("optimizer", ""))
         if heads := count(self.args.get("num_kv_heads")):
             facts["spec.model.n_kv_heads"] = heads
         if self.args.get("checkpoint_activations") == "True":
@@ -48,7 +58,8 @@ def read_neox(source: Source, tally: Tally) -> list[Draft]:
     return read_lines(NeoxReader(Runs(tally, "gpt-neox", "GPT-NeoX"), with_rows=True), source)
 
 
+_ROW = re.compile(rb"samples/sec: [\d.]+ \| iteration\s+\d+\s*/\s*\d+ \|")
 NEOX = Format(
     "gpt-neox", "GPT-NeoX stdout, with DeepSpeed's breakdown", read_neox,
-    signature=re.compile(rb"NeoXArgs\.|samples/sec: [\d.]+ \| iteration\s+\d+"),
+    lambda sample: bool(_ROW.search(sample)) or (b"NeoXArgs." in sample and MEGATRON.fits(sample)), _ROW, lines=True, holds=("deepspeed", "megatron-lm"),
 )  # fmt: skip

@@ -26,12 +26,15 @@ def read_primus(source: Source, tally: Tally) -> list[Draft]:
         reader.line(line)
     drafts = finish_titan(runs.finished()) if titan else finish_rows(runs.finished())
     for draft in drafts:
-        if "device_memory_gib" in draft.columns:
+        if any(kept.get("memory_source") == "device_used" for kept in draft.ranks.values()):
             draft.fact("env.platform", "rocm")
     return drafts
 
 
+_MARKED = re.compile(rb"\[(?:\x1b\[[0-9;]*m)?rank-\d+/\d+|\[Primus(?: CLI)?\]")
+_PREFIXED = re.compile(rb"\[(?:\x1b\[[0-9;]*m)?rank-\d+/\d+[^\n]{0,300}iteration\s+\d+\s*/\s*\d+\s*\||\[(?:\x1b\[[0-9;]*m)?rank-\d+/\d+[^\n]{0,300}\s[tw]ps: ")
 PRIMUS = Format(
     "primus", "AMD Primus, with Megatron-LM or torchtitan behind it", read_primus,
-    signature=re.compile(rb"\[(?:\x1b\[[0-9;]*m)?rank-\d+/\d+|\[Primus(?: CLI)?\]"),
+    lambda sample: bool(_MARKED.search(sample)) and (MEGATRON.fits(sample) or TORCHTITAN.fits(sample)), _PREFIXED,
+    lines=True, holds=("megatron-lm", "torchtitan", "deepspeed", "megatron-bridge"),
 )  # fmt: skip

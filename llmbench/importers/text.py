@@ -105,7 +105,8 @@ def text_lines(source: Source, tally: Tally, wanted: Sequence[bytes]) -> Iterato
 
 # %% ../../nbs/40d_importers_text.ipynb #e0d6122e
 NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
-_VALUE = re.compile(rf"\s*({NUMBER}|[-+]?(?:nan|inf(?:inity)?))\s*(?:(?!e\b)[A-Za-z%]+\s*)?(?:/.*)?", re.IGNORECASE)
+_UNIT = r"ms|s|%|[KMG]i?B|B|GFLOPS|[TP]FLOPS?(?:/s(?:/GPU)?)?|W|J|x"  # other letters are the next line, glued to half a number
+_VALUE = re.compile(rf"\s*({NUMBER}|[-+]?(?:nan|inf(?:inity)?))\s*(?:(?:{_UNIT})\s*)?(?:/.*|\(avg .*\)\s*)?", re.IGNORECASE)
 _COUNT = re.compile(r"\d{1,20}|\d{1,3}(?:,\d{3}){1,6}")
 _LARGEST = 2**53
 
@@ -192,9 +193,9 @@ def settings(values: Mapping[str, str], table: Mapping[str, Setting]) -> Iterato
 
 
 def word(text: Any) -> str | None:
-    "A text as it is, None where it says nothing."
+    "A text as it is, None where it says nothing, or is the repr of something that is no text."
     text = str(text).strip().strip("'\"")
-    return None if text in ("", "None", "none", "null", "N/A", "?") else text[:200]
+    return None if text in ("", "None", "none", "null", "N/A", "?") or text[0] in "{[(<" else text[:200]
 
 
 def dtype(text: Any) -> str | None:

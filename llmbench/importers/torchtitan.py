@@ -19,13 +19,13 @@ from .text import GIB, NUMBER, Field, count, dtype, number, real, size_bytes, te
 # %% ../../nbs/42c_importers_torchtitan.ipynb #2537b8ca
 _N = rf"({NUMBER}|nan|inf|N/A)"
 _ROW = re.compile(
-    rf"(?P<validate>validate )?(?:step|iter):\s+(?P<step>\d+)\s+loss:\s+{_N}(?:\s+grad_norm:\s+{_N})?"
+    rf"(?P<validate>validate )?(?:step|iter):\s+(?P<step>\d{{1,15}})\s+loss:\s+{_N}(?:\s+grad_norm:\s+{_N})?"
     rf"(?:\s+memory:\s+{_N}GiB\({NUMBER}%\))?\s+(?:tps|wps):\s+{_N}(?:\s+tflops:\s+{_N})?(?:\s+mfu:\s+{_N}%?)?(?=\s|$)"
 )
 FIELDS = (
-    Field("loss"), Field("grad_norm"), Field("reserved_gib"), Field("tokens_per_s_per_gpu"), Field("tflops_per_gpu"), Field("mfu_pct"),
+    Field("loss"), Field("grad_norm"), Field("memory_gib"), Field("tokens_per_s_per_gpu"), Field("tflops_per_gpu"), Field("mfu_pct"),
 )  # fmt: skip
-_RANK = re.compile(r"\[rank-?(\d+)(?:/(\d+))?\]")
+_RANK = re.compile(r"\[rank-?(\d{1,9})(?:/(\d{1,9}))?\]")
 _FINE = re.compile(r"\d{2}:\d{2}:\d{2}[.,]\d{3}")
 
 
@@ -39,14 +39,15 @@ def row_of(line: str) -> tuple[int, dict[str, float], bool] | None:
     return int(hit["step"]), values, bool(hit["validate"])
 
 # %% ../../nbs/42c_importers_torchtitan.ipynb #db56f17e
-_MESH = re.compile(r"device mesh with parallelism: (\w+=-?\d+(?:, \w+=-?\d+)*)")
-_OLD_MESH = re.compile(r"device mesh with \[([\w', ]+)\],? \[(\d+(?:, \d+)*)\]")
+_MESH = re.compile(r"device mesh with parallelism: (\w+=-?\d{1,9}(?:, \w+=-?\d{1,9})*)")
+_OLD_MESH = re.compile(r"device mesh with \[([\w', ]+)\],? \[(\d{1,9}(?:, \d{1,9})*)\]")
 _TRAINER = re.compile(
-    r"local batch size:? (\d+), global batch size:? (\d+),(?: gradient accumulation steps:? (\d+),)? sequence length:? (\d+), total steps:? (\d+)"
+    r"local batch size:? (\d{1,15}), global batch size:? (\d{1,15}),(?: gradient accumulation steps:? (\d{1,15}),)? sequence length:? (\d{1,15}), "
+    r"total steps:? (\d{1,15})"
 )
 _MODEL = re.compile(r"Model (\S+) (\S+) size: ([\d,]+) total parameters")
 _CARD = re.compile(r"(?:CUDA|GPU|HIP|XPU) capacity: (.+?) with ([\d.]+)GiB memory")
-_START = re.compile(r"Training starts at step (\d+)")
+_START = re.compile(r"Training starts at step (\d{1,15})")
 _VERSION = re.compile(r"torchtitan version: (\S+)")
 _FLAGS = {
     "--training.dtype": ("spec.precision.param", dtype), "--training.mixed_precision_param": ("spec.precision.compute", dtype),
@@ -54,8 +55,8 @@ _FLAGS = {
 }  # fmt: skip
 _FLAG = re.compile(r"(--[\w.]+)[= ](\S+)")
 _EVENTS = (
-    ("checkpoint", re.compile(r"Finished saving the checkpoint.*")), ("profile", re.compile(r"Dumping profiler traces at step (\d+)")),
-    ("profile", re.compile(r"Profiling active.*")), ("profile", re.compile(r"Dumping memory snapshot at step (\d+)")),
+    ("checkpoint", re.compile(r"Finished saving the checkpoint.*")), ("profile", re.compile(r"Dumping profiler traces at step (\d{1,15})")),
+    ("profile", re.compile(r"Profiling active.*")), ("profile", re.compile(r"Dumping memory snapshot at step (\d{1,15})")),
 )  # fmt: skip
 
 
@@ -84,15 +85,16 @@ class TitanReader:
             self._row(*row, line)
         elif "tps: " in line and "loss: " in line:
             self.runs.tally.misread(line)
-        elif not (self._setting(line) or self._notes(line)):
+        else:
             self.runs.last_words(line)
+            _ = self._setting(line) or self._notes(line)
 
     def _row(self, step: int, values: dict[str, float], validation: bool, line: str) -> None:
-        runs, rank = self.runs, _RANK.search(line)
+        runs, rank = self.runs, next(iter(reversed(list(_RANK.finditer(line.partition("step:")[0])))), None)
         if validation:
             runs.said.event("validation", f"loss {values.get('loss')}", step)
             return
-        reserved = size_bytes(values.pop("reserved_gib", None), GIB)
+        reserved = size_bytes(values.get("memory_gib"), GIB)
         if _FINE.search(line):
             values["moment"] = seconds_of(line) or math.nan
         if runs.row(step, values, int(rank[1]) if rank else None) and reserved:
@@ -177,7 +179,8 @@ def finish_titan(drafts: list[Draft]) -> list[Draft]:
         _time_from_rate(draft)
         gaps = sorted(b - a for a, b in zip(draft.steps, draft.steps[1:]))
         if gaps and (every := gaps[len(gaps) // 2]) > 1:
-            draft.columns["mean_of"] = array("d", [every] * len(draft.steps))
+            first = draft.steps[0] if 0 < draft.steps[0] < every else every
+            draft.columns["mean_of"] = array("d", [first, *(b - a for a, b in zip(draft.steps, draft.steps[1:]))])
             draft.event("log_interval", f"a row every {every} steps; its time is their mean, its loss that of the last one")
     return drafts
 
@@ -198,5 +201,5 @@ def read_torchtitan(source: Source, tally: Tally) -> list[Draft]:
 
 TORCHTITAN = Format(
     "torchtitan", "torchtitan stdout", read_torchtitan,
-    signature=re.compile(rb"step:\s[^\n]{0,40}loss:\s[^\n]{0,200}\s(?:\x1b\[[0-9;]*m)?[tw]ps: |\[titan\] \d{4}-"),
+    signature=re.compile(rb"(?:step|iter):\s[^\n]{0,40}loss:\s[^\n]{0,200}\s(?:\x1b\[[0-9;]*m)?[tw]ps:\s+[\d,.]"), lines=True,
 )  # fmt: skip
