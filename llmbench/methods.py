@@ -100,6 +100,13 @@ _TIME = (
         r"100 \cdot \frac{c + \max_r \operatorname*{median}_k b_{k,r}}{t}", "measured in each run",
         "what a profiler costs; it runs in other steps, which are not timed", "overhead_pct",
     ),
+    Definition(
+        "stated", "Stated by a log", "tokens/s, TFLOP/s, %, GiB",
+        "What an imported log prints itself in its rows: the median after warm-up, of a smoothed figure the last value, of memory the largest. They "
+        "stand beside the derived figures and are never compared with them.",
+        r"\operatorname*{median}_{k \ge w} \; x_k", "the imported log", "by which count of FLOPs, of which peak and over which time; nothing of runs of this harness",
+        "stated_tokens_per_s_per_gpu stated_tflops_per_gpu stated_mfu_pct stated_memory_gib",
+    ),
 )  # fmt: skip
 
 # %% ../nbs/57b_methods.ipynb #ed501174

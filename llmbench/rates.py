@@ -21,6 +21,7 @@ from .core import GIB
 from .hardware import peak_tflops
 from .presets import ModelShape
 from .spec import PRECISIONS
+from .stated import STATED_COLUMNS, stated
 from .stats import median, step_interval
 from .steady import MIN_STEPS, find_shift
 
@@ -39,7 +40,7 @@ _ORDER = (
     "unsteady unsteady_from_step ceiling_tokens_per_s overhead_pct ep live_memory_gib"  # new ones only at the end
 )
 _TYPES = dict.fromkeys(_TEXT.split(), "VARCHAR") | dict.fromkeys(_COUNTS.split(), "BIGINT") | {"unsteady": "BOOLEAN"}
-RUN_COLUMNS: dict[str, str] = {name: _TYPES.get(name, "DOUBLE") for name in _ORDER.split()}
+RUN_COLUMNS: dict[str, str] = {name: _TYPES.get(name, "DOUBLE") for name in _ORDER.split()} | STATED_COLUMNS
 
 # %% ../nbs/53b_rates.ipynb #20cb1cc0
 def warmup_flags(run: Mapping[str, Any]) -> list[bool | None]:
@@ -258,5 +259,5 @@ def run_rates(run: Mapping[str, Any], ceiling: float | None = None) -> dict[str,
         **identity(run), **speed, **flop_rates(run, speed["tokens_per_s"], ceiling), **memory(run), **steadiness(run),
         "comm_exposed_pct": exposed_pct(run), "h2d_gb_s": run["transfer"]["h2d_gb_s"],
         "energy_j_per_token": energy_per_token(run), "loss_first": loss[0], "loss_last": loss[-1],
-        "overhead_pct": overhead_pct(run),
+        "overhead_pct": overhead_pct(run), **stated(run),
     }  # fmt: skip

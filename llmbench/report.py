@@ -110,11 +110,21 @@ def _run_steps(bench: Workbench, run_id: str, unsteady_from: int | None) -> str:
     return figure_md("steps", html, caption="Step time of every rank; warm-up steps are pale.", links=links)
 
 
+_UNITS = {"tokens_per_s_per_gpu": "tokens/s per GPU", "tflops_per_gpu": "TFLOP/s per GPU", "mfu_pct": "% MFU", "memory_gib": "GiB"}
+
+
+def _stated(row: Mapping[str, Any]) -> str | None:
+    "What an imported log printed itself, beside what is derived."
+    told = [f"{significant(row[f'stated_{name}'])} {unit}" for name, unit in _UNITS.items() if row[f"stated_{name}"] is not None]
+    return ", ".join(told) or None
+
+
 def _run_summary(row: Mapping[str, Any]) -> dict[str, Any]:
     ms = None if row["step_time_s"] is None else f"{significant(row['step_time_s'] * 1000)} ms"
     shown = {
         "Started": row["started_at"], "Step time (median)": ms,
         "Throughput": None if row["tokens_per_s"] is None else f"{significant(row['tokens_per_s'])} tokens/s",
+        "Stated by the log": _stated(row),
         "Memory of tensors": None if row["live_memory_gib"] is None else f"{significant(row['live_memory_gib'])} GiB",
         "Process growth, or the allocator's peak": None if row["peak_memory_gib"] is None else f"{significant(row['peak_memory_gib'])} GiB",
         "Loss": " to ".join(f"{row[key]:.4f}" for key in ("loss_first", "loss_last") if row[key] is not None) or None,
@@ -154,13 +164,13 @@ def _run_text(bench: Workbench, row: Mapping[str, Any]) -> str:
 def write_run_pages(bench: Workbench) -> None:
     "`runs/<run_id>.qmd`, the run file and its request for each run of the bench."
     columns = "run_id, started_at, step_time_s, tokens_per_s, live_memory_gib, peak_memory_gib, loss_first, loss_last, fairness, comparison_group, unsteady_from_step"
+    columns += ", stated_tokens_per_s_per_gpu, stated_tflops_per_gpu, stated_mfu_pct, stated_memory_gib"
     found = bench.connection.sql(f"SELECT {columns} FROM runs ORDER BY run_id")
     for row in (dict(zip(found.columns, r, strict=True)) for r in found.fetchall()):
         text, title = drawn(bench, f"page of {row['run_id']}", partial(_run_text, bench, row)), md_text(row["run_id"], 200)
         if not text.startswith("---"):
             text = f"---\ntitle: {yaml_text(title)}\n---\n\n[All runs](../runs.qmd)\n\n{text}"
         bench.write("runs", f"{slug(row['run_id'])}.qmd", text=text)
-
 
 # %% ../nbs/64_report.ipynb #07cef29b
 def summary_part(answer: Answer, more: Sequence[str] = ()) -> str:
@@ -242,7 +252,6 @@ def fill(bench: Workbench, settings: Settings, measured: Mapping[str, Any]) -> l
     bench.write("_variables.yml", text=yaml.safe_dump(variables, allow_unicode=True, sort_keys=True))
     bench.write("report.md", text=summary_md(variables["site"]["title"], [t.summary for t in told]))
     return told
-
 
 # %% ../nbs/64_report.ipynb #529d540c
 @dataclass(frozen=True)
