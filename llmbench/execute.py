@@ -187,6 +187,7 @@ def _job(request: SheetRequest, sheet: Path) -> tuple[Path, dict[str, Any]]:
     check_sheet(sheet, parameters)
     executed = request.partial.with_name(f"{request.run_id}.ipynb")
     executed.parent.mkdir(parents=True, exist_ok=True)
+    executed.unlink(missing_ok=True)  # papermill would write through a link
     return executed, parameters
 
 

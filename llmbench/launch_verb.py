@@ -118,15 +118,16 @@ def _unanswered(jobs: tuple[Any, ...], results: Path, force: bool) -> tuple[Any,
 
 
 def _note_study(arguments: argparse.Namespace, results: Path) -> None:
-    "Write what a report needs to know about a study, as a sweep does."
+    "Write what a report needs to know about a study, as a sweep does; LlmbenchError while a sweep holds its folder."
     from llmbench.core import write_json_atomic
     from llmbench.params import is_study, read_yaml
     from llmbench.study import load_study
-    from llmbench.sweep import study_record
+    from llmbench.sweep import locked, study_record
 
     if is_study(read_yaml(arguments.file)):
         study = load_study(arguments.file)
-        write_json_atomic(results / study.study / "study.json", study_record(study))
+        with locked(results / study.study):
+            write_json_atomic(results / study.study / "study.json", study_record(study))
 
 
 def _kept(runs: list[Any], results: Path) -> int:

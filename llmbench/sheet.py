@@ -9,6 +9,7 @@ __all__ = ['SHEET_KEYS', 'Runner', 'parameters_of', 'SheetRequest', 'check_param
 
 # %% ../nbs/33_sheet.ipynb #1703cb56
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .core import LlmbenchError, RequestError, human_duration, load_settings, significant, unknown_name
+from .core import LlmbenchError, RequestError, below, human_duration, load_settings, significant, unknown_name
 from .launchers.local import run_local
 from .presets import PRESETS
 from .records import PARTIAL, read_run
@@ -65,6 +66,11 @@ class SheetRequest:
     results: Path
     resume: bool | str = False
     show: bool = False
+
+    def __post_init__(self) -> None:
+        given = os.fspath(self.results)
+        if not given.isascii() and given != given.encode(errors="replace").decode():
+            raise RequestError(f"results {given!r}: the name of the folder is not UTF-8, which notebooks and run files cannot hold; rename it")
 
     @property
     def run_id(self) -> str:
@@ -132,18 +138,25 @@ def replaces(new: RunFile, folder: Path) -> bool:
     return old is None or (new.status == Status.refused and old.status != Status.ok)
 
 
+def _remove(path: Path) -> None:
+    "Remove a folder with what is in it, or a file; of a link, the link."
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def publish(request: SheetRequest) -> Path:
     "Move the finished run from `partial` to its place; what was not run replaces nothing that was."
     partial, final = request.partial, request.folder
     if not replaces(read_run(partial), final):
-        shutil.rmtree(partial)
+        _remove(partial)
     else:
         old = partial.with_name(f"{partial.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
-        if final.exists():
+        _remove(old)
+        if os.path.lexists(final):
             final.rename(old)
         partial.rename(final)
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(old)
     if not any(partial.parent.iterdir()):
         partial.parent.rmdir()
     return final
@@ -159,14 +172,17 @@ def _shown(request: SheetRequest) -> RunFile:
 
 
 def make_room(request: SheetRequest) -> None:
-    "Empty the working folder; of a run that goes on, put into it what is left of the earlier start. The errors of earlier_run."
+    "Empty the working folder; of a run that goes on, put into it what is left of the earlier start. The errors of earlier_run; LlmbenchError where the folder is a link that leads elsewhere."
     earlier_run(request.folder, request.spec)
-    if request.resume is not True:
-        shutil.rmtree(request.partial, ignore_errors=True)
-    elif not request.partial.exists() and request.folder.exists():
+    if request.resume is not True or request.partial.is_symlink():
+        _remove(request.partial)
+    if request.resume is True and not request.partial.exists() and request.folder.exists():
         request.partial.parent.mkdir(parents=True, exist_ok=True)
         request.folder.rename(request.partial)
-    request.partial.mkdir(parents=True, exist_ok=True)
+    below(request.results / request.spec.study, PARTIAL, request.run_id).mkdir(parents=True, exist_ok=True)
+    for path in request.partial.iterdir():  # what goes on would be written through them
+        if path.is_symlink() and not path.is_dir():
+            path.unlink()
 
 
 def run_request(request: SheetRequest, *, on_step: Callable | None = None, runner: Runner = run_local) -> RunFile:
