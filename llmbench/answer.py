@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from .contests import Contest, Fairness, contests_of, fairness_among, fairness_of, reason_lines, set_apart
-from .fairness import comparable_facts
+from .fairness import NOT_APPLICABLE, comparable_facts
 from llmbench.findings import (
     Contender,
     Decision,
@@ -121,7 +121,7 @@ def answer_of(bench: Workbench, study: Study) -> Answer:
 def _same_cores(contenders: Sequence[Contender]) -> bool:
     "Whether all of their runs had equally many cores of a processor; False where one does not say."
     cores = {comparable_facts(run)["hardware.cpu_cores"] for c in contenders for run in c.runs}
-    return len(cores) == 1 and not cores & {None, "none"}
+    return len(cores) == 1 and not cores & {None, NOT_APPLICABLE}
 
 
 def single_sentence(answer: Answer) -> str | None:

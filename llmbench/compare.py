@@ -15,7 +15,7 @@ from typing import Any
 from .baseline import load_baseline
 from .contrast import Comparison, compare_sets, question, token_times
 from .core import RequestError, significant, unknown_name
-from .fairness import settings_not_honoured
+from .fairness import remark_line, settings_not_honoured
 from .parity import loss_parity
 from .rates import measured, tokens_per_step
 from .selection import RepeatSet, ResultsPool, parse_wanted, pick
@@ -93,7 +93,7 @@ def _about_side(name: str, one: RepeatSet) -> list[str]:
 
 def notes(c: Comparison) -> list[str]:
     "Remarks that belong beside the result, one line each."
-    remarks = [f"{'timed in another way' if r.name == 'measurement.clock' else 'differs, as it must between platforms'}: {r}" for r in c.verdict.remarks]
+    remarks = [remark_line(remark) for remark in c.verdict.remarks]
     return [*_odd_medians(c), *_about_side(c.names[0], c.a), *_about_side(c.names[1], c.b), *remarks]
 
 # %% ../nbs/56b_compare.ipynb #212e4351

@@ -10,6 +10,7 @@ __all__ = ['location_of', 'token_times', 'turn_pairs', 'turns_taken', 'speed_rat
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .conditions import conditions
 from .core import RequestError
 from .fairness import DEFAULT_VARIES, Verdict, compare_specs, merged_verdict
 from .parity import with_training
@@ -90,7 +91,8 @@ def fair(a: RepeatSet, b: RepeatSet, varies: Sequence[str] = DEFAULT_VARIES) -> 
     first = b.runs[0]
     sides = [(compare_specs(run, first, varies), run) for run in a.runs]
     sides += [(compare_specs(first, run, ()), run) for run in b.runs]
-    return merged_verdict(with_training(compared, run, first) for compared, run in sides)
+    judged = (with_training(compared, run, first) for compared, run in sides)
+    return merged_verdict((*judged, conditions(a.runs, b.runs, varies)))
 
 
 @dataclass(frozen=True)

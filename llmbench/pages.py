@@ -18,7 +18,7 @@ from typing import Any
 from .charts import run_label, split_name
 from .core import significant, slug
 from .escape import csv_cell, md_text, short_label
-from .methods import TOPICS, Definition
+from .methods import RULE_HEAD, TOPICS, Definition, rule_lines
 
 # %% ../nbs/61_pages.ipynb #37cdd130
 def with_interval(value: float | None, low: float | None, high: float | None, digits: int = 3) -> str:
@@ -178,9 +178,10 @@ def definition_md(definition: Definition) -> str:
 
 
 def methods_md(topics: Mapping[str, Sequence[Definition]] = TOPICS) -> str:
-    "The generated part of the page of methods: a table of all definitions, then each of them by topic."
+    "The generated part of the page of methods: a table of all definitions, then each of them by topic, then the rule of every field."
     lines = [(f"[{d.name}](#{d.anchor})", d.unit, _columns(d) or "–") for ds in topics.values() for d in ds]
     parts = [pipe_table([("Quantity", "Unit", "Columns"), *lines])]
     for topic, definitions in topics.items():
         parts.append(f"## {topic}\n\n" + "\n".join(definition_md(d) for d in definitions))
+    parts.append("## The rule of every field {#sec-rules}\n\n" + pipe_table([RULE_HEAD, *rule_lines()]))
     return "\n".join(parts)

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['FIRST_STEPS', 'PARTIAL', 'RESULT_START', 'RESULT_END', 'utc_now', 'rank_file', 'RankLog', 'read_rank', 'read_ranks',
            'step_columns', 'skipped_steps', 'digests_fingerprint', 'data_fingerprint', 'first_fingerprint',
-           'repeated_sequences', 'verdict', 'assemble', 'empty_run', 'write_run', 'read_run', 'result_files',
-           'marked_result']
+           'repeated_sequences', 'verdict', 'host_records', 'assemble', 'empty_run', 'write_run', 'read_run',
+           'result_files', 'marked_result']
 
 # %% ../nbs/04_records.ipynb #16f9f9a3
 import hashlib
@@ -20,7 +20,7 @@ from typing import Any
 
 from .core import finite_or_none, write_json_atomic
 from .restarts import folded, goodput, mended, resumptions
-from .schema import SCHEMA, RunFile, Status, dump_run, validate_run
+from .schema import SCHEMA, HostRecord, RunFile, Status, dump_run, validate_run
 
 # %% ../nbs/04_records.ipynb #3a6280ce
 def _as_text(moment: datetime) -> str:
@@ -204,10 +204,31 @@ def _best_product(rows: Iterable[dict[str, Any]]) -> float | None:
     return max((r["matmul_tflops"] for r in rows if r["kind"] == "ceiling"), default=None)
 
 
+_OF_A_RANK = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # differ between ranks of one host, and say nothing more than its device
+
+
+def _host_record(start: dict[str, Any]) -> dict[str, Any]:
+    "What a rank says of its host."
+    env = start.get("env") or {}
+    record = {"hostname": start.get("host")} | {k: env[k] for k in HostRecord.model_fields if k in env}
+    variables = {k: v for k, v in (env.get("variables") or {}).items() if k not in _OF_A_RANK}
+    return record | {"variables": variables}
+
+
+def host_records(starts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    "A record for each host, and for each rank that is not like the others of its host; none where one says it all."
+    found: list[dict[str, Any]] = []
+    for start in starts:
+        if start.get("env") and (record := _host_record(start)) not in found:
+            found.append(record)
+    return found if len(found) > 1 else []
+
+
 def _merged_env(ranks: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    "Rank 0's environment with every rank's host and device."
+    "Rank 0's environment with every rank's host and device, and what other hosts say."
     env = dict(ranks[0][0].get("env") or {})
     env["hostnames"] = sorted({rows[0]["host"] for rows in ranks if rows[0].get("host")})
+    env["hosts"] = host_records(rows[0] for rows in ranks)
     env["devices"] = [
         rows[0]["device_record"]
         | {"rank": rows[0]["rank"], "matmul_tflops": _best_product(rows)}

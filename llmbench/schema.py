@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['Count', 'Bytes', 'Seconds', 'SCHEMA', 'Status', 'RopeScalingRecord', 'ModelRecord', 'StrategyRecord', 'BatchRecord',
            'PrecisionRecord', 'OptimizerRecord', 'DataRecord', 'SpecRecord', 'DeviceRecord', 'CpuRecord', 'GitRecord',
-           'EnvRecord', 'StepsRecord', 'RankRecord', 'CollectiveRecord', 'WindowRecord', 'MeasurementRecord',
-           'TransferRecord', 'EventRecord', 'GoodputRecord', 'LoggedRecord', 'SourceRecord', 'RunFile', 'validate_run',
-           'dump_run', 'json_schema']
+           'HostRecord', 'EnvRecord', 'StepsRecord', 'RankRecord', 'CollectiveRecord', 'WindowRecord',
+           'MeasurementRecord', 'TransferRecord', 'EventRecord', 'GoodputRecord', 'LoggedRecord', 'SourceRecord',
+           'RunFile', 'validate_run', 'dump_run', 'json_schema']
 
 # %% ../nbs/01_schema.ipynb #7601a697
 import json
@@ -186,8 +186,30 @@ class GitRecord(_Record):
     dirty: bool | None = None
 
 
+class HostRecord(_Record):
+    "What one host of a run says of itself; null where it does not say. Ranks of one host that differ have a record each."
+
+    hostname: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    rocm: str | None = None
+    nccl: str | None = None
+    topology: str | None = None
+    kernel: str | None = None
+    cpu: CpuRecord = CpuRecord()
+    python: str | None = None
+    versions: dict[str, str] = {}
+    git: GitRecord = GitRecord()
+    container_digest: str | None = None
+    lock_hash: str | None = None
+    variables: dict[str, str] = {}
+
+
 class EnvRecord(_Record):
-    "Hardware, software and the command that runs it again."
+    """Hardware, software and the command that runs it again.
+
+    What `hosts` says too is that of the first rank here; `hosts` is empty where all ranks are alike.
+    """
 
     platform: Literal["cuda", "rocm", "cpu"] | None = None
     backend: str | None = None  # nccl, gloo
@@ -197,7 +219,8 @@ class EnvRecord(_Record):
     cuda: str | None = None
     rocm: str | None = None
     nccl: str | None = None
-    topology: str | None = None
+    topology: str | None = None  # of cards: the matrix of nvidia-smi; of a CPU: sockets, NUMA nodes, cores, threads
+    kernel: str | None = None  # of the operating system
     cpu: CpuRecord = CpuRecord()
     threads_per_rank: Count | None = None
     python: str | None = None
@@ -208,6 +231,7 @@ class EnvRecord(_Record):
     lock_hash: str | None = None
     variables: dict[str, str] = {}  # NCCL_*, OMP_* and the like, as set
     command: str | None = None
+    hosts: list[HostRecord] = []
 
 # %% ../nbs/01_schema.ipynb #0152dd32
 def _equal_lengths(record: BaseModel, names: tuple[str, ...]) -> None:

@@ -37,6 +37,8 @@ def made_run(strategy, attempt, step_s=None, *, status="ok", commit="0a1b2c3d", 
     ranks = [{"rank": r, "peak_allocated_bytes": 2**29, "param_norm_before": 31.0, "param_norm_after": 32.0} for r in range(2)]
     env = {"platform": platform, "threads_per_rank": 1, "cpu": {"logical_cores": 2}, "framework": "llmbench", "git": {"commit": commit},
            "versions": {"torch": "2.13.0"}, "devices": [{"rank": r, "name": "Example"} for r in range(2)]}
+    if platform == "cuda":
+        env |= {"driver": "550.54", "cuda": "12.8", "nccl": "2.27.3", "devices": [d | {"power_limit_w": 700.0} for d in env["devices"]]}
     run = {"schema": SCHEMA, "run_id": run_id(spec, attempt), "study": "small", "attempt": attempt, "status": status,
            "reason": None if status == "ok" else f"invented {status}", "started_at": f"2026-11-{day:02d}T10:{attempt:02d}:00.000Z",
            "spec": record, "steps": steps, "ranks": ranks, "env": env}
