@@ -11,13 +11,15 @@ from typing import Any
 
 from .accounting import active_parameter_count, parameter_count
 from .charts import chart_html, split_name
-from .core import significant, slug
+from .core import GIB, significant, slug
 from .layout_rules import Layout, kv_copies, valid_tp
-from .layoutcost import GPUS, Row, layout_chart, layout_name, layout_rows, stated_batch, worth_a_look
+from .layoutcost import CARD_GIB, GPUS, Row, layout_chart, layout_name, layout_rows, sent_by, stated_batch, worth_a_look
+from .layout_memory import memory_of
 from .layouts import valid_layouts
 from .named import GOALS, HARDWARE, MODELS, named_request
 from .pages import Column, badge, figure_md, md_text, number_column, source_links, table_md, text_column
 from .presets import PRESETS, ModelShape
+from .resolve import resolve_run
 from .workbench import Workbench, drawn
 
 # %% ../nbs/62g_layoutpage.ipynb #8f48e962
@@ -88,10 +90,28 @@ def twin_rows() -> list[dict[str, Any]]:
     return [{"model": m} | {f"ranks_{n}": ", ".join(map(layout_name, _layouts(PRESETS[m], n, asked))) for n in (2, 4)} for m in twins]
 
 # %% ../nbs/62g_layoutpage.ipynb #f77a534d
+def _fits(row: Row) -> str:
+    return "unknown" if row["peak_gib"] is None else "yes" if row["peak_gib"] <= CARD_GIB else badge("no", "no")
+
+
+def _fitting_words(rows: Sequence[Row]) -> str:
+    "Which layouts are predicted to fit into a card, which of those sends least, and which needs least."
+    fitting = [r for r in rows if r["peak_gib"] is not None and r["peak_gib"] <= CARD_GIB]
+    said = f"Of {len(rows)} layouts, those of fsdp and hsdp among them, {len(fitting) or 'none'} are predicted to fit into {CARD_GIB} GiB on each GPU"
+    if not fitting:
+        least = min((r for r in rows if r["peak_gib"] is not None), key=lambda r: r["peak_gib"])
+        return f"{said}: **{md_text(least['layout'])}** needs least, {significant(least['peak_gib'])} GiB."
+    quiet, small = min(fitting, key=lambda r: r["sent_gb"]), min(fitting, key=lambda r: r["peak_gib"])
+    return (
+        f"{said}. Of these **{md_text(quiet['layout'])}** sends least, {significant(quiet['sent_gb'])} GB per step, and needs {significant(quiet['peak_gib'])} GiB; "
+        f"**{md_text(small['layout'])}** needs least, {significant(small['peak_gib'])} GiB, and sends {significant(small['sent_gb'])} GB."
+    )
+
+
 def _layout_columns(rows: Sequence[Row]) -> list[Column]:
     return [
         text_column("Layout", "layout"), *(_count(d, d) for d in ("tp", "pp", "dp", "ep") if any(r[d] > 1 for r in rows)),
-        number_column("Weights on a rank (GB)", "weights_gb"), number_column("Sent in a step (GB)", "sent_gb"), number_column("Pipeline idle (%)", "idle_pct"),
+        number_column("Predicted peak (GiB)", "peak_gib"), Column(f"Fits {CARD_GIB} GiB", _fits), number_column("Weights on a rank (GB)", "weights_gb"), number_column("Sent in a step (GB)", "sent_gb"), number_column("Pipeline idle (%)", "idle_pct"),
     ]  # fmt: skip
 
 
@@ -100,16 +120,14 @@ def layouts_part(bench: Workbench, model: str) -> str:
     rows, name = layout_rows(PRESETS[model]), f"layouts-{model.replace('.', '-')}"
     bench.keep(name, "models", rows, list(rows[0]))
     links, shown = f"[CSV](data/models/{name}.csv)", worth_a_look(rows)
-    least, lightest = rows[0], min(rows, key=lambda r: (r["weights_gb"], r["sent_gb"]))
-    said = f"Of {len(rows)} layouts, those of fsdp and hsdp among them, **{md_text(least['layout'])}** sends least, {significant(least['sent_gb'])} GB a step; "
-    said += f"**{md_text(lightest['layout'])}** holds least, {significant(lightest['weights_gb'])} GB, and sends {significant(lightest['sent_gb'])} GB."
+    said = _fitting_words(rows)
     said += " hsdp with ep is left out: what it sends is not predicted.\n" if PRESETS[model].n_experts > 1 else "\n"
     chart = chart_html(name, layout_chart(rows, model=model))
     which = "all of them" if len(shown) == len(rows) else "those without cp that no other one beats in all three columns, and fsdp"
     return "\n".join([
         said,
-        figure_md(name, chart, caption=f"Every layout of {md_text(model)} on {GPUS} GPUs: weights that the fullest rank holds (bf16), and what the busiest one sends "
-                  "in an optimizer step. Both axes are logarithmic; less is better on both.", links=links),
+        figure_md(name, chart, caption=f"Every layout of {md_text(model)} on {GPUS} GPUs: predicted peak memory of the fullest rank, and what the busiest one sends "
+                  f"in an optimizer step. Above the dashed line ({CARD_GIB} GiB) a layout is predicted not to fit. Both axes are logarithmic; less is better on both.", links=links),
         table_md(shown, _layout_columns(rows), label=name, caption=f"Layouts of {md_text(model)} on {GPUS} GPUs, least sent first: {which}. [{links}]{{.sources}}"),
     ])  # fmt: skip
 
@@ -119,27 +137,49 @@ def _asked(goal: str, model: str, hardware: str) -> str:
     return layout_name(Layout(**strategy))
 
 
+def _computed(goal: str, model: str) -> dict[str, float]:
+    "What a named strategy needs (GiB) and sends in a step (GB) on eight H100, as its file asks for it."
+    spec = resolve_run(named_request(goal, model, HARDWARE[0]))
+    return {"peak_gib": memory_of(spec, "cuda")["peak_bytes"] / GIB, "sent_gb": sent_by(spec) / 1e9}
+
+
 def named_rows() -> list[dict[str, Any]]:
     "Goal, model, and the layout that each of the five named strategies has on each platform with its parameter file."
     rows = []
     for goal, said in GOALS.items():
         for model in MODELS.values():
-            row = {"strategy": goal, "model": model} | {h: _asked(goal, model, h) for h in HARDWARE}
+            row = {"strategy": goal, "model": model} | {h: _asked(goal, model, h) for h in HARDWARE} | _computed(goal, model)
             rows.append(row | {"file": f"{model}-{goal}.yaml", "for": said})
     return rows
 
 
 _NAMED_COLUMNS = [
     text_column("Strategy", "strategy"), text_column("Model", "model"), text_column("On NVIDIA (h100)", "h100"), text_column("On AMD (mi300x)", "mi300x"),
+    number_column("Predicted peak on h100 (GiB)", "peak_gib"), number_column("Sent in a step on h100 (GB)", "sent_gb"),
     Column("File", lambda row: f"`{row['file']}`"),
 ]  # fmt: skip
+
+
+def _against_the_name(rows: Sequence[Row]) -> str:
+    "What the figures say of the name `minimal_communication`, per model."
+    told = []
+    for model in MODELS.values():
+        mine = sorted((r for r in rows if r["model"] == model), key=lambda r: r["sent_gb"])
+        place = [r["strategy"] for r in mine].index("minimal_communication") + 1
+        asked = mine[place - 1]
+        told.append(f"{significant(asked['sent_gb'])} GB for {model}, place {place} of {len(mine)} from least to most")
+    return f"`minimal_communication` has no collective inside a layer and still sends {'; '.join(told)}."
 
 
 def named_part(bench: Workbench) -> str:
     "What each of the five named strategies is for, and the table of their layouts."
     goals = "\n".join(f"- **{md_text(goal)}**: {said}" for goal, said in GOALS.items())
     folders = " and ".join(f"`params/{h}`" for h in HARDWARE)
-    return f"{goals}\n\n" + _table(bench, "named", named_rows(), _NAMED_COLUMNS, f"The five named strategies on {GPUS} GPUs; their files are in {folders}.")
+    said = (
+        f"The names and degrees are their source's, and a name is not a result: none of the five was measured here, and the two columns of figures are computed. "
+        f"{_against_the_name(named_rows())}"
+    )
+    return f"{said}\n\n{goals}\n\n" + _table(bench, "named", named_rows(), _NAMED_COLUMNS, f"The five named strategies on {GPUS} GPUs; their files are in {folders}.")
 
 # %% ../nbs/62g_layoutpage.ipynb #b6ec8528
 def _ended(row: Row) -> str:
@@ -173,7 +213,7 @@ def _laid_out(bench: Workbench) -> str:
     sequences, seq_len = stated_batch()
     said = (
         f"An optimizer step of {sequences} sequences of {seq_len:,} tokens, micro batches of one sequence, arithmetic in bf16, gradients summed in fp32, nothing "
-        "recomputed; fsdp fetches the weights of a block for forward and again for backward. GB are 10⁹ bytes; weights are counted at two bytes each, and the master copies, gradients and optimizer state beside them are not. A rank sends "
+        "recomputed; fsdp fetches the weights of a block for forward and again for backward. GB are 10⁹ bytes; weights are counted at two bytes each; the *predicted peak* counts the master copy, gradients, optimizer state and activations as well, but not the share of the allocator and the driver. A rank sends "
         "$(n - 1)/n$ of a tensor that $n$ ranks gather or scatter, and twice that of one that they sum; what goes to a pipeline's next stage goes whole. *Idle* is what a pipeline waits for its first and last micro "
         "batch, $(p - 1)/(m + p - 1)$ of the step with $p$ stages and $m$ micro batches."
     )

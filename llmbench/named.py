@@ -33,11 +33,11 @@ def platform_of(hardware: str) -> str:
 
 
 GOALS = {
-    "maximum_performance": "the fastest on each platform",
-    "truly_identical": "the same on both platforms, for a fair comparison of hardware",
-    "memory_optimized": "the least memory on each GPU",
-    "minimal_communication": "no communication inside a layer; the default",
-    "balanced": "between memory and communication",
+    "maximum_performance": "what its source recommends for speed on each platform; not measured here",
+    "truly_identical": "the same degrees on both platforms, for a comparison of hardware",
+    "memory_optimized": "what its source recommends for memory: the model is split by tp and pp alone",
+    "minimal_communication": "no collective inside a layer; whole layers are gathered instead; the default",
+    "balanced": "between the two above",
 }
 DEGREES: dict[str, dict[str, dict[str, tuple[int, int, int]]]] = {
     "maximum_performance": {m: {"nvidia": _SPLIT[m], "amd": _APART} for m in MODELS},
