@@ -123,10 +123,10 @@ def sweep(arguments: argparse.Namespace) -> int:
 # %% ../nbs/69_cli.ipynb #350af5f4
 def doctor(arguments: argparse.Namespace) -> int:
     "Say what this machine can run; 1 when it is nothing at all."
-    from llmbench.doctor import abilities, can_run, checks, doctor_text
+    from llmbench.doctor import abilities, can_run, checks, doctor_text, product_rates
 
     able = abilities()
-    out(doctor_text(checks(), able))
+    out(doctor_text(checks(), able, product_rates()))
     return 0 if can_run(able) else 1
 
 
