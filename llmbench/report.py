@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['result_folders', 'studies_of', 'run_records', 'write_run_pages', 'summary_part', 'summary_md', 'Told', 'told_of',
-           'fill', 'ReportOutcome', 'build_report']
+           'stands_beside', 'beside_part', 'fill', 'ReportOutcome', 'build_report']
 
 # %% ../nbs/64_report.ipynb #4fa3a06f
 import json
@@ -237,6 +237,33 @@ def told_of(bench: Workbench, study: Study) -> Told:
     return told
 
 
+_TRIALS = "-fit"  # llmbench fit gives its trials a study of this ending
+
+
+def stands_beside(bench: Workbench, told: Told) -> bool:
+    "Whether a study has no place among the answers: no run of it ended ok, or it is a single run or the trials of `llmbench fit`."
+    name = told.study.name
+    found = "SELECT count(*) FILTER (status = 'ok'), count(source_format) FROM runs WHERE study = ?"
+    ok, imported = bench.connection.execute(found, [name]).fetchone()
+    swept = bench.connection.execute("SELECT count(*) FROM studies WHERE study = ?", [name]).fetchone()[0]
+    if not ok:
+        return told.answer is not None
+    compared = told.answer is None or any(len(c.contenders) > 1 for c in told.answer.contests)
+    return not swept and not imported and (name.endswith(_TRIALS) or not compared)
+
+
+def beside_part(bench: Workbench, told: Sequence[Told]) -> str:
+    "One line per study that answers no question, with how its runs ended; empty where there is none."
+    if not told:
+        return ""
+    counts = "SELECT status, count(*) FROM runs WHERE study = ? GROUP BY status ORDER BY count(*) DESC, status"
+    lines = []
+    for t in told:
+        ended = ", ".join(f"{n} {status}" for status, n in bench.connection.execute(counts, [t.study.name]).fetchall())
+        lines.append(f"- {md_text(t.study.name, 200)}: {ended}")
+    return "## Runs outside a study {#sec-beside}\n\nSingle runs, trials and studies without a finished run; they are on the page of runs.\n\n" + "\n".join(lines) + "\n"
+
+
 def fill(bench: Workbench, settings: Settings, measured: Mapping[str, Any]) -> list[Told]:
     "Everything generated that the pages include or link to; `measured` are bench files by name. Returns what was told of each study."
     studies = studies_of(bench.connection, settings)
@@ -245,12 +272,13 @@ def fill(bench: Workbench, settings: Settings, measured: Mapping[str, Any]) -> l
         drop_page(bench.folder, page)
     bench.write("_generated", "methods.md", text=methods_md())
     write_layouts(bench)
-    bench.write("_generated", "overview.md", text="\n\n".join(t.page for t in told) + "\n")
+    shown, beside = [t for t in told if not stands_beside(bench, t)], [t for t in told if stands_beside(bench, t)]
+    bench.write("_generated", "overview.md", text="\n\n".join([*(t.page for t in shown), beside_part(bench, beside)]) + "\n")
     write_run_pages(bench)
     _write_metrics(bench)
     variables = _variables(bench.connection, settings)
     bench.write("_variables.yml", text=yaml.safe_dump(variables, allow_unicode=True, sort_keys=True))
-    bench.write("report.md", text=summary_md(variables["site"]["title"], [t.summary for t in told]))
+    bench.write("report.md", text=summary_md(variables["site"]["title"], [*(t.summary for t in shown), beside_part(bench, beside)]))
     return told
 
 # %% ../nbs/64_report.ipynb #529d540c
