@@ -9,17 +9,19 @@ import random
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from importer_excerpts import EXCERPTS, TEXT_FORMATS, write_long
 
+from llmbench.core import LlmbenchError
 from llmbench.importers.base import Source, Tally
 from llmbench.importers.finish import run_file
 from llmbench.importers.formats import detect
 from llmbench.importers.results import RESULTS
-from llmbench.importers.table import FORMATS
+from llmbench.importers.table import FORMATS, import_path
 from llmbench.importers.text import clean
 from llmbench.schema import dump_run
 
@@ -136,7 +138,39 @@ def repeat(rng, data):
     return data * rng.randint(2, 3)
 
 
-MUTATIONS = (cut, shuffle, interleave, glue, colour, ends, bytes_in, gigantic, numbers, repeat)
+def swap(rng, data):
+    lines = data.splitlines(keepends=True)
+    i, j = rng.randrange(len(lines) or 1), rng.randrange(len(lines) or 1)
+    if lines:
+        lines[i], lines[j] = lines[j], lines[i]
+    return b"".join(lines)
+
+
+def doubled(rng, data):
+    "Some lines come twice or thrice, and some not at all."
+    return b"".join(line * rng.choice((0, 1, 1, 1, 1, 2, 3)) for line in data.splitlines(keepends=True))
+
+
+def unspaced(rng, data):
+    return re.sub(rb" +", lambda m: b"" if rng.random() < 0.1 else m[0], data)
+
+
+def noise(rng, data):
+    "Any bytes in any place."
+    found = bytearray(data)
+    for _ in range(rng.randint(1, 20)):
+        if found:
+            found[rng.randrange(len(found))] = rng.randrange(256)
+    return bytes(found)
+
+
+def huge(rng, data):
+    "Numbers of thousands of digits, beyond 64 bits, beyond a double, or of another script."
+    odd = [b"9" * 5000, b"0" * 5000 + b"7", b"9223372036854775808", b"9007199254740993", b"1e308", b"-1e308", b"1e-400", "١٢".encode(), "²".encode(), b"+"]
+    return re.sub(rb"\d+(?:\.\d+)?", lambda m: rng.choice(odd) if rng.random() < 0.05 else m[0], data)
+
+
+MUTATIONS = (cut, shuffle, interleave, glue, colour, ends, bytes_in, gigantic, numbers, repeat, swap, doubled, unspaced, noise, huge)
 
 
 def mutated(name: str, seed: int, chosen) -> bytes:
@@ -176,6 +210,33 @@ def test_mutations_together(name, tmp_path_factory):
         check(name, mutated(name, *plan), path)
 
     run()
+
+
+def campaign(name: str, seeds: range, folder) -> None:
+    "As a user has it: one mutated file, a format that is named or found, run files written. Only our own error may come out."
+    path = folder / "a.log"
+    for seed in seeds:
+        rng = random.Random(f"{name} {seed}")
+        path.write_bytes(mutated(name, seed, [rng.randrange(len(MUTATIONS)) for _ in range(rng.randint(1, 4))]))
+        start = time.process_time()
+        try:
+            done = import_path(path, format=name if rng.random() < 0.7 else None)
+            assert [r.source.format for r in done.runs] and done.missing() is not None and done.write(folder / "results")
+        except LlmbenchError:
+            pass
+        took = time.process_time() - start
+        assert took < 20, f"{name}, seed {seed}: {took:.0f} s of processor for {path.stat().st_size} bytes"
+
+
+@pytest.mark.parametrize("name", TEXT_FORMATS)
+def test_no_mutated_log_crashes_an_importer(name, tmp_path):
+    campaign(name, range(40), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TEXT_FORMATS)
+def test_2000_mutated_logs_crash_no_importer(name, tmp_path):
+    campaign(name, range(2000), tmp_path)
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def config_fact(line: str) -> tuple[str, Any] | None:
     return (_COUNTS[key], count(value)) if key in _COUNTS and count(value) else None
 
 # %% ../../nbs/41b_importers_deepspeed.ipynb #aa8464ee
-_PROFILED = re.compile(r"Profile Summary at step (\d{1,15})")
+_PROFILED = re.compile(r"Profile Summary at step (\d{1,15})\b")
 _PROFILE_LINES = ("params per gpu", "params of model", "fwd flops per GPU", "fwd+bwd FLOPS per GPU", "FLOPS per GPU", "iter latency", "samples/second")
 DEEPSPEED_NEEDLES = (
     b"timer.py", b"step=", b"iter time (s)", b"time (ms) |", b"config.py", b"OVERFLOW!", b"Profile Summary at step", b"ppl: ",

@@ -131,7 +131,7 @@ _MEMORY = re.compile(r"\[Rank (\d{1,9})\].*memory \(MB\) \|.*?\| max allocated: 
 _EVENTS = (
     ("validation", re.compile(r"validation loss at .*\| lm loss value: .*\|")),
     ("checkpoint", re.compile(r"(?:successfully saved|saving) checkpoint .*")),
-    ("profile", re.compile(r"Profiling will capture iteration (\d{1,15})")),
+    ("profile", re.compile(r"Profiling will capture iteration (\d{1,15})\b")),
 )
 _LOADED = re.compile(r"successfully loaded checkpoint [^\n]{0,2000}? at iteration (\d+)|loaded checkpoint [^\n]{0,2000}? \[ t \d[^\n]{0,200}? at iteration (\d+)")
 _PADDED = re.compile(r"> padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")

@@ -111,7 +111,7 @@ _PROCESSES = re.compile(r"Starting with (\d{1,9}) processes")
 _CARD = re.compile(r"^GPU (\d{1,9}): (.{1,200}?) \(UUID: ")
 _MAX_STEPS = re.compile(r"`max_steps=(\d{1,15})` reached")
 _BUFFER = re.compile(r"^[| \t]{0,100}buffer_size: (\d{1,9})\s*$")
-_VOCAB = re.compile(r"Padded vocab_size: (\d{1,15})")
+_VOCAB = re.compile(r"Padded vocab_size: (\d{1,15})\b")
 NEEDLES = (
     b"DLL ", b"reduced_train_loss", b"Starting with ", b"GPU ", b"max_steps=", b"buffer_size: ", b"Padded vocab_size", b"Restored all states", b"GPU available: ", *ENDS,
 )  # fmt: skip

@@ -43,7 +43,7 @@ def printer_row(line: str) -> tuple[int, dict[str, float]] | None:
 _GROUP = re.compile(r"Rank 0 has (data parallel|tensor model parallel|pipeline model parallel|context parallel|expert model parallel) group ?: \[([\d, ]+)\]")
 _DEGREE = {"data parallel": "dp", "tensor model parallel": "tp", "pipeline model parallel": "pp", "context parallel": "cp", "expert model parallel": "ep"}
 _OPTIMIZER = re.compile(r"config OptimizerConfig\((.*)\)")
-_MICRO_STEPS = re.compile(r"setting number of microbatches to constant (\d{1,9})")
+_MICRO_STEPS = re.compile(r"setting number of microbatches to constant (\d{1,9})\b")
 
 
 def optimizer_facts(line: str) -> dict[str, Any]:

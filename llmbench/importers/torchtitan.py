@@ -39,15 +39,15 @@ def row_of(line: str) -> tuple[int, dict[str, float], bool] | None:
     return int(hit["step"]), values, bool(hit["validate"])
 
 # %% ../../nbs/42c_importers_torchtitan.ipynb #db56f17e
-_MESH = re.compile(r"device mesh with parallelism: (\w+=-?\d{1,9}(?:, \w+=-?\d{1,9})*)")
+_MESH = re.compile(r"device mesh with parallelism: (\w+=-?\d{1,9}(?:, \w+=-?\d{1,9})*)\b")
 _OLD_MESH = re.compile(r"device mesh with \[([\w', ]+)\],? \[(\d{1,9}(?:, \d{1,9})*)\]")
 _TRAINER = re.compile(
     r"local batch size:? (\d{1,15}), global batch size:? (\d{1,15}),(?: gradient accumulation steps:? (\d{1,15}),)? sequence length:? (\d{1,15}), "
-    r"total steps:? (\d{1,15})"
+    r"total steps:? (\d{1,15})\b"
 )
 _MODEL = re.compile(r"Model (\S+) (\S+) size: ([\d,]+) total parameters")
 _CARD = re.compile(r"(?:CUDA|GPU|HIP|XPU) capacity: (.+?) with ([\d.]+)GiB memory")
-_START = re.compile(r"Training starts at step (\d{1,15})")
+_START = re.compile(r"Training starts at step (\d{1,15})\b")
 _VERSION = re.compile(r"torchtitan version: (\S+)")
 _FLAGS = {
     "--training.dtype": ("spec.precision.param", dtype), "--training.mixed_precision_param": ("spec.precision.compute", dtype),
@@ -55,8 +55,8 @@ _FLAGS = {
 }  # fmt: skip
 _FLAG = re.compile(r"(--[\w.]+)[= ](\S+)")
 _EVENTS = (
-    ("checkpoint", re.compile(r"Finished saving the checkpoint.*")), ("profile", re.compile(r"Dumping profiler traces at step (\d{1,15})")),
-    ("profile", re.compile(r"Profiling active.*")), ("profile", re.compile(r"Dumping memory snapshot at step (\d{1,15})")),
+    ("checkpoint", re.compile(r"Finished saving the checkpoint.*")), ("profile", re.compile(r"Dumping profiler traces at step (\d{1,15})\b")),
+    ("profile", re.compile(r"Profiling active.*")), ("profile", re.compile(r"Dumping memory snapshot at step (\d{1,15})\b")),
 )  # fmt: skip
 
 
