@@ -8,6 +8,7 @@ __all__ = ['Watcher', 'sheet_path', 'check_sheet', 'SheetClient', 'SheetEngine',
 # %% ../nbs/34_execute.ipynb #eca70ea5
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import threading
@@ -26,7 +27,7 @@ from papermill.exceptions import PapermillExecutionError
 
 from .core import LlmbenchError, RequestError, project_root
 from .launchers.base import LineFollower
-from .launchers.local import Ending, judge
+from .launchers.local import TAG, Ending, guarded, judge
 from .records import read_run, write_run
 from .schema import RunFile, Status
 from .sheet import SHEET_KEYS, SheetRequest, check_parameters, parameters_of, publish
@@ -87,7 +88,7 @@ class SheetEngine(NBClientEngine):
         client.used, thread.client = thread.kernel is not None, client
         thread.kernel = thread.kernel or client.create_kernel_manager()
         try:
-            return client.execute(cleanup_kc=False)
+            return client.execute(cleanup_kc=False, env=os.environ | {TAG: thread.tag})
         finally:
             if client.kc is not None:
                 client.kc.stop_channels()
@@ -108,13 +109,15 @@ class SheetThread(threading.Thread):
         self.finished = threading.Event()
         self.client: SheetClient | None = None
         self.kernel: Any = None  # a KernelManager of jupyter_client
+        self.tag = secrets.token_hex(8)  # of the kernel; it does not outlive this process, even when it is frozen
 
     def run(self) -> None:
         try:
-            for output, parameters in self.jobs.items():
-                if not self.stopping:
-                    self._execute(output, parameters)
-            self._end_kernel()
+            with guarded(self.tag):
+                for output, parameters in self.jobs.items():
+                    if not self.stopping:
+                        self._execute(output, parameters)
+                self._end_kernel()
         finally:
             self.finished.set()
 

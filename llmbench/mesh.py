@@ -67,6 +67,12 @@ def _store_on_socket(rank: int, world_size: int, timeout: timedelta) -> dist.Sto
     return dist.TCPStore(host, port, world_size, rank == 0, timeout, **socket)
 
 # %% ../nbs/20_mesh.ipynb #7c271d2b
+def _limit_new_groups(timeout: timedelta) -> None:
+    "Give the groups that DeepSpeed and device meshes make without a timeout this one: torch's own default is 30 minutes."
+    torch.distributed.distributed_c10d.default_pg_timeout = timeout
+    torch.distributed.distributed_c10d.default_pg_nccl_timeout = timeout
+
+
 def join(*, collective_timeout_s: int, alone: bool = False, hardware: str = "cpu") -> Ranks:
     """Enter the process group that the environment describes and return this process's place in it.
 
@@ -88,6 +94,7 @@ def join(*, collective_timeout_s: int, alone: bool = False, hardware: str = "cpu
         place["store"] = dist.HashStore()
     elif STORE_FD in os.environ:
         place["store"] = _store_on_socket(rank, world_size, timeout)
+    _limit_new_groups(timeout)
     dist.init_process_group(backend, timeout=timeout, **place)
     return Ranks(rank, world_size, local_rank, device, backend.split(":")[-1])
 

@@ -3,6 +3,8 @@
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -109,9 +111,13 @@ def test_a_run_past_its_deadline_is_a_timeout_with_its_steps(tmp_path):
     assert on_step.reached and len(run.steps.time_s) >= 2
 
 
+SPLIT = {"ddp": {}, "fsdp": {}, "zero1": {}, "zero2": {}, "zero3": {}, "tp": {}, "pp": {"batch": {"micro": 2, "accum": 2}}}
+
+
 @pytest.mark.slow
-def test_a_frozen_rank_is_noticed_by_the_collective_deadline(tmp_path):
-    """SIGSTOP: the process is there, and never answers."""
+@pytest.mark.parametrize("strategy", SPLIT)
+def test_a_frozen_rank_is_noticed_by_the_collective_deadline(strategy, tmp_path):
+    """SIGSTOP: the process is there, and never answers. DeepSpeed and device meshes make groups of their own."""
     pids = []
 
     def freeze():
@@ -119,8 +125,59 @@ def test_a_frozen_rank_is_noticed_by_the_collective_deadline(tmp_path):
         os.kill(pids[0], signal.SIGSTOP)
 
     on_step = at_step(3, freeze)
-    run = run_local(resolve_run(REQUEST), tmp_path, on_step=on_step)
+    asked = REQUEST | {"strategy": strategy, "timeouts": {"run_s": 300, "collective_s": 20}} | SPLIT[strategy]
+    run = run_local(resolve_run(asked), tmp_path, on_step=on_step)
     assert time.monotonic() - on_step.reached["at"] < 20 + DEADLINE_S
     assert run.status in ("timeout", "crash"), run.reason
     assert len([t for t in run.steps.time_s if t is not None]) >= 4
     assert ended(pids[0]), "a frozen process was left behind"
+
+
+WATCHED = """
+import sys
+from llmbench.launchers import local
+from llmbench.launchers.base import Launch
+local._GUARD_S = 1.0
+ranks = (sys.executable, "-m", "llmbench.launchers.ranks", "2", "-c", "import time; time.sleep(600)", sys.argv[1])
+local.supervise(Launch(ranks), sys.argv[1], deadline_s=600)
+"""
+
+
+def processes_with(word: str) -> dict[int, bytes]:
+    """Command lines by process id."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if word.encode() in line:
+            found[int(entry.name)] = line
+    return found
+
+
+def wait_until(true, within_s=60):
+    until = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("frozen", ["launcher", "rank", "both"])
+def test_nothing_is_left_of_a_run_whose_sweep_is_killed_while_it_is_frozen(frozen, tmp_path):
+    """Real processes of the launcher and its ranks: SIGSTOP to them, then SIGKILL to who watches; SIGTERM would not reach them."""
+    sweep = subprocess.Popen([sys.executable, "-c", WATCHED, str(tmp_path)])
+    started = lambda: {p: line for p, line in processes_with(str(tmp_path)).items() if p != sweep.pid and b"sleep(600)" in line}  # noqa: E731
+    try:
+        wait_until(lambda: len(started()) == 3)
+        launcher = [p for p, line in started().items() if b"llmbench.launchers.ranks" in line]
+        ranks = [p for p in started() if p not in launcher]
+        for pid in {"launcher": launcher, "rank": ranks[:1], "both": launcher + ranks}[frozen]:
+            os.kill(pid, signal.SIGSTOP)
+        sweep.kill()
+        sweep.wait()
+        assert launcher[0] in started() or frozen == "rank", "it is frozen, and the first signal does not reach it"
+        wait_until(lambda: not started(), 40)
+    finally:
+        for pid in started():
+            os.kill(pid, signal.SIGKILL)
