@@ -17,6 +17,7 @@ from llmbench.fairness import (
     FactsKey,
     compare_keys,
     facts_key,
+    facts_of_key,
     group_of_key,
     merged_verdict,
 )
@@ -83,6 +84,12 @@ def repeat_sets(rows: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 _SCALES_WITH = (*DEFAULT_VARIES, "batch", "hardware.cpu_cores")
 
 
+def _cores_used(key: FactsKey) -> int | None:
+    "Processor cores that all ranks used together; None on accelerators, or where nobody recorded them."
+    cores = facts_of_key(key)["hardware.cpu_cores"]
+    return cores if isinstance(cores, int) else None
+
+
 def _single_row(
     run: Run, key: FactsKey, price_of_device: Callable[[str | None], Price | None], ceiling: float | None
 ) -> dict[str, Any]:
@@ -92,7 +99,7 @@ def _single_row(
     return row | {
         "usd_per_1m_tokens": cost, "comparison_group": group_of_key(key), "fairness": None,
         "setting": group_of_key(key, _SCALES_WITH), "spec_hash": run["spec"]["hash"],
-        "name": run["spec"]["name"], "attempt": run["attempt"],
+        "name": run["spec"]["name"], "attempt": run["attempt"], "cores": _cores_used(key),
     }  # fmt: skip
 
 
@@ -124,14 +131,16 @@ def run_rows(runs: Sequence[Run], studies: Studies, prices: tuple[Price, ...] = 
         for run, key, ceiling in zip(runs, keys, best_ceilings(runs), strict=True)
     ]
     _set_fairness(runs, rows, keys, studies)
-    for row, scaled in zip(rows, scale_runs(rows), strict=True):
-        row |= {"scaling_efficiency_pct": scaled.efficiency_pct, "scaling_baseline": scaled.baseline}
+    for study, members in _by([r["study"] for r in rows]).items():
+        mine = [rows[i] for i in members]
+        for row, scaled in zip(mine, scale_runs(mine, _about(studies, study)[0] or None), strict=True):
+            row |= {"scaling_efficiency_pct": scaled.efficiency_pct, "scaling_baseline": scaled.baseline}
     return rows
 
 # %% ../nbs/53c_groups.ipynb #59daba8d
 _EQUAL = (
     "study", "spec_hash", "name", "model", "params_b", "strategy", "world_size", "nodes", "hardware", "platform",
-    "framework", "precision", "seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "comparison_group", "setting",
+    "framework", "precision", "seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "comparison_group", "setting", "cores",
 )  # fmt: skip
 
 
@@ -200,12 +209,14 @@ def _scaling_columns(
     columns = {"scaling_baseline": label, "scaling_kind": kind, "ideal": None} | nothing
     if base is None or kind is None or not row["tokens_per_s"]:
         return columns
-    ideal = row["world_size"] / base["world_size"]
+    ideal = 1.0 if kind == "equal cores" else row["world_size"] / base["world_size"]
     work = row["global_batch_tokens"] / base["global_batch_tokens"]
     ratio = speedup_interval(times[id(row)], times[id(base)])
     if row is base:
         ratio = Interval(1.0, None, None, ratio.n_runs, ratio.n_steps)
     columns |= {"ideal": ideal} | _with_interval("speedup", ratio, lambda v: v * work)
+    if kind == "equal cores":  # not more hardware: a speed-up, and no efficiency
+        return columns
     return columns | _with_interval("scaling_efficiency_pct", ratio, lambda v: 100 * v * work / ideal)
 
 

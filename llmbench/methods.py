@@ -227,15 +227,15 @@ _LEARNING = (
 _SCALING = (
     Definition(
         "speedup", "Speed-up", "1 (times)",
-        "Throughput over that of the baseline, which the study declares and each figure names. *Ideal* is how many times more ranks were used. The "
+        "Throughput over that of the baseline, which the study declares and each figure names. *Ideal* is how many times more hardware was used: ranks, or 1 where they share as many cores of a processor as the baseline used. The "
         "baseline against itself is 1 by definition and has no interval.",
         r"S = \frac{T}{T_0}, \qquad S_{\text{ideal}} = \frac{N}{N_0}", "Amdahl 1967; the interval is that of a ratio (below)",
-        "that more ranks were more hardware: on one processor they share its cores, and the ideal is 1", groups="speedup speedup_low speedup_high ideal",
+        "what splitting costs beyond the cores that both used: the single process has its own best micro batch", groups="speedup speedup_low speedup_high ideal",
     ),
     Definition(
         "scaling", "Scaling efficiency", "%",
-        "Throughput of a rank over that of the baseline's rank: 100 % for the baseline, whatever its number of ranks. A row of `runs` is set against the "
-        "smallest number of ranks of its own strategy, a row of `groups` against the baseline that the study declares.",
+        "Throughput of a rank over that of the baseline's rank: 100 % for the baseline, whatever its number of ranks. The baseline is the one that the study declares, in `runs` as in `groups`; without a "
+        "declaration it is the strategy's own smallest number of ranks. It is unknown at equal cores, where more ranks are not more hardware.",
         r"100\,\frac{T / N}{T_0 / N_0}", "Hoefler and Belli 2015, rule 1: name the base case", "which strategy is faster: a slow start scales well",
         "scaling_efficiency_pct", "scaling_efficiency_pct scaling_efficiency_pct_low scaling_efficiency_pct_high",
     ),

@@ -28,15 +28,23 @@ def efficiency_pct(
 
 # %% ../nbs/52_scaling.ipynb #fe1f214c
 def scaling_kind(
-    global_tokens: int | None, world_size: int | None, base_global_tokens: int | None, base_world_size: int | None
-) -> Literal["baseline", "strong", "weak"] | None:
-    "What changed with the ranks: 'baseline' for equal ranks and tokens, None for neither rule or unknown tokens."
+    global_tokens: int | None, world_size: int | None, base_global_tokens: int | None, base_world_size: int | None,
+    cores: int | None = None, base_cores: int | None = None,
+) -> Literal["baseline", "strong", "weak", "equal cores"] | None:  # fmt: skip
+    """What changed with the ranks; None for neither rule or unknown tokens.
+
+    'baseline' for equal ranks and tokens; 'equal cores' where the ranks share as many processor cores as the baseline had
+    (cores: None on accelerators, or where nobody recorded them).
+    """
     if not (global_tokens and world_size and base_global_tokens and base_world_size):
         return None
+    if global_tokens == base_global_tokens and world_size == base_world_size:
+        return "baseline"
+    same_cores = cores is not None and cores == base_cores and world_size != base_world_size
     if global_tokens == base_global_tokens:
-        return "baseline" if world_size == base_world_size else "strong"
+        return "equal cores" if same_cores else "strong"
     weak = global_tokens * base_world_size == base_global_tokens * world_size
-    return "weak" if weak else None
+    return None if not weak else "equal cores" if same_cores else "weak"
 
 # %% ../nbs/52_scaling.ipynb #b86844ab
 @dataclass(frozen=True)
@@ -66,14 +74,18 @@ def _scope(row: Mapping[str, Any], declared: Mapping[str, Any] | None) -> Hashab
 
 
 def _baseline_of(row: Mapping[str, Any], pool: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    "The repeats of the configuration that `row` is set against; empty where there is none."
+    "The repeats of the configuration that `row` is set against, the fastest where several differ in their micro batch alone; empty where there is none."
     if not pool:
         return []
     smallest = min(r["world_size"] for r in pool)
     pool = [r for r in pool if r["world_size"] == smallest]
     tokens = row.get("global_batch_tokens")
     first = next((r for r in pool if r.get("global_batch_tokens") == tokens), pool[0])
-    return [r for r in pool if all(r.get(k) == first.get(k) for k in _KEYS)]
+    alike: dict[Any, list[Mapping[str, Any]]] = {}
+    for r in pool:
+        if all(r.get(k) == first.get(k) for k in _KEYS):
+            alike.setdefault(r.get("spec_hash"), []).append(r)
+    return max(alike.values(), key=lambda repeats: median(r["tokens_per_s"] for r in repeats))
 
 
 def _against(row: Mapping[str, Any], repeats: Sequence[Mapping[str, Any]], usual: float) -> Scaled:
@@ -81,10 +93,11 @@ def _against(row: Mapping[str, Any], repeats: Sequence[Mapping[str, Any]], usual
     base = repeats[0]
     label = f"{base.get('strategy')} · {base['world_size']} {'rank' if base['world_size'] == 1 else 'ranks'}"
     ranks, tokens_per_s = row.get("world_size"), row.get("tokens_per_s")
-    kind = scaling_kind(row.get("global_batch_tokens"), ranks, base.get("global_batch_tokens"), base["world_size"])
+    tokens, cores = ([r.get(key) for r in (row, base)] for key in ("global_batch_tokens", "cores"))
+    kind = scaling_kind(tokens[0], ranks, tokens[1], base["world_size"], *cores)
     if kind is None or row.get("status", "ok") != "ok":
         return Scaled(baseline=label, kind=kind)
-    percent = efficiency_pct(tokens_per_s, ranks, usual, base["world_size"])
+    percent = None if kind == "equal cores" else efficiency_pct(tokens_per_s, ranks, usual, base["world_size"])
     return Scaled(speedup(tokens_per_s, usual), percent, label, kind)
 
 # %% ../nbs/52_scaling.ipynb #ad44855b

@@ -123,8 +123,7 @@ def _range(row: Mapping[str, Any]) -> str:
 # %% ../nbs/62_sections.ipynb #9999b5b9
 _SHARED = (
     "::: {.callout-note}\n## More ranks, the same cores\nOn this processor the ranks share the cores of the baseline, so more ranks are "
-    "not more hardware and the ideal speed-up is 1. The figure shows what splitting costs; the efficiency per rank is given because it is "
-    "defined, not because 100 % could be reached.\n:::\n"
+    "not more hardware: the ideal speed-up is 1 and there is no scaling efficiency. The figure shows what splitting costs at equal cores.\n:::\n"
 )  # fmt: skip
 
 
@@ -138,14 +137,15 @@ def scaling_section(bench: Workbench, study: Study) -> str:
     baseline = labels.pop() if len(labels) == 1 else "each strategy's smallest"
     columns = [LABEL, text_column("Scaling", "scaling_kind"), number_column("Speed-up (×)", "speedup"), number_column("Ideal (×)", "ideal"),
                number_column("Efficiency per rank (%)", "scaling_efficiency_pct")]  # fmt: skip
+    efficient = _known(rows, "scaling_efficiency_pct")
     shared = _SHARED if any(r["equal_cores"] and r["world_size"] > 1 for r in rows) else ""
     return "\n".join([
         f"The baseline is **{md_text(baseline)}**" + (", as the study declares." if study.baseline else "; the study declares none.") + "\n",
         study_figure(study, "speedup", speedup_chart(rows, baseline=baseline), f"Throughput over that of {md_text(baseline)}, with the 95 % "
                 "interval of the ratio. Horizontal line: the ideal, as many times faster as there is more hardware.", "scaling"),
         shared,
-        study_figure(study, "efficiency", efficiency_chart(rows, baseline=baseline),
-                f"Throughput per rank over that of {md_text(baseline)}; dashed: 100 %.", "scaling"),
+        study_figure(study, "efficiency", efficiency_chart(efficient, baseline=baseline),
+                f"Throughput per rank over that of {md_text(baseline)}; dashed: 100 %.", "scaling") if len(efficient) > 1 else "",
         study_table(study, "scaling", everything, columns, f"Scaling against {md_text(baseline)}, with 95 % intervals.", "scaling"),
     ])  # fmt: skip
 
