@@ -4,7 +4,7 @@ import pytest
 
 from llmbench.core import test_near
 from llmbench.launchers.local import run_local
-from llmbench.parity import loss_parity
+from llmbench.parity import loss_parity, run_verdict
 from llmbench.schema import dump_run
 from llmbench.resolve import resolve_run
 
@@ -76,3 +76,35 @@ def test_world_size_1_works_for_every_strategy(trained, tmp_path, strategy):
     run = run_local(resolve_run(REQUEST | dict(strategy=strategy, world_size=1, model="gpt-tiny")), tmp_path)
     assert run.status == "ok", run.reason
     test_near(run.steps.loss, reference.steps.loss, rel=1e-5)
+
+
+PLANTED = """
+import os
+from llmbench.strategies import ddp
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+def planted(wrapped, spec):
+    "Gradients times a factor after their mean was taken; times the ranks it is their sum."
+    factor = float(os.environ["PLANTED_FACTOR"])
+    wrapped.register_comm_hook(None, lambda state, bucket: allreduce_hook(state, bucket).then(lambda done: done.value().mul_(factor)))
+
+ddp.compress = planted
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("factor", [2, 1000])
+def test_gradients_of_another_size_are_not_the_same_training(trained, tmp_path, factor):
+    """Adam and clipping hide them from the loss: summed instead of averaged, or times 1,000, under real ranks."""
+    (tmp_path / "planted").mkdir()
+    (tmp_path / "planted/sitecustomize.py").write_text(PLANTED)
+    settings = {"optimizer": REQUEST["optimizer"] | {"clip_norm": 1.0e-2}}
+    reference = trained("single", "gpt-tiny", "fp32", **settings)
+    spec = resolve_run(REQUEST | dict(strategy="ddp", world_size=2, model="gpt-tiny", precision="fp32") | settings)
+    run = run_local(spec, tmp_path / "run", env={"PYTHONPATH": str(tmp_path / "planted"), "PLANTED_FACTOR": str(factor)})
+    assert run.status == "ok", run.reason
+    assert loss_parity(dump_run(run), dump_run(reference)) < 1e-5, "the losses alone say that all is well"
+    said = run_verdict(dump_run(run), dump_run(reference))
+    assert said.verdict == "no" and any("the gradient norms are" in problem for problem in said.problems), str(said)
+    sound = run_verdict(dump_run(trained("ddp", "gpt-tiny", "fp32", **settings)), dump_run(reference))
+    assert not sound.problems and not [d for d in sound.differences if "matmul" not in d.name], str(sound)
