@@ -938,6 +938,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'llmbench.groups._by': ('groups.html#_by', 'llmbench/groups.py'),
                                  'llmbench.groups._cores': ('groups.html#_cores', 'llmbench/groups.py'),
                                  'llmbench.groups._cores_used': ('groups.html#_cores_used', 'llmbench/groups.py'),
+                                 'llmbench.groups._cost_interval': ('groups.html#_cost_interval', 'llmbench/groups.py'),
                                  'llmbench.groups._flagged': ('groups.html#_flagged', 'llmbench/groups.py'),
                                  'llmbench.groups._memory_range': ('groups.html#_memory_range', 'llmbench/groups.py'),
                                  'llmbench.groups._proportional': ('groups.html#_proportional', 'llmbench/groups.py'),

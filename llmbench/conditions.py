@@ -70,11 +70,11 @@ def days_between(a: Runs, b: Runs) -> float:
     return max(0.0, (begin - last).total_seconds(), (first - end).total_seconds()) / 86400
 
 # %% ../nbs/51a_conditions.ipynb #50307e60
-def _far(path: str, one: float, other: float, only_said: bool) -> tuple[list[Difference], list[Difference]]:
+def _far(path: str, one: float, other: float, only_said: bool, alone: bool) -> tuple[list[Difference], list[Difference]]:
     "Difference or remark for a condition, by the limits of its rule."
     rule, apart = rule_of(path), times_apart(one, other)
     found = Difference(rule.fact, *(float(f"{value:.3g}") for value in (one, other)))
-    if apart >= rule.limits[1] and not only_said:
+    if apart >= rule.limits[1] * (2 if alone else 1) and not only_said:
         return [found], []
     return [], [found] if apart >= rule.limits[0] else []
 
@@ -109,6 +109,6 @@ def conditions(a: Runs, b: Runs, varies: Sequence[str] = DEFAULT_VARIES, keys: t
         one["env.devices[].matmul_tflops"] = None
     differences, remarks = [], []
     for path, value in one.items():
-        found = _far(path, value, other[path], together) if value and other[path] else ([], [])
+        found = _far(path, value, other[path], together, min(len(a), len(b)) == 1) if value and other[path] else ([], [])
         differences, remarks = differences + found[0], remarks + found[1]
     return judge(differences, (), (), [*remarks, *_elsewhere(a, b)])

@@ -161,6 +161,12 @@ def _proportional(
     return usual * tokens_per_s**power if usual and tokens_per_s and len(known) == len(rows) else None
 
 
+def _cost_interval(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> dict[str, float | None]:
+    "Cost of a set at its throughput and at the ends of that one's interval: the price is exact, and what is fast is cheap."
+    ends = {"": "", "_low": "_high", "_high": "_low"}
+    return {f"usd_per_1m_tokens{end}": _proportional(rows, "usd_per_1m_tokens", row[f"tokens_per_s{speed}"], -1) for end, speed in ends.items()}
+
+
 def _memory_range(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     "What tensors took on the fullest rank: median over repeats, least and most; None where a repeat does not say."
     values = [r["live_memory_gib"] for r in rows]
@@ -193,7 +199,7 @@ def _set_row(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> dict[str
     speed, ranks = row["tokens_per_s"], first["world_size"]
     row |= {"tokens_per_s_per_gpu": speed / ranks if speed and ranks else None}
     row |= {k: _proportional(kept, k, speed) for k in ("tflops_per_gpu", "mfu_pct", "hfu_pct")}
-    row |= {"usd_per_1m_tokens": _proportional(kept, "usd_per_1m_tokens", speed, power=-1)}
+    row |= _cost_interval(kept, row)
     row |= {k: median([r[k] for r in kept]) for k in ("peak_memory_gib", "model_state_gib")} | _memory_range(kept)
     row |= {k: median([r[k] for r in kept]) for k in ("comm_exposed_pct", "loss_first", "loss_last")}
     return row | {"fairness": _verdict(kept), "run_ids": [r["run_id"] for r in rows], "unsteady": _flagged(kept)}

@@ -242,9 +242,9 @@ _SCALING = (
     Definition(
         "cost", "Cost", "USD for 10⁶ tokens",
         "The price of an hour of one accelerator, from a table with date and source that the reader may edit, times accelerators, by throughput. A device without a price "
-        "has no cost; it is not free.",
+        "has no cost; it is not free. The interval is that of the throughput: the price is exact on its date.",
         r"\frac{p \cdot N}{3600 \cdot T} \cdot 10^6", "arithmetic; “tokens/s over dollars an hour” is not tokens a dollar", "what failed runs, storage and waiting cost",
-        "usd_per_1m_tokens", "usd_per_1m_tokens",
+        "usd_per_1m_tokens", "usd_per_1m_tokens usd_per_1m_tokens_low usd_per_1m_tokens_high",
     ),
 )  # fmt: skip
 
