@@ -87,7 +87,7 @@ def test_experts_are_read(read):
         assert (run.spec.model.n_experts, run.spec.model.experts_per_token, run.spec.strategy.ep) == (8, 2, 4)
         assert run.spec.model.balance_coef == 0.01
     (run,) = read("----- " + dump.format("[1]") + "".join(megatron(i, 8) for i in range(1, 7)))
-    assert run.spec.model.n_experts is None
+    assert run.spec.model.n_experts == 1 and run.spec.model.experts_per_token is None
     yaml = "  num_moe_experts: 64\n  moe_router_topk: 6\n  expert_model_parallel_size: 8\n"
     (run,) = read(yaml + EXCERPTS["megatron-bridge"].decode())
     assert (run.spec.model.n_experts, run.spec.model.experts_per_token, run.spec.strategy.ep) == (64, 6, 8)

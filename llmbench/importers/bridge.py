@@ -28,7 +28,7 @@ _KEYS = (
 )  # fmt: skip
 _WORDS = {"true": "True", "false": "False", "null": "None"}
 
-
+# %% ../../nbs/41d_importers_bridge.ipynb #8be41d70
 class BridgeReader(MegatronReader):
     "Megatron's rows, with Bridge's own lines."
 

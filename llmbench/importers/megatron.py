@@ -67,9 +67,8 @@ def rows_of(line: str) -> list[tuple[int, int, dict[str, float]]]:
 
 # %% ../../nbs/41_importers_megatron.ipynb #758c9ebe
 def _experts(text: Any) -> int | None:
-    "Experts of a layer; DeepSpeed's fork prints a list, and 1 or 0 where there are none."
-    experts = count(str(text).strip("[] "))
-    return experts if experts and experts > 1 else None
+    "Experts of a layer; DeepSpeed's fork prints a list, and 1 where there are none."
+    return count(str(text).strip("[] ")) or None
 
 
 ARGUMENTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -93,7 +92,7 @@ ARGUMENTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "log_interval": ("log_interval", count),
 }  # fmt: skip
 
-
+# %% ../../nbs/41_importers_megatron.ipynb #a5d07c31
 def _dtypes(args: Mapping[str, str]) -> dict[str, Any]:
     on = {k: args.get(k, "").split(",")[0].strip("{' ") not in ("False", "None", "", "0") for k in ("fp8", "bf16", "fp16")}
     compute = "float8" if on["fp8"] else "bfloat16" if on["bf16"] else "float16" if on["fp16"] else "float32" if "bf16" in args else None
@@ -113,7 +112,7 @@ def spec_of(args: Mapping[str, str]) -> dict[str, Any]:
         facts["spec.model.tied_embeddings"] = not untied
     if "recompute_granularity" in args:
         facts["spec.recompute"] = word(args["recompute_granularity"]) or "none"
-    if facts.get("spec.model.n_experts"):
+    if (facts.get("spec.model.n_experts") or 1) > 1:
         facts["spec.model.experts_per_token"] = next((n for k in ("moe_router_topk", "moe_top_k", "topk") if (n := count(args.get(k)))), None)
         facts["spec.model.balance_coef"] = real(args.get("moe_aux_loss_coeff", args.get("moe_loss_coeff")))
     if args.get("position_embedding_type") == "rope":
@@ -194,7 +193,7 @@ def _ranks_of(line: str) -> list[re.Match[str] | None]:
         found.append(next((rank for rank in reversed(named) if rank.end() <= hit.start()), None))
     return found
 
-
+# %% ../../nbs/41_importers_megatron.ipynb #f0a86d52
 class MegatronReader(Reader):
     "The rows, and what stands between them."
 

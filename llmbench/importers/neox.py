@@ -35,7 +35,7 @@ def _optimizer(text: str) -> dict[str, Any]:
     facts = {"spec.optimizer.name": found[1] if found else None, "spec.optimizer.betas": [real(betas[1]), real(betas[2])] if betas else None}
     return facts | {f"spec.optimizer.{key}": real(value) for key, value in told.items()} if found else {}
 
-
+# %% ../../nbs/41c_importers_neox.ipynb #51e7b3d4
 class NeoxReader(DeepSpeedRows):
     "DeepSpeed's lines beside Megatron's, with NeoX's names of arguments."
 
