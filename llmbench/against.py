@@ -43,7 +43,7 @@ def ratio_rows(label: str, ratios: Mapping[Location, Interval | None]) -> list[d
 def ratio_figure(study: Study, name: str, rows: Sequence[Mapping[str, Any]], reference: str, query: str) -> str:
     "Speeds over the reference's as dots with intervals around one, in the order given."
     caption = (
-        f"Speed over that of {md_text(reference)}, by the steps that decide on a CPU and by the median step, with 95 % intervals "
+        f"Speed over that of {md_text(reference)}, by time spent, which decides, and by the steps that explain, with 95 % intervals "
         "over repeats; dashed: no difference."
     )
     return study_figure(study, name, ratio_chart(rows, title=f"Times as fast as {reference}"), caption, query)

@@ -13,15 +13,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from .contrast import location_of
 from .core import LlmbenchError, RequestError, load_settings, project_root
 from .noise import design_table, read_noise, read_turns, turns_table
-from .rates import measured
+from .rates import spent_times
 from .resolve import resolve_run
 from .results import read_results
 from .sheet import SheetRequest
 from .spec import RunSpec
-from .stats import Interval, Location, compared_ratio, turns_interval, typical
+from .stats import Interval, Location, compared_ratio, spent, turns_interval
 from .store import format_rows
 from .study import load_study
 from .sweep import directly, run_requests
@@ -36,7 +35,7 @@ def split_pairs(times: Sequence[list[float]], repeats: int) -> list[tuple[list[l
 def real_pairs(
     spec: RunSpec, pairs: int, repeats: int, folder: Path | str, in_turns: bool = False
 ) -> list[tuple[list[list[float]], list[list[float]]]]:
-    """Train `pairs` × 2 × `repeats` runs of `spec` into `folder`; the step times in s of A and B for each pair.
+    """Train `pairs` × 2 × `repeats` runs of `spec` into `folder`; the seconds spent on each step of A and B for each pair.
 
     in_turns: A and B of a repeat side by side, a step of each in turn. Runs that are there already are not trained again.
     Raises LlmbenchError where one did not end ok.
@@ -46,11 +45,11 @@ def real_pairs(
     outcome = run_requests(requests, run_one=directly, in_turns=in_turns)
     if outcome.exit_code:
         raise LlmbenchError(f"not every run ended ok:\n{outcome.table()}")
-    runs = {run["run_id"]: measured(run, "time_s") for run in read_results([Path(folder)]).runs.values()}
+    runs = {run["run_id"]: spent_times(run) for run in read_results([Path(folder)]).runs.values()}
     return split_pairs([runs[request.run_id] for request in requests], repeats)
 
 # %% ../nbs/58c_calibrate.ipynb #153f3a8d
-def _pair_by_pair(a: Sequence[list[float]], b: Sequence[list[float]], at: Location = typical) -> Interval:
+def _pair_by_pair(a: Sequence[list[float]], b: Sequence[list[float]], at: Location = spent) -> Interval:
     return turns_interval(list(zip(a, b, strict=True)), at)
 
 
@@ -94,7 +93,7 @@ def _real(arguments: argparse.Namespace) -> str:
         spec = resolve_run(spec.model_dump(mode="json") | {"steps": arguments.steps})
     with tempfile.TemporaryDirectory() as scratch:
         pairs = real_pairs(spec, arguments.real, arguments.repeats or study.repeats, arguments.keep or scratch, in_turns)
-    compare = partial(_pair_by_pair if in_turns else compared_ratio, at=location_of([spec.hardware], in_turns))
+    compare = partial(_pair_by_pair if in_turns else compared_ratio, at=spent)
     rows = real_rows(pairs, compare, arguments.slowdown / 100)
     alarms, found = sum(r[4] for r in rows), sum(r[-1] for r in rows)
     return format_rows(_REAL_HEAD, rows) + f"{len(rows)} pairs: {alarms} false alarms, {found} planted slowdowns found\n"

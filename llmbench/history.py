@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .baseline import baseline_names, load_baseline
-from .contrast import compare_sets, location_of, token_times
+from .contrast import compare_sets, token_times
 from .core import RequestError
 from llmbench.selection import (
     Pool,
@@ -25,7 +25,7 @@ from llmbench.selection import (
     nothing,
     parse_wanted,
 )
-from .stats import Interval, group_interval, run_value
+from .stats import Interval, group_interval, run_value, spent
 from .steady import MIN_STEPS, Shift, find_shifts
 from .store import format_rows
 
@@ -72,7 +72,7 @@ def _moment(pairs: Sequence[tuple[Row, Run]], before: RepeatSet | None) -> Momen
     rows, runs = zip(*pairs, strict=True)
     commit = rows[0]["git_commit"]
     one = RepeatSet(commit or "unknown", runs, rows, {})
-    rate = _rate(group_interval(token_times(one), location_of([r["platform"] for r in rows])))
+    rate = _rate(group_interval(token_times(one), spent))
     if before is None:
         return Moment(one, commit, rows[0]["started_at"], rate)
     c = compare_sets(one, before, (), baseline="before")
@@ -97,8 +97,7 @@ _FLOOR = 0.02
 def change_points(runs: Sequence[tuple[Row, Run]]) -> list[Shift]:
     "Changes of the time a token takes, over single runs in the order of time; positions are those of `runs`."
     rows, files = zip(*runs, strict=True)
-    at = location_of([r["platform"] for r in rows])
-    values = [run_value(times, at) for times in token_times(RepeatSet("all", files, rows, {}))]
+    values = [run_value(times, spent) for times in token_times(RepeatSet("all", files, rows, {}))]
     return find_shifts([v for v in values if v], floor=_FLOOR) if all(values) else []
 
 # %% ../nbs/56c_history.ipynb #1d5bc9f6

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from .contrast import location_of
 from .core import RequestError
-from .rates import measured
+from .rates import measured, spent_times
 from .results import read_results
 from llmbench.stats import (
     Interval,
     Location,
     compared_ratio,
     repeats_needed,
+    spent,
     spread_of,
     pair_values,
     pairs_interval,
@@ -40,7 +40,7 @@ _STRETCH = 4
 
 @dataclass(frozen=True)
 class Noise:
-    "Recorded repeats of one request: seconds of the measured steps, one row a run, and where a comparison looks."
+    "Recorded repeats of one request: seconds spent on the measured steps, one row per run, and the number of each run that is compared."
 
     name: str
     times: np.ndarray
@@ -73,7 +73,7 @@ def read_noise(folder: Path | str) -> list[Noise]:
         if run["status"] == "ok" and times and all(times):
             runs.setdefault((run["spec"]["name"], run["spec"]["hash"], len(times)), []).append(run)
     found = [
-        Noise(name or "unnamed", np.array([measured(r, "time_s") for r in same]), location_of([r["env"]["platform"] for r in same]))
+        Noise(name or "unnamed", np.array([spent_times(r) for r in same]), spent)
         for (name, _, _), same in sorted(runs.items(), key=lambda item: str(item[0]))
         if len(same) > 1
     ]
@@ -149,7 +149,7 @@ def design_table(noise: Sequence[Noise], designs: Sequence[tuple[int, int]] = DE
 # %% ../nbs/58ba_noise.ipynb #12464754
 @dataclass(frozen=True)
 class Turns:
-    "Recorded rotations of one request with itself: seconds of the measured steps, rotations × 2 × steps, and where a comparison looks."
+    "Recorded rotations of one request with itself: seconds spent on the measured steps, rotations × 2 × steps, and the number that is compared."
 
     times: np.ndarray
     at: Location
@@ -165,16 +165,14 @@ def read_turns(folder: Path | str) -> Turns:
     Raises RequestError where a folder holds fewer than two such rotations with equally many steps.
     """
     sides: dict[tuple, list[list[float]]] = {}
-    platforms = []
     for _, run in sorted(read_results([Path(folder)]).runs.items()):
         times = measured(run, "time_s")
         if run["status"] == "ok" and times and all(times) and run["measurement"]["turns"]:
-            sides.setdefault((run["measurement"]["turns"], run["spec"]["hash"], len(times)), []).append(times)
-            platforms.append(run["env"]["platform"])
+            sides.setdefault((run["measurement"]["turns"], run["spec"]["hash"], len(times)), []).append(spent_times(run))
     pairs = [both for both in sides.values() if len(both) == 2]
     if len(pairs) < 2 or len({len(both[0]) for both in pairs}) > 1:
         raise RequestError(f"{folder}: no two pairs of equal runs that took turns; type python -m llmbench.calibrate --real 5 --in-turns --keep {folder}")
-    return Turns(np.array(pairs), location_of(platforms, in_turns=True))
+    return Turns(np.array(pairs), spent)
 
 # %% ../nbs/58ba_noise.ipynb #6d3ea616
 def tried_in_turns(

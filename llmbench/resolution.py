@@ -9,17 +9,21 @@ __all__ = ['Sets', 'resolution_rows', 'resolution_table']
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .contrast import location_of, turn_pairs
+from .contrast import turn_pairs
 from .pages import LABEL, Column, number_column, text_column
-from .stats import MOST_REPEATS, Pairs, difference_shown, repeats_needed, spread_of, spread_of_pairs
+from .stats import MOST_REPEATS, Pairs, difference_shown, repeats_needed, spent, spread_of, spread_of_pairs, stretched
 from .workbench import Study, Workbench, study_table
 
 # %% ../nbs/61d_resolution.ipynb #80e30f0f
 Sets = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
+def _spent(row: Mapping[str, Any]) -> list[float]:
+    return stretched(row["times_s"], row.get("mean_step_s"))
+
+
 def _pairs(one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> Pairs:
-    times, turns = ([[row.get(key) for row in s] for s in (one, other)] for key in ("times_s", "turns"))
+    times, turns = ([[of(row) for row in s] for s in (one, other)] for of in (_spent, lambda row: row.get("turns")))
     return turn_pairs(times[0], turns[0], times[1], turns[1])
 
 
@@ -40,11 +44,10 @@ def resolution_rows(rows: Sequence[Mapping[str, Any]], order: Sequence[str]) -> 
     for i, label in enumerate(known):
         one = sets[label]
         partner = next((k for k, other in enumerate(known) if k != i and _pairs(one, sets[other])), None)
-        at = location_of([r["platform"] for r in one], partner is not None)
         if partner is None:
-            found.append((label, len(one), spread_of([r["times_s"] for r in one], at=at), False))
+            found.append((label, len(one), spread_of([_spent(r) for r in one], at=spent), False))
         elif partner < i:
-            found.append((f"{label} against {known[partner]}", len(one), spread_of_pairs(_pairs(one, sets[known[partner]]), at), True))
+            found.append((f"{label} against {known[partner]}", len(one), spread_of_pairs(_pairs(one, sets[known[partner]]), spent), True))
     return [_row(*row) for row in found if row[2] is not None]
 
 # %% ../nbs/61d_resolution.ipynb #467bbd61
@@ -54,10 +57,10 @@ _COLUMNS = [
     Column("Repeats for 3 %", lambda r: str(r["needed"]) if r["needed"] <= MOST_REPEATS else f"more than {MOST_REPEATS}"),
 ]  # fmt: skip
 _CAPTION = (
-    "What the study can tell apart: how far repeats of the compared step time lie apart, the smallest difference that as many repeats "
+    "What the study can tell apart: how far the times spent by repeats lie apart, the smallest difference that as many repeats "
     "show in 95 of 100 studies, and how many would show 3 %."
 )
-_IN_TURNS = " Runs that took their steps in turns are held pair against pair, so their spread is that of the ratios of their pairs."
+_IN_TURNS = " Runs that took their steps in turns are compared pair by pair, so their spread is that of the ratios of their pairs."
 
 
 def resolution_table(bench: Workbench, study: Study, order: Sequence[str]) -> str:
