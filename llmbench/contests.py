@@ -55,7 +55,7 @@ def contests_of(rows: Sequence[Mapping[str, Any]]) -> list[Contest]:
         tokens = runs[0]["global_batch_tokens"]
         files = tuple(r["run"] for r in runs if r.get("run"))
         one = Contender(name, strategy, world_size, tokens, [r["times_s"] for r in runs], peaks, _common(runs, "platform"), label,
-                        tuple(r.get("turns") for r in runs), files if len(files) == len(runs) else ())  # fmt: skip
+                        tuple(r.get("turns") for r in runs), files if len(files) == len(runs) else (), tuple(r.get("mean_step_s") for r in runs))  # fmt: skip
         contests.setdefault((group, world_size), []).append(one)
     order = sorted(contests, key=lambda k: (k[1] or 0, k[0] or ""))
     return [Contest(k[0], k[1], tuple(contests[k])) for k in order]

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from .against import loss_cell, loss_figure, ratio_cell, ratio_figure, ratio_rows
-from .contrast import location_of
+from .contrast import calm_location
 from .escape import short_label
 from .fairness import DEFAULT_VARIES, Verdict
 from .literal import sql_literal
 from .pages import Column, md_text, number_column, text_column
 from .parity import OTHER_KERNELS, run_verdict, tolerance_of
-from .stats import Interval, Location, compared_ratio, typical
+from .stats import Interval, Location, compared_ratio, spent, stretched
 from .vendors import verdict_words
 from .workbench import Study, Workbench, study_table
 
@@ -39,17 +39,19 @@ def counterpart(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], refer
     return next((r for r in same if r["spec_hash"] == row["spec_hash"]), same[0] if same else None)
 
 # %% ../nbs/62j_frameworks.ipynb #638fe190
-def _token_seconds(row: Mapping[str, Any]) -> list[list[float]]:
-    "Seconds for one token in each measured step of each run of a set."
-    tokens = row["global_batch_tokens"]
-    return [[t / tokens for t in run] for run in row["times_s"] or []] if tokens else []
+def _token_seconds(row: Mapping[str, Any], at: Location) -> list[list[float]]:
+    "Seconds for one token in each measured step of each run of a set: spent, or by the clock of the steps alone."
+    tokens, runs = row["global_batch_tokens"], row["times_s"] or []
+    if at is spent:
+        runs = [stretched(times, mean) for times, mean in zip(runs, row.get("mean_steps_s") or [None] * len(runs), strict=True)]
+    return [[t / tokens for t in run] for run in runs] if tokens else []
 
 
-def speed_over(row: Mapping[str, Any], reference: Mapping[str, Any] | None, at: Location) -> Interval | None:
+def speed_over(row: Mapping[str, Any], reference: Mapping[str, Any] | None, at: Location = spent) -> Interval | None:
     "Speed of a set over that of its counterpart; without an interval where one has no step times, None where one has no rate."
     if reference is None or row is reference or not row["tokens_per_s"] or not reference["tokens_per_s"]:
         return None
-    one, base = _token_seconds(row), _token_seconds(reference)
+    one, base = _token_seconds(row, at), _token_seconds(reference, at)
     if any(one) and any(base):
         return compared_ratio(base, one, at)
     return Interval(row["tokens_per_s"] / reference["tokens_per_s"], None, None, 0, 0)
@@ -114,14 +116,14 @@ def _judged(bench: Workbench, study: Study, rows: Sequence[Mapping[str, Any]], w
         other = counterpart(row, rows, reference)
         one, base = (bench.runs.get(r["run_ids"][0]) if r else None for r in (row, other))
         verdict = run_verdict(one, base, (*(study.varies or DEFAULT_VARIES), "framework")) if one and base and row is not other else None
-        more = {"title": framework_label(row, several), "ratio": speed_over(row, other, at), "verdict": verdict, "apart": worst.get(_who(row)), "why": one and one.get("reason")}
-        found.append(dict(row) | more | {"median_ratio": speed_over(row, other, typical), "is_reference": row["framework"] == reference})
+        more = {"title": framework_label(row, several), "ratio": speed_over(row, other), "verdict": verdict, "apart": worst.get(_who(row)), "why": one and one.get("reason")}
+        found.append(dict(row) | more | {"beside_ratio": speed_over(row, other, at), "is_reference": row["framework"] == reference})
     return found
 
 
 def _speeds(study: Study, found: Frameworks) -> str:
-    "Each framework's ratio where it decides, and at the median step."
-    shown = [line for r in found.rows if not r["is_reference"] for line in ratio_rows(r["title"], {found.at: r["ratio"], typical: r["median_ratio"]})]
+    "Each framework's ratio by time spent, which decides, and by the steps that explain."
+    shown = [line for r in found.rows if not r["is_reference"] for line in ratio_rows(r["title"], {spent: r["ratio"], found.at: r["beside_ratio"]})]
     return ratio_figure(study, "frameworks", shown, found.reference, "frameworks")
 
 
@@ -146,7 +148,7 @@ def judged_frameworks(bench: Workbench, study: Study) -> Frameworks | None:
     if held[0] < 2:
         return None
     rows = bench.rows("frameworks", study.name)
-    reference, at = reference_framework(rows), location_of([r["platform"] for r in rows if r["status"] == "ok"])
+    reference, at = reference_framework(rows), calm_location([r["platform"] for r in rows if r["status"] == "ok"])
     apart = bench.rows("frameworks_loss", study.name, reference=reference)
     return Frameworks(reference, at, _judged(bench, study, rows, {_who(p): p["worst"] for p in apart}, reference, at), apart)
 
@@ -166,7 +168,7 @@ def frameworks_section(bench: Workbench, study: Study) -> str | None:
     return "\n".join([
         *(f"- {sentence}" for sentence in found.sentences), "",
         _speeds(study, found),
-        study_table(study, "frameworks", found.rows, _COLUMNS, "Throughput at the median step with its 95 % interval; the ratio to "
+        study_table(study, "frameworks", found.rows, _COLUMNS, "Throughput by time spent with its 95 % interval; the ratio to "
                     f"{md_text(found.reference)} that decides, the largest relative difference of the loss to it (the figure below has the limit), and whether everything else was equal.", "frameworks"),
         study_table(study, "frameworks-said", said, _SAID, "What a framework has no place for, of what was asked.", "frameworks_said") if said else "",
         _losses(study, found),

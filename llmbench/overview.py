@@ -21,7 +21,7 @@ from llmbench.pages import (
     source_links,
     with_interval,
 )
-from .stats import LOCATION_NAMES, Interval, group_interval, typical
+from .stats import Interval, group_interval
 
 # %% ../nbs/63_overview.ipynb #b74aa13f
 def _who(decision: Decision) -> str:
@@ -78,11 +78,9 @@ def winners_table(answer: Answer, label: str | None = None) -> str:
     if not label:
         return table
     links = source_links("contenders", study=answer.study.name)
-    ways = {answer.speed(c).at for c in answer.contests} - {typical}
-    steps = " or the ".join(sorted(LOCATION_NAMES[at] for at in ways))
-    basis = f" Speeds are decided by the undisturbed steps, the {steps} of each run, as `llmbench compare` does on a CPU." if ways else ""
+    basis = " Speeds are decided by time spent, as in `llmbench compare`."
     if any(answer.speed(c).in_turns for c in answer.contests):
-        basis += " Runs that took their steps in turns are held pair against pair."
+        basis += " Runs that took their steps in turns are compared pair by pair."
     basis += " Memory: bytes of all tensors at once on the fullest rank, the median over repeats with the least and the most."
     return f"{table}\n: Winners at equal ranks, study {md_text(answer.study.name, 100)}.{basis} [{links}]{{.sources}} {{#tbl-{label}}}\n"
 
@@ -101,7 +99,7 @@ def contender_rows(answer: Answer) -> list[list[str]]:
 
 def contenders_table(answer: Answer, label: str | None = None) -> str:
     "Every contender with its figures as a pipe table; with a label it can be referred to."
-    table = pipe_table([("Run", "Tokens/s (95 %)", "Step time, ms (95 %)", "Tensors, GiB (least to most)"), *contender_rows(answer)])
+    table = pipe_table([("Run", "Tokens/s (95 %)", "Median step, ms (95 %)", "Tensors, GiB (least to most)"), *contender_rows(answer)])
     if not label:
         return table
     links = source_links("contenders", study=answer.study.name)

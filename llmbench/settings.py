@@ -11,10 +11,10 @@ from typing import Any
 
 from .against import loss_cell, loss_figure, ratio_cell, ratio_figure, ratio_rows
 from .core import significant
-from .findings import Contender, steps_ratio, time_location, took_turns
+from .findings import Contender, beside_location, steps_ratio, took_turns
 from .pages import LABEL, Column, md_text, number_column, text_column
 from .parity import tolerance_of
-from .stats import LOCATION_NAMES, Interval, Location, typical
+from .stats import Interval, Location, spent
 from .workbench import Study, Workbench, study_table
 
 # %% ../nbs/62c_settings.ipynb #4e4c27be
@@ -28,14 +28,15 @@ def sets_of(rows: Sequence[Mapping[str, Any]]) -> Sets:
         runs.setdefault(row["label"], []).append(row)
     return {
         label: Contender(label, r[0]["strategy"], r[0]["world_size"], r[0]["global_batch_tokens"], [x["times_s"] for x in r], [],
-                         r[0]["platform"], label, tuple(x.get("turns") for x in r))
+                         r[0]["platform"], label, tuple(x.get("turns") for x in r), (), tuple(x.get("mean_step_s") for x in r))
         for label, r in runs.items()
     }  # fmt: skip
 
 
-def token_seconds(one: Contender) -> list[list[float]]:
-    "Seconds a token in each measured step of each run."
-    return [[t / (one.tokens_per_step or 1) for t in run] for run in one.step_times]
+def token_seconds(one: Contender, at: Location = spent) -> list[list[float]]:
+    "Seconds per token in each measured step of each run: spent, or by the clock of the steps alone."
+    times = one.spent_times if at is spent else one.step_times
+    return [[t / (one.tokens_per_step or 1) for t in run] for run in times]
 
 
 def base_of(study: Study, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -46,14 +47,14 @@ def base_of(study: Study, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any
     return next((r for r in measured if all(r.get(k) == v for k, v in study.baseline.items())), None)
 
 
-def speed_over(sets: Sets, one: str, base: str, at: Location) -> Interval | None:
+def speed_over(sets: Sets, one: str, base: str, at: Location = spent) -> Interval | None:
     "Speed of a set over that of the baseline, with its interval; None where one of them was not measured, 1 for itself."
     if one not in sets or base not in sets:
         return None
     if one == base:
         return Interval(1.0, None, None, len(sets[one].step_times), 0)
     both = [sets[base], sets[one]]
-    return steps_ratio(*both, token_seconds, at, took_turns(both))
+    return steps_ratio(*both, lambda c: token_seconds(c, at), at, took_turns(both))
 
 # %% ../nbs/62c_settings.ipynb #c1809274
 def _at_most(row: Mapping[str, Any]) -> float:
@@ -66,20 +67,19 @@ def _apart(row: Mapping[str, Any]) -> str:
 
 
 def _drawn(rows: Sequence[Mapping[str, Any]], sets: Sets, base: str, at: Location) -> list[dict[str, Any]]:
-    "Each set but the baseline against it, at the location that decides and at the median."
+    "Each set but the baseline against it, by time spent and by the figure that explains, `at`."
     others = [r["label"] for r in rows if r["label"] != base]
-    return [line for one in others for line in ratio_rows(one, {where: speed_over(sets, one, base, where) for where in (at, typical)})]
+    return [line for one in others for line in ratio_rows(one, {where: speed_over(sets, one, base, where) for where in (spent, at)})]
 
 # %% ../nbs/62c_settings.ipynb #ed7ecd79
-def _sentence(rows: Sequence[Mapping[str, Any]], base: str, at: Location) -> str:
+def _sentence(rows: Sequence[Mapping[str, Any]], base: str) -> str:
     "Who is fastest of those that train the same, and by how much; or that no setting is shown to add anything."
-    where = "at the median step" if at is typical else f"in the {LOCATION_NAMES[at]} of its steps"
     fair = [r for r in rows if r["ratio"] and (r["fairness"] or "").startswith("yes") and _same_loss(r)]
     shown = [r for r in fair if r["ratio"].excludes(1.0) and not r["ratio"].steps_only and r["ratio"].estimate > 1]
     if not shown:
         return f"No setting is shown to train faster than {md_text(base)} and to the same loss.\n"
     best = max(shown, key=lambda r: r["ratio"].estimate)
-    return f"**{md_text(best['label'])}** trains {ratio_cell(best['ratio'])} times as fast as {md_text(base)} {where}, and to the same loss within its tolerance.\n"
+    return f"**{md_text(best['label'])}** trains {ratio_cell(best['ratio'])} times as fast as {md_text(base)} by time spent, and to the same loss within its tolerance.\n"
 
 
 def _same_loss(row: Mapping[str, Any]) -> bool:
@@ -110,18 +110,18 @@ def settings_section(bench: Workbench, study: Study) -> str | None:
     if base is None:
         return "No run of the baseline finished, so nothing can be said about the settings.\n"
     sets = sets_of(runs)
-    at, name = time_location([*sets.values()]), base["label"].partition(" △")[0]
+    at, name = beside_location([*sets.values()]), base["label"].partition(" △")[0]
     apart = bench.rows("settings_parity", study.name, baseline=base["spec_hash"], hardware=base["hardware"])
     worst: dict[str, float] = {base["label"]: 0.0}
     for r in apart:
         worst[r["label"]] = max(worst.get(r["label"], 0.0), r["difference"])
-    rows = [r | {"ratio": speed_over(sets, r["label"], base["label"], at), "difference": worst.get(r["label"]), "is_base": r["label"] == base["label"]} for r in rows]
+    rows = [r | {"ratio": speed_over(sets, r["label"], base["label"]), "difference": worst.get(r["label"]), "is_base": r["label"] == base["label"]} for r in rows]
     columns = [LABEL, text_column("Repeats", "repeats"), number_column("Throughput (tokens/s)", "tokens_per_s"), Column(f"Times {md_text(name)}", lambda r: ratio_cell(r["ratio"])),
                Column("Loss apart", _apart), number_column("MFU (%)", "mfu_pct"), number_column("Tensors (GiB)", "live_memory_gib"), text_column("Skipped steps", "skipped_steps")]  # fmt: skip
     return "\n".join([
-        _sentence(rows, name, at), _memory_sentence(rows, base, name), _unfair(rows),
+        _sentence(rows, name), _memory_sentence(rows, base, name), _unfair(rows),
         ratio_figure(study, "settings", _drawn(rows, sets, base["label"], at), name, "contenders"),
-        study_table(study, "settings", rows, columns, f"Throughput at the median step and the ratio that decides, with 95 % intervals; the largest relative difference of the loss to "
+        study_table(study, "settings", rows, columns, f"Throughput by time spent and the ratio that decides, with 95 % intervals; the largest relative difference of the loss to "
                     f"{md_text(name)}, judged by the tolerance that is drawn below; the bytes of tensors at once on the fullest rank, their median and their range over repeats.", "settings"),
         loss_figure(study, "settings-loss", [r | {"strategy": r["label"]} for r in apart], name, map(_at_most, rows), "settings_parity"),
     ])  # fmt: skip

@@ -18,7 +18,7 @@ from .fairness import DEFAULT_VARIES, Verdict
 from .literal import sql_literal
 from .parity import run_verdict
 from .pages import LABEL, Column, md_text, number_column, text_column, with_interval
-from .stats import Interval, compared_ratio
+from .stats import Interval, compared_ratio, spent, stretched
 from .workbench import Study, Workbench, study_figure, study_table
 
 # %% ../nbs/62i_vendors.ipynb #f38051c1
@@ -71,16 +71,17 @@ class Pair:
 
 
 def _seconds(row: Mapping[str, Any]) -> list[list[float]]:
-    "Seconds of one GPU for one token, in each measured step of each run of a set."
-    tokens, gpus = row["global_batch_tokens"], row["world_size"]
-    return [[t / tokens * gpus for t in run] for run in row["times_s"] or []] if tokens and gpus else []
+    "Seconds of one GPU for one token by time spent, in each measured step of each run of a set."
+    tokens, gpus, runs = row["global_batch_tokens"], row["world_size"], row["times_s"] or []
+    means = row.get("mean_steps_s") or [None] * len(runs)
+    return [[t / tokens * gpus for t in stretched(*run)] for run in zip(runs, means, strict=True)] if tokens and gpus else []
 
 
 def rate_ratio(nvidia: Mapping[str, Any], amd: Mapping[str, Any]) -> Interval:
     "NVIDIA's rate per GPU over AMD's; without an interval where one of them has no step times."
     a, b = _seconds(nvidia), _seconds(amd)
     if any(a) and any(b):
-        return compared_ratio(b, a)
+        return compared_ratio(b, a, spent)
     return Interval(nvidia["tokens_per_s_per_gpu"] / amd["tokens_per_s_per_gpu"], None, None, 0, 0)
 
 
