@@ -11,7 +11,7 @@ import pytest
 
 from llmbench.accounting import parameter_count
 from llmbench.answer import answer_of, single_sentence
-from llmbench.compare import compare_words
+from llmbench.compare import compare_words, notes
 from llmbench.contrast import turns_taken
 from llmbench.core import LlmbenchError, RequestError, significant, write_json_atomic
 from llmbench.methods import TOPICS
@@ -23,7 +23,7 @@ from llmbench.site import broken_links
 from llmbench.resolution import resolution_rows
 from llmbench.resolve import resolve_run
 from llmbench.spec import run_id, spec_record
-from llmbench.stats import spread_of_pairs
+from llmbench.stats import spread_of_pairs, spent
 from llmbench.store import open_store
 from llmbench.workbench import Study, Workbench
 
@@ -360,7 +360,7 @@ def test_the_time_of_a_step_is_taken_apart(rich):
 
 def test_settings_are_compared_with_their_baseline(rich):
     text = texts(rich)["settings.html"].partition('<article class="content">')[2].replace("&nbsp;", "\u00a0")
-    assert re.search(r"<strong>bf16</strong> trains 1\.\d\d \(1\.\d\d to 1\.\d\d\) times as fast as plain in the fastest quarter", text)
+    assert re.search(r"<strong>bf16</strong> trains 1\.\d\d \(1\.\d\d to 1\.\d\d\) times as fast as plain by time spent", text)
     assert "same training" in text and "A small study" not in text
     assert "What settings add" not in texts(rich)["scaling.html"].partition('<article class="content">')[2]
 
@@ -423,16 +423,18 @@ def test_a_broken_bench_file_is_named(results, tmp_path):
 
 
 def test_the_overview_and_compare_decide_alike(tmp_path):
-    """Two loops of one speed, one of them visited in two of three steps: the medians differ, the undisturbed steps do not."""
+    """Two loops whose undisturbed steps are equal, one of them with long steps: time spent decides, and both say what explains it."""
     for attempt in range(1, 5):
-        for strategy, visit in (("ddp", 1.0), ("zero1", 1.4)):
+        for strategy, visit in (("ddp", 1.0), ("zero1", 2.0)):
             step_s = 0.6 * random.Random(f"{strategy}{attempt}").uniform(0.99, 1.01)
-            times = [step_s * (visit if k % 3 else 1) for k in range(32)]
+            times = [step_s * (1 if k % 3 else visit) for k in range(32)]
             put(tmp_path / "r", made_run(strategy, attempt, asked={"steps": 32}, times=times))
     said = compare_words("strategy=ddp", "strategy=zero1", tmp_path / "r")
     outcome = build_report(tmp_path / "r", tmp_path / "site", engine="pandoc", source=ROOT / "reports")
-    assert said.outcome == "none" and said.medians.excludes(1.0)
-    assert "No winner can be claimed at 2 ranks between" in outcome.headlines[0] and "in undisturbed steps" in outcome.headlines[0]
+    assert said.outcome == "faster" and not said.calm.excludes(1.0)
+    for text in (outcome.headlines[0], "\n".join(notes(said))):
+        assert "zero1: 40 of 120 steps took 2.0 times the median step of their run" in text
+    assert outcome.headlines[0].startswith("ddp trains") and "by time spent" in outcome.headlines[0]
 
 
 def test_the_latency_page_knows_of_turns_what_compare_knows(tmp_path):
@@ -444,7 +446,7 @@ def test_the_latency_page_knows_of_turns_what_compare_knows(tmp_path):
     labels = [next(r["label"] for r in contenders if r["name"] == name) for name in ("fused", "plain")]
     (row,) = resolution_rows(contenders, labels)
     assert row["label"] == f"{labels[1]} against {labels[0]}" and row["in_turns"] and said.in_turns
-    assert row["spread"] == pytest.approx(spread_of_pairs(turns_taken(said.a, said.b), said.at))
+    assert row["spread"] == pytest.approx(spread_of_pairs(turns_taken(said.a, said.b), spent))
     assert row["shown"] < 1 / said.speed.estimate - 1, "what compare shows, the page does not call too small to be shown"
 
 
