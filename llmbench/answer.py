@@ -19,16 +19,16 @@ from llmbench.findings import (
     Values,
     decide,
     decide_memory,
+    decide_speed,
     ranks_words,
     rate_words,
     ratio_span,
     shows_difference,
     steps_ratio,
-    time_location,
     times_words,
     took_turns,
 )
-from .stats import Interval
+from .stats import Interval, spent
 from .workbench import Study, Workbench
 
 # %% ../nbs/62k_answer.ipynb #efe6067d
@@ -44,13 +44,14 @@ class Answer:
 
     def _decided(self, contenders: Sequence[Contender], values: Callable[[Contender], Values], **how: Any) -> Decision:
         "The decision with the verdict on those who take part, as `llmbench compare` judges the first against each of the others."
-        decision = decide(contenders, values, comparable=None, **how)
+        return self._judged(decide(contenders, values, comparable=None, **how))
+
+    def _judged(self, decision: Decision) -> Decision:
         return replace(decision, comparable=fairness_among(decision.order, self.study.varies).comparable)
 
     @cached_property
     def _speeds(self) -> Mapping[int, Decision]:
-        timed = ((c, time_location(c.contenders), took_turns(c.contenders)) for c in self.contests)
-        return {id(c): self._decided(c.contenders, lambda one: one.step_times, at=at, in_turns=turns) for c, at, turns in timed}
+        return {id(c): self._judged(decide_speed(c.contenders, comparable=None)) for c in self.contests}
 
     def speed(self, contest: Contest) -> Decision:
         return self._speeds[id(contest)]
@@ -62,8 +63,8 @@ class Answer:
     def scaling(self) -> Decision:
         "Contenders on several ranks by the rank-seconds that a token costs them: the least is the best efficiency."
         known = [c for x in self.contests for c in x.contenders if (c.world_size or 0) > 1 and c.label in self.efficiency]
-        costs = {id(c): [[t * c.world_size for t in run] for run in c.step_times] for c in known}
-        return self._decided(known, lambda c: costs[id(c)], at=time_location(known), in_turns=took_turns(known))
+        costs = {id(c): [[t * c.world_size for t in run] for run in c.spent_times] for c in known}
+        return self._decided(known, lambda c: costs[id(c)], at=spent, in_turns=took_turns(known))
 
     def verdict(self, contest: Contest) -> Fairness:
         "On those who take part, the fastest against each of the others; on all runs of the study where there is only one."
@@ -135,6 +136,6 @@ def single_sentence(answer: Answer) -> str | None:
     fairness = fairness_among([lone, order[0]], answer.study.varies)
     if not fairness.comparable:
         return f"{said}; it is not compared with {order[0].name}: {', '.join(reason_lines(fairness)) or 'no reason was recorded'}."
-    ratio = steps_ratio(*both, lambda c: c.step_times, time_location(both), took_turns(both))
+    ratio = steps_ratio(*both, lambda c: c.spent_times, spent, took_turns(both))
     doubt = "" if shows_difference(ratio) else ": no difference is shown"
     return f"{said}, {times_words(ratio)} {order[0].name} ({ratio_span(ratio)}){doubt}."

@@ -22,9 +22,9 @@ from llmbench.fairness import (
     merged_verdict,
 )
 from .parity import judged, loss_parity, parity_limit
-from .rates import ceiling_tflops, measured, run_rates, tokens_per_step
+from .rates import ceiling_tflops, measured, run_rates, spent_times, tokens_per_step
 from .scaling import find_baselines, scale_runs
-from .stats import Interval, group_interval, median, speedup_interval
+from .stats import Interval, group_interval, median, speedup_interval, spent
 
 # %% ../nbs/53c_groups.ipynb #c0e3ecdc
 Run = Mapping[str, Any]
@@ -189,13 +189,13 @@ def _set_row(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> dict[str
     "The row of one set of repeats, before it is compared with others."
     done = [i for i, r in enumerate(rows) if r["status"] == "ok"]
     kept, first = [rows[i] for i in done], rows[done[0]] if done else rows[0]
-    time = group_interval([measured(runs[i], "time_s") for i in done])
+    time, whole = group_interval([measured(runs[i], "time_s") for i in done]), group_interval([spent_times(runs[i]) for i in done], spent)
     tokens = tokens_per_step(runs[done[0]]) if done else None
     row = {k: first[k] for k in _EQUAL}
     row |= {"status": "ok" if done else rows[0]["status"], "repeats": len(done), "failed": len(rows) - len(done)}
     row |= {"all_ok": len(done) == len(rows), "measured_steps": time.n_steps, "steps_only": time.steps_only}
     row |= _with_interval("step_time_s", time)
-    row |= _with_interval("tokens_per_s", time, lambda s: tokens / s if tokens else None)
+    row |= _with_interval("tokens_per_s", whole, lambda s: tokens / s if tokens else None)
     speed, ranks = row["tokens_per_s"], first["world_size"]
     row |= {"tokens_per_s_per_gpu": speed / ranks if speed and ranks else None}
     row |= {k: _proportional(kept, k, speed) for k in ("tflops_per_gpu", "mfu_pct", "hfu_pct")}
@@ -217,7 +217,7 @@ def _scaling_columns(
         return columns
     ideal = 1.0 if kind == "equal cores" else row["world_size"] / base["world_size"]
     work = row["global_batch_tokens"] / base["global_batch_tokens"]
-    ratio = speedup_interval(times[id(row)], times[id(base)])
+    ratio = speedup_interval(times[id(row)], times[id(base)], spent)
     if row is base:
         ratio = Interval(1.0, None, None, ratio.n_runs, ratio.n_steps)
     columns |= {"ideal": ideal} | _with_interval("speedup", ratio, lambda v: v * work)
@@ -259,7 +259,7 @@ def group_rows(runs: Sequence[Run], rows: Sequence[dict[str, Any]], studies: Stu
     of = repeat_sets(rows)
     sets = [_set_row([runs[i] for i in s], [rows[i] for i in s]) for s in of]
     done = [[i for i in s if rows[i]["status"] == "ok"] for s in of]
-    times = {id(row): [measured(runs[i], "time_s") for i in s] for row, s in zip(sets, done, strict=True)}
+    times = {id(row): [spent_times(runs[i]) for i in s] for row, s in zip(sets, done, strict=True)}
     _add_scaling(sets, times, studies)
     _add_parity(sets, of, runs, rows, studies)
     return sets

@@ -69,14 +69,25 @@ _REQUEST = (
 _TIME = (
     Definition(
         "step-time", "Step time", "s",
-        "From the start of an optimizer step to its end: forward, backward, accumulation, communication and update, with the device synchronised at "
-        "both ends. The others wait for the slowest rank, so its time is the step's. The first *w* steps (allocation, caches, compilation) are "
-        "warm-up: recorded, shown, and left out of every estimate. A run has the median of the rest; a set of repeats has the geometric mean "
-        "of its runs' medians.",
+        "From the start of an optimizer step to its end: forward, backward, accumulation, communication and update. On a CPU the host's clock is read at "
+        "both ends. On a GPU two events are recorded in the device's stream, and the time between them is read later: nothing waits for the device "
+        "before the first, and what the device does or leaves undone between two steps is in neither. The others wait for the slowest rank, so its "
+        "time is the step's. The first *w* steps (allocation, caches, compilation) are warm-up: recorded, shown, and left out of every estimate. A run "
+        "has the median of the rest; a set of repeats has the geometric mean of its runs' medians.",
         r"t = \operatorname*{median}_{k \ge w} \; \max_{r}\, t_{k,r}", "Hoefler and Belli 2015, SC15, rules 5 to 8",
         "what stalls cost that come once in a hundred steps (they are among the points of [Latency](latency.qmd)), nor the time to make and "
-        "move the batch, which lies outside of the step and is kept beside it",
+        "move the batch, which lies outside of the step: both are in the time spent",
         "step_time_s step_time_ci_low step_time_ci_high", "step_time_s step_time_s_low step_time_s_high",
+    ),
+    Definition(
+        "spent", "Time spent", "s; % of it",
+        "The wall time of the measured window: from an idle device before the first step that is not warm-up to an idle device after the last, on the rank "
+        "where that takes longest. Making and moving batches (`data_time_pct`), gaps of the host, idle time of the device and the harness's own bookkeeping "
+        "are in it; pauses for checkpoints and for other runs' turns are not. `mean_step_s` is its share per step, `between_steps_pct` what of it lies "
+        "between steps. Files that have no such window count the sum of their steps, with the wait for data where the host's clock timed them.",
+        r"W = \max_r W_r, \qquad \text{else}\quad \sum_{k \ge w} \bigl(\max_r t_{k,r} + \max_r d_{k,r}\bigr)", "measured in each run",
+        "whose fault a long step was: a neighbour's visit counts like the strategy's own; only repeats tell them apart",
+        "window_s mean_step_s data_time_pct between_steps_pct",
     ),
     Definition(
         "interval", "Intervals and repeats", "that of the quantity",
@@ -115,9 +126,9 @@ _TIME = (
 _WORK = (
     Definition(
         "throughput", "Throughput", "tokens/s",
-        "Tokens of an optimizer step over all ranks, by its median time. The second column is for one rank, which holds one accelerator; there is no "
+        "Tokens of the measured steps over all ranks, per second of time spent; a set of repeats has the geometric mean over its runs. The second column is for one rank, which holds one accelerator; there is no "
         "number for a “core”.",
-        r"T = \frac{B}{t}, \qquad T_{\text{rank}} = \frac{T}{N}", "tokens and times of the run file",
+        r"T = \frac{\sum_{k \ge w} B_k}{W}, \qquad T_{\text{rank}} = \frac{T}{N}", "tokens and times of the run file",
         "how fast the model learns: a larger batch has more tokens a second and takes fewer steps for them", "tokens_per_s tokens_per_s_per_gpu",
         "tokens_per_s tokens_per_s_low tokens_per_s_high tokens_per_s_per_gpu",
     ),
@@ -139,7 +150,8 @@ _WORK = (
     ),
     Definition(
         "mfu", "MFU and HFU", "%",
-        "Throughput as a share of the bound. HFU counts recomputed arithmetic too, so it is the larger one under recomputation and equal without.",
+        "Throughput as a share of the bound. Of attention only the causal half is counted, here and in the bound; PaLM counts all of it, which gives a larger "
+        "share (for Llama 3.1 8B at 8,192 tokens 12.5 % larger). HFU counts recomputed arithmetic too, so it is the larger one under recomputation and equal without.",
         r"\text{MFU} = 100\,\frac{T}{T_{\max}}, \qquad \text{HFU} = \text{MFU} \cdot \frac{F_{\text{executed}}}{F}",
         "Chowdhery et al. 2022, arXiv:2204.02311, appendix B", "anything across ceilings of two kinds: a share of a measured product is not a share of a data sheet",
         "mfu_pct hfu_pct", "mfu_pct hfu_pct",
@@ -254,18 +266,21 @@ _COMPARING = (
         "ratio", "Which one is faster", "1 (a ratio)",
         "Overlapping intervals do not settle it; the interval of the ratio does. The groups are independent, so their variances add, with the degrees of freedom of Welch and "
         "Satterthwaite. A winner is named when the runs are comparable and this interval excludes 1. The overview, the page of settings and `llmbench compare` "
-        "decide alike: on a CPU by the mean of the fastest quarter of the steps, which neighbours disturb less, on an accelerator by the median step; from six "
-        "repeats of both on by ranks (the interval of Hodges and Lehmann); never from one repeat. Throughputs and bars are at the median step everywhere.",
+        "decide alike, by time spent per token; from six repeats of both on by ranks (the interval of Hodges and Lehmann); never from one repeat. Beside it stands "
+        "the ratio of the undisturbed steps (on a CPU the fastest quarter, or the faster half of runs in turns; on an accelerator the median step), which explains: "
+        "where it is shown to lie on the other side of 1, nothing is claimed; where it is another size, the long steps are counted. Each claim covers the machine "
+        "and the hours in which its repeats were made, which stand beside it.",
         r"\log \frac{\hat t_a}{\hat t_b} \;\pm\; t_{0.95,\,\nu}\sqrt{\frac{s_a^2}{n_a} + \frac{s_b^2}{n_b}}",
-        "Welch 1947, Biometrika 34:28; Hodges and Lehmann 1963 for ranks", "anything about many comparisons at once: of twenty pairs of equals, one may be claimed by chance",
+        "Welch 1947, Biometrika 34:28; Hodges and Lehmann 1963 for ranks", "anything about many comparisons at once: of the 15 pairs of six equals at least one is claimed in 21 to 42 % of studies; `llmbench compare` gives the interval that holds for all pairs of a study together (Šidák)",
     ),
     Definition(
         "turns", "Which one is faster, of runs that took turns", "1 (a ratio)",
         "With `in_turns: true` in a study, or `llmbench sweep --in-turns`, the runs of a repeat are loaded side by side, and one of them takes a step at a time, in an order that is drawn for every round. "
-        "What disturbs the machine for longer than a step then disturbs all of them. Each pair of runs gives one ratio: on a CPU that of the means of their faster "
-        "halves, because a disturbance shorter than a step hits only one of two neighbours; on an accelerator the median of the ratios of steps with the same number. The "
-        "interval is Student's t over the pairs, and pairs never count as closer together than their own steps say (*w*, the standard deviation of such a ratio by bootstrap over the turns), because a few agree by luck. All models are in memory at once, and each step begins with caches that the others have used.",
-        r"\overline{m} \;\pm\; t_{0.95,\,n-1}\,\frac{\max(s_m,\, w)}{\sqrt n}, \quad m_k = \log \frac{\hat t_{a,k}}{\hat t_{b,k}} \;\text{ or }\; \operatorname{median}_i \log \frac{t_{a,k,i}}{t_{b,k,i}}",
+        "What disturbs the machine for longer than a step then disturbs all of them. Each pair of runs gives one ratio, that of their times spent. There are two intervals, "
+        "and the wider one is taken: Student's t over the *n* pairs, and, because a few pairs agree by luck, t over all *m* turns (*w* is the standard deviation of such a "
+        "ratio by the residuals of its turns). So it covers more than 95 %: about 98.5 % on the recorded rotations of equal runs. All models are in memory at once, "
+        "and each step begins with caches that the others have used.",
+        r"\overline{x} \;\pm\; \frac{\max(t_{0.95,\,n-1}\, s_x,\; t_{0.95,\,m-n}\, w)}{\sqrt n}, \quad x_k = \log \frac{W_{a,k}}{W_{b,k}}, \quad w^2 = \overline{\operatorname{var}_i\Bigl(\frac{t_{a,i}}{\bar t_a} - \frac{t_{b,i}}{\bar t_b}\Bigr) / m_k}",
         "Student 1908 for paired differences; Knapp and Hartung 2003, Statistics in Medicine 22:2693, and Röver, Knapp and Friede 2015, BMC Medical Research Methodology 15:99, for the bound", "the speed that each would have alone: it is the ratio that is sharp",
     ),
     Definition(
