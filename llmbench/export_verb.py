@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .core import write_text_atomic
+from .core import slug, write_text_atomic
 from .verbs import add_results, add_verb, out, results_folder
 
 # %% ../nbs/68i_export_verb.ipynb #911620f2
@@ -25,9 +25,9 @@ def _written(run: Any, to: str, target: Path | None) -> Path | str:
         text = exports.csv_text(run) if to == "csv" else exports.prometheus_text(run)
         return write_text_atomic(target, text) if target else text
     if to == "parquet":
-        return exports.write_parquet(run, target or Path(f"{run.run_id}.parquet"))
+        return exports.write_parquet(run, target or Path(f"{slug(run.run_id)}.parquet"))
     if to == "tensorboard":
-        return exports.write_tensorboard(run, target or Path(f"{run.run_id}.tensorboard"))
+        return exports.write_tensorboard(run, target or Path(f"{slug(run.run_id)}.tensorboard"))
     return trackers.to_wandb(run, target or Path(".")) if to == "wandb" else trackers.to_mlflow(run, target or Path("mlruns"))
 
 

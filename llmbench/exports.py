@@ -9,11 +9,13 @@ __all__ = ['find_run', 'step_table', 'csv_text', 'write_parquet', 'prometheus_te
 # %% ../nbs/68g_exports.ipynb #a1c2237b
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .core import RequestError
+from .core import RequestError, slug
+from .escape import csv_cell
 from .importers.eventfile import Point, event_bytes
 from .rates import run_rates, warmup_flags
 from .records import read_run, result_files
@@ -45,12 +47,18 @@ def csv_text(run: RunFile) -> str:
     "The table of steps as CSV; null is an empty cell."
     table, out = step_table(run), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table)
+    writer.writerow(map(csv_cell, table))
     writer.writerows(["" if v is None else v for v in row] for row in zip(*table.values()))
     return out.getvalue()
 
 # %% ../nbs/68g_exports.ipynb #94ed2246
 _WHOLE = ("step", "tokens", "mean_of")
+
+
+def _identifier(name: str) -> str:
+    "A column's name as SQL: a quote in it, or a zero byte, ends nothing."
+    doubled = name.replace("\0", "\ufffd").replace('"', '""')
+    return f'"{doubled}"'
 
 
 def write_parquet(run: RunFile, path: Path) -> Path:
@@ -59,7 +67,7 @@ def write_parquet(run: RunFile, path: Path) -> Path:
 
     table = step_table(run)
     kinds = {k: "BIGINT" if k in _WHOLE else "BOOLEAN" if k == "is_warmup" else "DOUBLE" for k in table}
-    columns = ", ".join(f"unnest(CAST(${i} AS {kind}[])) AS \"{name}\"" for i, (name, kind) in enumerate(kinds.items(), 1))
+    columns = ", ".join(f"unnest(CAST(${i} AS {kind}[])) AS {_identifier(name)}" for i, (name, kind) in enumerate(kinds.items(), 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     target = str(partial).replace("'", "''")
@@ -84,8 +92,12 @@ _GAUGES: tuple[tuple[str, str, float, str], ...] = (
 _LABELS = ("run_id", "study", "model", "strategy", "hardware", "framework", "precision", "source_format")
 
 
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # some readers end a line there
+
+
 def _escaped(value: Any) -> str:
-    return str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    text = _CONTROL.sub("\ufffd", str(value))
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _labels(values: Mapping[str, Any], names: tuple[str, ...]) -> str:
@@ -108,9 +120,9 @@ def scalars(run: RunFile) -> Iterator[tuple[int, dict[str, float]]]:
     "Step and its known figures, in the order of the steps."
     table = step_table(run)
     table.pop("is_warmup")
-    steps = table.pop("step")
+    steps, names = table.pop("step"), {name: slug(name) for name in table}  # trackers make files and addresses of them
     for i, step in enumerate(steps):
-        yield step, {name: float(column[i]) for name, column in table.items() if column[i] is not None}
+        yield step, {names[name]: float(column[i]) for name, column in table.items() if column[i] is not None}
 
 
 def tensorboard_bytes(run: RunFile) -> bytes:

@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['SHEET_KEYS', 'Runner', 'parameters_of', 'SheetRequest', 'check_parameters', 'sheet_request', 'earlier_run',
-           'replaces', 'publish', 'make_room', 'run_request', 'progress_line', 'LiveLine', 'verdict_table',
-           'kernel_table', 'log_tail']
+           'replaces', 'publish', 'make_room', 'run_request', 'progress_line', 'LiveLine', 'markdown_text',
+           'verdict_table', 'kernel_table', 'log_tail']
 
 # %% ../nbs/33_sheet.ipynb #1703cb56
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -245,10 +246,18 @@ def _steadiness(row: Mapping[str, Any]) -> str:
     return f"no: the step time changes at step {row['unsteady_from_step']}" if row["unsteady"] else "yes"
 
 
+_MARKUP = re.compile(r"[\\`*_{}\[\]<>|$#&!~^:@]")
+
+
+def markdown_text(value: Any) -> str:
+    "A value as one line of Markdown that is text and nothing else, in a cell of a table too."
+    return _MARKUP.sub(r"\\\g<0>", " ".join(str(value).split()))
+
+
 def verdict_table(row: Mapping[str, Any]) -> str:
     "One row of the view `runs` as a Markdown table for people."
     lines = [
-        ("Status", f"**{row['status']}**" + (f": {row['reason']}" if row.get("reason") else "")),
+        ("Status", f"**{row['status']}**" + (f": {markdown_text(row['reason'])}" if row.get("reason") else "")),
         ("Throughput", _with_unit(row.get("tokens_per_s"), "tokens/s")),
         ("At most, by the devices' ceiling", _with_unit(row.get("ceiling_tokens_per_s"), "tokens/s")),
         ("Step time, median", _step_time(row)),
@@ -269,7 +278,7 @@ def kernel_table(folder: Path | str, top: int = 12) -> str | None:
         return None
     found = json.loads(files[0].read_text())
     rows = [
-        f"| `{k['name'][:90]}` | {k['calls']:,} | {significant(k['self_time_s'] * 1e3)} | {significant(k['share_pct'])} |"
+        f"| {markdown_text(k['name'][:90])} | {k['calls']:,} | {significant(k['self_time_s'] * 1e3)} | {significant(k['share_pct'])} |"
         for k in found["kernels"][:top]
     ]
     head = f"Rank {found['rank']}, {found['steps']} steps; time by itself, without what it calls.\n"

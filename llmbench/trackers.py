@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .core import LlmbenchError
+from .core import LlmbenchError, slug
 from .exports import scalars
 from .rates import run_rates
 from .schema import RunFile, dump_run
@@ -40,9 +40,9 @@ def to_wandb(run: RunFile, folder: Path) -> Path:
 
     quiet = wandb.Settings(mode="offline", silent=True, console="off", disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True)
     folder.mkdir(parents=True, exist_ok=True)
-    identity = "".join(c if c.isalnum() or c in "-_" else "-" for c in run.run_id)[:64]
+    identity = slug(run.run_id).replace(".", "-")[-64:].lstrip("-_")
     logged = wandb.init(
-        project="llmbench", group=run.study, name=run.run_id, id=identity, dir=str(folder), config=_flat(dump_run(run)["spec"]), settings=quiet
+        project="llmbench", group=run.study and slug(run.study)[:128], name=slug(run.run_id)[:128], id=identity, dir=str(folder), config=_flat(dump_run(run)["spec"]), settings=quiet
     )
     for step, values in scalars(run):
         logged.log(values, step=step)
@@ -62,9 +62,9 @@ def to_mlflow(run: RunFile, folder: Path) -> Path:
 
     folder.mkdir(parents=True, exist_ok=True)
     client = MlflowClient(tracking_uri=folder.resolve().as_uri())
-    name = run.study or "llmbench"
+    name = slug(run.study or "llmbench")
     known = client.get_experiment_by_name(name)
-    made = client.create_run(known.experiment_id if known else client.create_experiment(name), run_name=run.run_id)
+    made = client.create_run(known.experiment_id if known else client.create_experiment(name), run_name=slug(run.run_id))
     params = [Param(k, str(v)[:6000]) for k, v in _flat(dump_run(run)["spec"]).items()]
     metrics = [Metric(k, v, 0, step) for step, values in scalars(run) for k, v in values.items()]
     metrics += [Metric(f"summary.{k}", v, 0, 0) for k, v in _summary(run).items()]

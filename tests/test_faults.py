@@ -125,9 +125,10 @@ def test_a_frozen_rank_is_noticed_by_the_collective_deadline(strategy, tmp_path)
         os.kill(pids[0], signal.SIGSTOP)
 
     on_step = at_step(3, freeze)
-    asked = REQUEST | {"strategy": strategy, "timeouts": {"run_s": 300, "collective_s": 20}} | SPLIT[strategy]
+    asked = REQUEST | {"strategy": strategy, "timeouts": {"run_s": 300, "collective_s": 40}} | SPLIT[strategy]  # also of the first one, on a busy machine
     run = run_local(resolve_run(asked), tmp_path, on_step=on_step)
-    assert time.monotonic() - on_step.reached["at"] < 20 + DEADLINE_S
+    assert on_step.reached, run.reason
+    assert time.monotonic() - on_step.reached["at"] < 40 + DEADLINE_S
     assert run.status in ("timeout", "crash"), run.reason
     assert len([t for t in run.steps.time_s if t is not None]) >= 4
     assert ended(pids[0]), "a frozen process was left behind"
