@@ -163,8 +163,19 @@ def _lines_source(file: str, text: str) -> Source:
     return Source(file, "JSON lines", tuple(r for i, v in enumerate(values, 1) for r in json_rows(file, v, f"line {i}")))
 
 # %% ../nbs/58aa_foreign.ipynb #74edb02b
+_MOST_CONTAINERS, _MOST_VALUES = 500_000, 5_000_000
+
+
+def _bounded(text: str) -> str:
+    "The text, where it holds no more values than a result does; a list of nothing takes thirty times its text as Python's objects."
+    if text.count("{") + text.count("[") > _MOST_CONTAINERS or text.count(",") > _MOST_VALUES:
+        raise ValueError(f"more than {_MOST_CONTAINERS:,} objects and lists, or {_MOST_VALUES:,} values: no result")
+    return text
+
+
 def parse_source(file: str, text: str) -> Source:
-    "The measurements in a text; a source without rows and runs where there are none."
+    "The measurements in a text; a source without rows and runs where there are none. Raises ValueError for more values than a result has."
+    _bounded(text)
     if text.lstrip().startswith(("{", "[")):
         try:
             return _json_source(file, json.loads(text))

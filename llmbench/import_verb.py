@@ -60,16 +60,18 @@ def _imported(files: Sequence[tuple[Path, bool]], study: str, name: str | None) 
     from llmbench.importers.formats import chosen, import_file
     from llmbench.importers.table import FORMATS
 
-    known, unknown = [], []
+    done, unknown = [], []
+    for path, named in files:  # first whether all that were named are known, so that a wrong name writes nothing
+        if named or name:
+            chosen(Source(path), FORMATS, name)
     for path, named in files:
         try:
-            chosen(Source(path), FORMATS, name)
-            known.append(path)
+            done.append(import_file(path, FORMATS, study=study, format=name))
         except RequestError:
             if named or name:
                 raise
             unknown.append(path.name)
-    return [import_file(path, FORMATS, study=study, format=name) for path in known], unknown
+    return done, unknown
 
 
 def import_(arguments: argparse.Namespace) -> int:

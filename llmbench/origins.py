@@ -80,6 +80,8 @@ def other_machine(row: Row) -> Said | None:
 def other_peak(row: Row) -> Said | None:
     "Fault 11: an MFU whose peak is another card's, or one for a card without a known peak."
     mfu, tflops, card, platform = row.get("mfu_pct", "tflops_per_gpu", "device", "platform")
+    if mfu and mfu > 100:
+        return "certain", f"MFU {num(mfu)} %: no device does more than it can; the peak is another one's, or the time is too short"
     if not mfu or not card or platform == "cpu":
         return None
     known = cards(card)

@@ -5,6 +5,7 @@ Each file is read in a process of its own, forked from one that has loaded the i
 
 import gzip
 import io
+import json
 import os
 import struct
 import subprocess
@@ -191,6 +192,21 @@ def test_a_trace_that_never_ends_says_so(tmp_path):
     path.write_bytes(_packed_again(b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "ts": 1},\n', b" " * 2**26, 30))
     ((mib, seconds, said),) = read_alone(tmp_path, path).values()
     assert mib < 100 and seconds < MOST_S and "unpacks to more than" in said, said
+
+
+def test_only_regular_files_are_opened(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "absent")
+    (tmp_path / "folder").mkdir()
+    sound = tmp_path / "a.json"
+    sound.write_text(json.dumps({"global_step": 1, "log_history": [{"loss": 1.0, "step": 1}], "max_steps": 1}))
+    (tmp_path / "link").symlink_to(sound)
+    names = ("fifo", "zero", "circle", "nowhere", "folder", "link")
+    found = read_alone(tmp_path, *(tmp_path / n for n in names))
+    assert "hf-trainer: 1 runs" in found["link"][2], found["link"]
+    assert all("refused" in found[n][2] and n in found[n][2] for n in names[:-1]), found
 
 
 def test_a_fifo_beside_a_log_is_not_opened(tmp_path):

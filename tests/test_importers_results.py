@@ -8,12 +8,13 @@ import re
 import pytest
 from importer_results import NUMBERS_OF_BINARY, RESULT_EXCERPTS, TEXT_RESULTS
 
+from llmbench.core import RequestError
 from llmbench.importers.base import Source, Tally
 from llmbench.importers.finish import run_file
 from llmbench.importers.formats import detect
 from llmbench.importers.results import RESULTS
 from llmbench.importers.structured import open_text
-from llmbench.importers.table import FORMATS
+from llmbench.importers.table import FORMATS, import_path
 from llmbench.schema import dump_run
 
 BY_NAME = {f.name: f for f in RESULTS}
@@ -141,7 +142,7 @@ def test_mutations(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RESULT_EXCERPTS)
 def test_many_mutations(name, tmp_path):
-    _fuzz(name, tmp_path / "a", 400)
+    _fuzz(name, tmp_path / "a", 2000)
 
 
 @pytest.mark.parametrize("name", TEXT_RESULTS)
@@ -154,6 +155,61 @@ def test_packed_or_not(name, tmp_path):
         source = Source(tmp_path / "a")
         runs.append([dump_run(run_file(d, source))["steps"] for d in BY_NAME[name].read(source, Tally())])
     assert runs[0] == runs[1]
+
+
+# Mutations that crashed an importer, smallest first.
+_CRASHED = {
+    "optimum-benchmark": (
+        b"training.runtime(s),training.throughput(samples/s),training_arguments.per_device_train_batch_size\n1e30,1e29,1\n",
+        b"environment.gpus,training.runtime(s)\n\"{[]: 1}\",2\n",
+        b'training.runtime(s),a\n1,"' + b"x" * 200_000 + b'"\n',
+    ),
+    "rocprof": (
+        b'{"rocprofiler-sdk-tool": [{"kernel_symbols": [{"kernel_id": [1]}], "buffer_records": {"kernel_dispatch": '
+        b'[{"dispatch_info": {"kernel_id": {}}, "start_timestamp": 1, "end_timestamp": 2}]}}]}',
+    ),
+    "nsys-stats-text": (b"Executing 'cuda_gpu_kern_sum' stats report\nTime (%),Name\n" + b"1," + b"x" * 200_000 + b"\n",),
+}
+
+
+@pytest.mark.parametrize("name", _CRASHED)
+def test_what_crashed_an_importer_no_longer_does(name, tmp_path):
+    for content in _CRASHED[name]:
+        (tmp_path / "a").write_bytes(content)
+        source = Source(tmp_path / "a")
+        for draft in BY_NAME[name].read(source, Tally()):
+            run_file(draft, source)
+
+
+def test_a_run_is_ok_only_where_its_file_says_that_it_ended(tmp_path):
+    def ended(name: str, content: bytes) -> set[str]:
+        (tmp_path / "a").write_bytes(content)
+        return {r.status.value for r in import_path(tmp_path / "a", format=name).runs}
+
+    for name in set(RESULT_EXCERPTS) - {"mlperf-system"}:
+        says = {"tensorboard": "cancelled", "automodel-jsonl": "cancelled", "ado": "ok timeout"}.get(name, "ok")
+        assert ended(name, RESULT_EXCERPTS[name]) == set(says.split()), name
+    mllog, milabench = TEXT_RESULTS["mlperf-mllog"], TEXT_RESULTS["milabench-data"]
+    assert ended("mlperf-mllog", mllog[: mllog.index(b':::MLLOG {"key": "run_stop"')]) == {"cancelled"}
+    assert ended("mlperf-mllog", mllog.replace(b'"success"', b'"aborted"')) == {"cancelled"}
+    assert ended("milabench-data", milabench[: milabench.index(b'{"event": "end"')]) == {"cancelled"}
+    assert ended("hf-trainer", TEXT_RESULTS["hf-trainer"].replace(b'"train_runtime"', b'"x"').replace(b'"global_step": 45', b'"global_step": 40')) == {"cancelled"}
+    lost = [{"loss": "NaN" if 1 < s < 150 else 2.0, "step": s} for s in range(1, 151)]
+    state = json.dumps({"global_step": 150, "max_steps": 150, "log_history": lost}).encode()
+    assert ended("hf-trainer", state) == {"diverged"}, "more than 100 losses that are no numbers"
+
+
+def test_no_row_is_an_error_and_an_unknown_file_gets_the_nearest(tmp_path):
+    for content, said in (
+        (RESULT_EXCERPTS["mlperf-system"], "1 of 1 lines understood, but no row of mlperf-system"),
+        (b'{"log_history": [{"eval_loss": 1.5, "step": 3}], "max_steps": 3}', "no row of hf-trainer"),
+        (b"once upon a time training.runtime", "Nearest: "),
+        (b'import json\n\nX = \'{"event": "config", "data": {}}\'\nY = ":::MLLOG {"\n', "source code or a document"),
+    ):
+        (tmp_path / "a").write_bytes(content)
+        with pytest.raises(RequestError) as e:
+            import_path(tmp_path / "a")
+        assert said in str(e.value) and "\n" not in str(e.value), str(e.value)
 
 
 def test_every_result_format_has_an_excerpt():

@@ -64,4 +64,4 @@ def read(source: Source, tally: Tally) -> list[Draft]:
     return drafts
 
 
-FORMAT = Format("ado", "sample stores of ado, exported as CSV", read, lambda sample: re.match(rb"[^\n]*\b(wallClockRuntime|train_tokens_per_gpu_per_second)\b", sample) is not None)
+FORMAT = Format("ado", "sample stores of ado, exported as CSV", read, lambda sample: re.match(rb"[^\n]*\b(wallClockRuntime|train_tokens_per_gpu_per_second)\b", sample) is not None, marks=("wallClockRuntime", "train_tokens_per_gpu_per_second"))

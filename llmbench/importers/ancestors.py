@@ -82,7 +82,7 @@ def _rows(draft: Draft, content: Mapping[str, Any]) -> None:
     for at, _ in enumerate(times):
         point(draft, at + 1, {name: values[at] for name, values in columns.items() if values})
     draft.event("derived", "steps.step = place in the list, from 1") if times else None
-    judge(draft)
+    judge(draft, "the result was written")
     asked = draft.facts.get("spec.steps")
     if times and asked and len(times) < asked:
         draft.warn(f"{len(times)} step times for {asked} steps; rows are numbered from 1 though the first steps may be missing")
@@ -138,7 +138,7 @@ def detect_benchmark(sample: bytes) -> bool:
     return b'"performance_metrics"' in sample and re.search(rb'"(raw_)?step_times"', sample) is not None
 
 
-FORMAT = Format("tprimat-json", "result JSON of TPrimat and of the GPU benchmarking system", read_benchmark, detect_benchmark)
+FORMAT = Format("tprimat-json", "result JSON of TPrimat and of the GPU benchmarking system", read_benchmark, detect_benchmark, marks=("performance_metrics", "step_times"))
 
 # %% ../../nbs/44f_importers_ancestors.ipynb #a1e0fb16
 _LARGEST = 2**20  # characters of a result

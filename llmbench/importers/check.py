@@ -167,7 +167,7 @@ def check(folder: Path, only: Sequence[str] = ()) -> list[Line]:
             try:
                 lines += compare(row, import_path(folder / row["file"]), EXPLAINED)
             except RequestError:
-                lines.append(Line(row["file"], "runs_in_file", 1, None))
+                lines.append(Line(row["file"], "runs_in_file", 1, 0, EXPLAINED.get((row["file"], "runs_in_file"))))
     return lines
 
 

@@ -69,4 +69,4 @@ def detect(sample: bytes) -> bool:
     return b'"lm loss"' in sample and b'"step_interval"' in sample and b'"values"' in sample
 
 
-FORMAT = Format("megatron-golden-values", "golden values of Megatron-LM's functional tests", read, detect)
+FORMAT = Format("megatron-golden-values", "golden values of Megatron-LM's functional tests", read, detect, marks=("lm loss", "step_interval", "values"))

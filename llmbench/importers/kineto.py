@@ -113,4 +113,4 @@ def detect(sample: bytes) -> bool:
     return b'"ph"' in text and b'"ts"' in text and (b'"traceEvents"' in text or text.lstrip()[:1] == b"[") and any(m in text for m in marks)
 
 
-FORMAT = Format("pytorch-kineto-trace", "traces of torch.profiler, .json or .json.gz", read, detect)
+FORMAT = Format("pytorch-kineto-trace", "traces of torch.profiler, .json or .json.gz", read, detect, rows=False, marks=("traceEvents", "ph", "ts", "deviceProperties"))

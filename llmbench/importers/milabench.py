@@ -90,6 +90,7 @@ def _framed(bench: Bench, event: str, data: Mapping[str, Any]) -> None:
     if event == "start" and isinstance(command, list):
         bench.draft.fact("env.command", _FOLDER.sub("", shlex.join(map(str, command)))[:1000])
     code = data.get("return_code")
+    bench.ended = bench.ended or event == "end"
     if event == "end" and isinstance(code, int) and code != 0:
         bench.draft.end(Status.crash, f"return code {code}")
 
@@ -108,7 +109,7 @@ def _finished(bench: Bench) -> Draft:
         point(draft, at + 1, {"loss": loss} if bench.losses else {})
         if bench.rates:
             draft.columns.setdefault(column, array("d")).append(rate if rate is not None and abs(rate) < 1e300 else float("nan"))
-    judge(draft)
+    judge(draft, "the end with return code 0" if bench.ended else None)
     draft.event("derived", "steps.step = place among the events, from 1") if len(draft.steps) else None
     if bench.rates:
         draft.warn(f"rows are numbered as the events come: the file counts no steps, and its rates ({unit}) are of intervals")

@@ -232,7 +232,7 @@ def _finished(run: MlRun, source: Source) -> Draft:
     for step in sorted(run.steps()):
         point(draft, step, {name: column.get(step) for name, column in run.columns.items()})
     warm_up(draft)
-    judge(draft)
+    judge(draft, "run_stop" if run.ended else None)
     if run.begun and not run.ended:
         draft.warn("the file ends before run_stop")
     if system := run.system:
@@ -281,4 +281,5 @@ def _no_run(source: Source, tally: Tally) -> list[Draft]:
 SYSTEM_FORMAT = Format(
     "mlperf-system", "MLPerf's description of a system: no run, read together with the logs that it belongs to", _no_run,
     lambda sample: sample.lstrip()[:1] == b"{" and b":::MLLOG" not in sample and b'"accelerators_per_node"' in sample and b'"number_of_nodes"' in sample,
+    marks=("accelerators_per_node", "number_of_nodes"),
 )  # fmt: skip

@@ -115,5 +115,5 @@ def read(source: Source, tally: Tally) -> list[Draft]:
 
 FORMAT = Format(
     "nsys-stats-text", "tables of `nsys stats`, text or CSV", read,
-    signature=re.compile(rb"(Executing 'cuda_\w+_sum' stats report|\(cuda_gpu_\w+_sum\):)"),
+    signature=re.compile(rb"(Executing 'cuda_\w+_sum' stats report|\(cuda_gpu_\w+_sum\):)"), rows=False, marks=("stats report", "cuda_gpu_kern_sum", "Total Time (ns)"),
 )  # fmt: skip

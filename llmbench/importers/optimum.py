@@ -137,4 +137,4 @@ def detect(sample: bytes) -> bool:
     return table or (b'"optimum_benchmark' in sample and b'"latency"' in sample)
 
 
-FORMAT = Format("optimum-benchmark", "reports of optimum-benchmark (training), CSV or JSON", read, detect)
+FORMAT = Format("optimum-benchmark", "reports of optimum-benchmark (training), CSV or JSON", read, detect, marks=("training.throughput(samples/s)", "training.runtime(s)", "optimum_benchmark"))

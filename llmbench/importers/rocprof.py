@@ -113,4 +113,4 @@ def detect(sample: bytes) -> bool:
     return bool(re.match(rb'\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?', text)) or f'"{_TOOL}"'.encode() in text[:4096]
 
 
-FORMAT = Format("rocprof", "rocprof: stats CSV of all versions, JSON of rocprofv3", read, detect)
+FORMAT = Format("rocprof", "rocprof: stats CSV of all versions, JSON of rocprofv3", read, detect, rows=False, marks=("TotalDurationNs", "Calls", "rocprofiler-sdk-tool"))

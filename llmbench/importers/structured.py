@@ -20,8 +20,8 @@ from typing import Any, TextIO
 
 from .base import Draft, Source, Tally
 from .jsonstream import JsonWindow, Path, walk
+from .runs import judge as judge_end
 from .text import size_bytes
-from ..schema import Status
 
 # %% ../../nbs/44b_importers_structured.ipynb #0becb815
 def number(value: Any) -> float | None:
@@ -222,14 +222,15 @@ def point(draft: Draft, step: int, values: Mapping[str, float | None]) -> None:
     for name, value in values.items():
         if value is not None and not math.isfinite(value):
             draft.event("nan_loss" if name == "loss" else "not_finite", f"{name} is {value}", step)
+            if name == "loss":
+                draft.not_finite.append(step)
     draft.row(step, values)
 
 
-def judge(draft: Draft) -> None:
-    "A run whose last loss is no number has diverged."
-    loss, last = draft.columns.get("loss"), draft.steps[-1] if len(draft.steps) else None
-    if loss and len(loss) == len(draft.steps) and loss[-1] != loss[-1] and any(e["kind"] == "nan_loss" and e.get("step") == last for e in draft.events):
-        draft.end(Status.diverged, f"the loss is not a number at step {last}")
+def judge(draft: Draft, over: str | None = None) -> None:
+    "How a run ended, by the table for all logs; `over` is what in the file says that it did. A result that is written at the end says it by being there."
+    draft.over = draft.over or over
+    judge_end(draft)
 
 # %% ../../nbs/44b_importers_structured.ipynb #861625ce
 def warm_up(draft: Draft, rows: int = 3) -> None:

@@ -119,5 +119,5 @@ def read(source: Source, tally: Tally) -> list[Draft]:
 
 FORMAT = Format(
     "superbench", "SuperBench's results-summary.jsonl and monitor.jsonl", read,
-    signature=re.compile(rb'"[\w:.-]{1,80}/pytorch-[^"\n]{1,120}"\s*:|"gpu_usage:\d+"\s*:'),
+    signature=re.compile(rb'"[\w:.-]{1,80}/pytorch-[^"\n]{1,120}"\s*:|"gpu_usage:\d+"\s*:'), rows=False, marks=("/pytorch-", "steptime_train", "gpu_usage:"),
 )  # fmt: skip

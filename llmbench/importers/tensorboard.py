@@ -190,6 +190,8 @@ def _columns(draft: Draft, dialect: Dialect, series: Series) -> dict[str, Column
     for tag, name in dialect.columns.items():
         if tag in series.raw and name not in columns:
             columns[name] = series.column(tag)
+    if rate := columns.pop("flops_per_s_per_gpu", None):
+        columns["tflops_per_gpu"] = rate[0], rate[1] / 1e12
     if dialect.framework == "Megatron-LM":
         _megatron_columns(draft, columns, _by_samples(series))
     timed = columns.get("time_s", columns.get("loss")) if dialect.averaged else None
@@ -210,6 +212,8 @@ def _fill(draft: Draft, columns: Mapping[str, Column]) -> None:
     for name, (steps, values) in columns.items():
         for at in np.flatnonzero(~np.isfinite(values))[:100]:
             draft.event("nan_loss" if name == "loss" else "not_finite", f"{name} is {values[at]}", int(steps[at]))
+        if name == "loss":
+            draft.not_finite.extend(steps[~np.isfinite(values)].tolist())
         column = np.full(len(rows), np.nan)
         column[np.searchsorted(rows, steps)] = np.where(np.isfinite(values), values, np.nan)
         draft.columns[name] = array("d", column.tobytes())
@@ -267,4 +271,4 @@ def detect(sample: bytes) -> bool:
     return re.match(rb".{8}.{4}(?=.{0,40}brain\.Event:\d)", sample[:64], re.DOTALL) is not None
 
 
-FORMAT = Format("tensorboard", "TensorBoard event files of NeMo, Megatron-LM, torchtitan, Primus, MaxText, GPT-NeoX and the HF Trainer", read, detect)
+FORMAT = Format("tensorboard", "TensorBoard event files of NeMo, Megatron-LM, torchtitan, Primus, MaxText, GPT-NeoX and the HF Trainer", read, detect, marks=("brain.Event:",))

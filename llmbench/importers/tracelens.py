@@ -271,4 +271,4 @@ def detect(sample: bytes) -> bool:
     return sample[:4] == b"PK\x03\x04" and b"xl/worksheets/" in sample
 
 
-FORMAT = Format("amd-tracelens-xlsx", "Excel reports of TraceLens, as Primus writes them", read, detect)
+FORMAT = Format("amd-tracelens-xlsx", "Excel reports of TraceLens, as Primus writes them", read, detect, rows=False)

@@ -16,6 +16,7 @@ from typing import Any
 from .base import Draft, Source, Tally
 from .formats import Format
 from .structured import document, judge, lines_of, number, point, positive, whole, words
+from ..schema import Status
 
 # %% ../../nbs/44c_importers_trainer.ipynb #716a272e
 def _tokens(entry: Mapping[str, Any], before: Mapping[str, Any], steps: int) -> int | None:
@@ -93,15 +94,19 @@ def read_state(source: Source, tally: Tally) -> list[Draft]:
     draft.fact("spec.steps", whole(top.get("max_steps")) or None)
     draft.fact("spec.batch.micro", whole(top.get("train_batch_size")) or None)
     done = whole(top.get("global_step"))
-    if done is not None and (asked := whole(top.get("max_steps"))) and done < asked:
+    asked = whole(top.get("max_steps"))
+    if done is not None and asked and done < asked:
         draft.event("cut", f"the file ends at step {done} of {asked}: a checkpoint, or a run that ended early", done)
-    judge(draft)
-    if summary or "train_runtime" in top:
+    ended = "train_runtime is told" if summary or "train_runtime" in top else None
+    judge(draft, ended or ("global_step is max_steps" if done is not None and done == asked else None))
+    if not ended and done is not None and asked and done < asked:
+        draft.end(Status.cancelled, f"the file ends at step {done} of {asked}, and nothing says that the run ended")
+    if ended == "train_runtime is told":
         _summary(draft, summary or top, done)
     tally.understood += sum(words(str(v)) is not None for v in top.values())
     return [draft]
 
-# %% ../../nbs/44c_importers_trainer.ipynb #80d0adb9
+# %% ../../nbs/44c_importers_trainer.ipynb #c524d804
 _ROW = re.compile(r"\{'(?:loss|train_runtime|eval_loss)': [^{}]{1,2000}\}")
 _BAR = re.compile(r"(?<![\d/])(\d{1,12})/(\d{1,12}) \[")
 
@@ -146,7 +151,7 @@ class _Console:
         if len(draft.steps) and self.counted < len(draft.steps):
             draft.warn("no progress bar tells the step of each row; those without one are numbered as they come")
         draft.fact("spec.steps", self.asked if self.counted else None)
-        judge(draft)
+        judge(draft, "train_runtime is told" if self.summary else None)
         if self.summary:
             _summary(draft, self.summary, self.asked if self.counted else None)
         return draft
@@ -183,4 +188,4 @@ def detect(sample: bytes) -> bool:
     return bool(state or (b'"train_runtime"' in sample and b'"train_steps_per_second"' in sample and len(sample) < 4096))
 
 
-FORMAT = Format("hf-trainer", "trainer_state.json, train_results.json and console output of the Hugging Face Trainer", read, detect)
+FORMAT = Format("hf-trainer", "trainer_state.json, train_results.json and console output of the Hugging Face Trainer", read, detect, marks=("log_history", "global_step", "train_runtime"))
