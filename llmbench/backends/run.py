@@ -101,7 +101,9 @@ def read_back(
         {"kind": "from_request", "text": "what the log does not say of the settings is the request's, and the machine is the one that ran it"}]
     if ending.cause is not None:
         run |= {"status": ending.cause, "reason": ending.reason}
-    elif ending.exit_code and run["status"] == Status.ok and len(run["steps"]["step"]) < spec.steps:
+    elif not ending.exit_code and run["status"] == Status.cancelled:  # the log is silent about its end, which was watched here
+        run |= {"status": Status.ok, "reason": None}
+    elif ending.exit_code and run["status"] in (Status.ok, Status.cancelled) and len(run["steps"]["step"]) < spec.steps:
         run |= {"status": Status.crash, "reason": last_words((out / "stdout.log").read_text(errors="replace")) or f"exit code {ending.exit_code}"}
     return validate_run(run)
 
