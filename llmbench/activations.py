@@ -40,6 +40,8 @@ class Placement:
     cp: int = 1  # ranks that split sequences
     ep: int = 1  # ranks that experts are dealt out to
     reshard: bool = True  # FSDP lets a block's parameters go between forward and backward
+    reduce_bucket: int | None = None  # elements; None: as DeepSpeed comes
+    max_live: int | None = None  # parameters of other ranks that ZeRO-3 holds
 
     @property
     def c(self) -> int:

@@ -49,6 +49,18 @@ def _check_levers(spec: RunSpec) -> None:
             raise RequestError(f"strategy {s.name}: {key} {getattr(s, key)} is a setting of ddp; leave it out, or write name: ddp")
 
 
+_OF_ZERO = {"overlap_comm": ("zero1", "zero2", "zero3"), "reduce_bucket": ("zero1", "zero2", "zero3"), "max_live_parameters": ("zero3",)}
+
+
+def _check_zero_settings(spec: RunSpec) -> None:
+    s = spec.strategy
+    for key, names in _OF_ZERO.items():
+        if getattr(s, key) is not None and s.name not in names:
+            raise RequestError(f"strategy {s.name}: {key} {getattr(s, key)} is a setting of {', '.join(names)}; leave it out, or write name: {names[-1]}")
+    if s.offload_adam != "torch" and (s.offload == "none" or not s.name.startswith("zero")):
+        raise RequestError(f"strategy {s.name}: offload_adam {s.offload_adam} is a setting of zero2 and zero3 with offload: optimizer; leave it out")
+
+
 def _check_compression(spec: RunSpec) -> None:
     compression, bfloat16 = spec.strategy.compression, spec.precision.reduce == "bfloat16"
     if compression == "bf16" and bfloat16:
@@ -179,7 +191,7 @@ def _check_weights(spec: RunSpec) -> None:
 
 # %% ../nbs/03a_checks.ipynb #b3d374ce
 _CHECKS = (
-    _check_names, _check_loss_scale, _check_float8, _check_model, _check_levers, _check_offload, _check_zeropp, _check_compression,
+    _check_names, _check_loss_scale, _check_float8, _check_model, _check_levers, _check_zero_settings, _check_offload, _check_zeropp, _check_compression,
     _check_attention, _check_lengths, _check_data, _check_weights,
 )  # fmt: skip
 

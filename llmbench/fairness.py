@@ -40,11 +40,14 @@ _UNRECORDED = {  # what this harness did before it recorded the setting
     "strategy.reshard_after_forward": True, "strategy.dp_replicate": 1, "strategy.bucket_mib": 25.0,
     "strategy.schedule": "1f1b", "strategy.stages_per_rank": 1, "strategy.layers_per_stage": "even", "strategy.compression": "none",
     "memory_limit_gib": "none", "strategy.offload": "none", "strategy.quantize": "none", "strategy.hpz": 1, "precision.float8_by": "torchao",
+    "strategy.offload_adam": "torch",
+    **dict.fromkeys(("strategy.overlap_comm", "strategy.reduce_bucket", "strategy.max_live_parameters"), "as it comes"),
 }  # fmt: skip
 _SETTING_OF = {
     "strategy.reshard_after_forward": ("fsdp", "hsdp"), "strategy.dp_replicate": ("hsdp",),
     "strategy.bucket_mib": ("ddp",), "strategy.compression": ("ddp",), "strategy.offload": ("fsdp", "hsdp", "zero2", "zero3"),
-    "strategy.quantize": ("zero3",), "strategy.hpz": ("zero3",),
+    "strategy.quantize": ("zero3",), "strategy.hpz": ("zero3",), "strategy.offload_adam": ("zero2", "zero3"),
+    "strategy.overlap_comm": ("zero1", "zero2", "zero3"), "strategy.reduce_bucket": ("zero1", "zero2", "zero3"), "strategy.max_live_parameters": ("zero3",),
 }  # fmt: skip
 
 

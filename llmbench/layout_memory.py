@@ -316,4 +316,5 @@ def memory_of(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:
         spec.model, name, dp, micro=spec.batch.micro, seq_len=spec.seq_len, accum=spec.batch.accum, ep=s.ep,
         compute=spec.precision.compute, reduce=spec.precision.reduce, recompute=spec.recompute, platform=platform,
         fused=spec.optimizer.fused, offload=s.offload, reshard=s.reshard_after_forward,
+        reduce_bucket=s.reduce_bucket, max_live=s.max_live_parameters,
     )  # fmt: skip

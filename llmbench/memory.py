@@ -60,13 +60,13 @@ def waiting_bytes(p: Placement) -> int:
 
 def _bucket(p: Placement) -> int:
     "Elements of DeepSpeed's reduction bucket, as `strategies.zero` configures it."
-    return min(p.count, _ZERO_BUCKET)
+    return min(p.count, p.reduce_bucket or _ZERO_BUCKET)
 
 
 def _borrowed(p: Placement) -> int:
     "Parameters of other ranks that are here when the loss is computed: FSDP's root, and what it or ZeRO-3 does not let go."
     blocks = 0 if p.reshard else p.shape.n_layers * p.wrapped
-    return {"fsdp": p.c * (p.root + blocks), "zero3": p.c * min(p.count, _ZERO_KEPT)}.get(p.strategy, 0)
+    return {"fsdp": p.c * (p.root + blocks), "zero3": p.c * min(p.count, p.max_live or _ZERO_KEPT)}.get(p.strategy, 0)
 
 # %% ../nbs/10aa_memory.ipynb #302c95af
 def _new_head_gradient(p: Placement) -> int:
@@ -166,7 +166,8 @@ def _zero_reduce(p: Placement) -> int:
     if p.strategy == "zero3":
         embedding = p.root - (0 if p.shape.tied_embeddings else p.head)  # the head is let go by then
         return kept_bytes(p) + p.c * embedding + 2 * p.r * _bucket(p)
-    share = 0 if p.offload or (p.staged and p.c == 4) else 4 * p.share
+    late = p.strategy == "zero2" and not p.more and p.c == 4  # the one micro step's share is cut out of the bucket afterwards
+    share = 0 if late or p.offload or (p.staged and p.c == 4) else 4 * p.share
     return kept_bytes(p) + share + 2 * p.c * _bucket(p) + (p.r * _bucket(p) if p.r != p.c else 0)
 
 
@@ -183,7 +184,7 @@ def moments(p: Placement) -> dict[str, int]:
 def memory_per_rank(
     shape: ModelShape, strategy: str, dp: int, *, micro: int, seq_len: int, accum: int = 1, compute: str = "float32",
     reduce: str = "float32", recompute: str = "none", platform: str = "cpu", fused: bool = False, offload: str = "none", ep: int = 1,
-    reshard: bool = True,
+    reshard: bool = True, reduce_bucket: int | None = None, max_live: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Bytes that one rank allocates for tensors, by kind, and at its fullest moment; eager, without the allocator's rounding.
 
@@ -192,7 +193,7 @@ def memory_per_rank(
     micro steps; borrowed_bytes: parameters of other ranks at the loss; moments, peak_bytes, peak_at: the step's fullest.
     platform: "cpu", or "cuda" and "rocm" (one set of kernels here). offload: on a GPU what is in the host's memory is not counted
     (derived, not yet measured there); on a CPU it is. ep: ranks that experts are dealt out to. reshard: whether
-    fsdp lets blocks go after forward. Raises ValueError for an unknown strategy (split ones are `layout_memory`'s), dtype or
+    fsdp lets blocks go after forward. reduce_bucket, max_live: DeepSpeed's bucket and what ZeRO-3 holds of other ranks, in elements. Raises ValueError for an unknown strategy (split ones are `layout_memory`'s), dtype or
     recompute. Experts count with evenly chosen tokens.
     Source: the derivation in this notebook; Korthikanti et al. 2022; Rajbhandari et al. 2020; Ren et al. 2021 (arXiv:2101.06840).
     """
@@ -203,7 +204,8 @@ def memory_per_rank(
             raise ValueError(f"{name} = {given!r}: {', '.join(allowed)}")
     moved, on_cpu = offload != "none", platform == "cpu"
     p = Placement(shape, strategy, dp, micro * seq_len, accum, compute, reduce, recompute != "none", recompute == "selective",
-                  on_cpu, fused, moved and not on_cpu, moved and on_cpu and strategy.startswith("zero"), ep=ep, reshard=reshard)  # fmt: skip
+                  on_cpu, fused, moved and not on_cpu, moved and on_cpu and strategy.startswith("zero"), ep=ep, reshard=reshard,
+                  reduce_bucket=reduce_bucket, max_live=max_live)  # fmt: skip
     return memory_at(p)
 
 

@@ -95,8 +95,8 @@ _REQUEST = (
             "rope_theta parameters n_experts experts_per_token balance_coef", why="another model does other work for a token", **_ASKED),
     *_rules("spec.model.rope_scaling.", "factor low_freq_factor high_freq_factor original_max_seq_len",
             why="another model does other work for a token", fact="model.rope_scaling", **_ASKED),
-    *_rules("spec.strategy.", "name dp tp pp cp ep reshard_after_forward dp_replicate bucket_mib offload hpz schedule stages_per_rank "
-            "layers_per_stage", why="the layout decides what is computed where and what is sent", **_ASKED),
+    *_rules("spec.strategy.", "name dp tp pp cp ep reshard_after_forward dp_replicate bucket_mib offload hpz "
+            "overlap_comm reduce_bucket max_live_parameters offload_adam schedule stages_per_rank layers_per_stage", why="the layout decides what is computed where and what is sent", **_ASKED),
     *_rules("spec.strategy.", "compression quantize", why="another precision of the exchange trains something else; freed only by its own name", **_ASKED),
     *_rules("spec.", "world_size", why="the layout decides what is computed where and what is sent", **_ASKED),
     *_rules("spec.batch.", "micro accum", why="the layout decides what is computed where and what is sent", **_ASKED),

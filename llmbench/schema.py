@@ -96,6 +96,10 @@ class StrategyRecord(_Record):
     offload: str | None = None
     quantize: str | None = None
     hpz: Count | None = None
+    overlap_comm: bool | None = None  # of zero strategies; null: DeepSpeed as it comes
+    reduce_bucket: Count | None = None
+    max_live_parameters: Count | None = None
+    offload_adam: str | None = None
 
 
 class BatchRecord(_Record):

@@ -41,6 +41,10 @@ class Strategy(_Part):
     no other way, keeps its shards of parameters and gradients there with it.
     quantize, hpz: ZeRO++ (Wang et al. 2023, arXiv:2306.10209) for zero3: parameters gathered in 8 bits (weights), and gradients
     reduced in 4 as well (both); hpz: ranks that hold a second whole copy together, so that backward gathers among them.
+    overlap_comm, reduce_bucket, max_live_parameters: DeepSpeed's, for zero1, zero2 and zero3 (the last for zero3): whether gradients
+    are exchanged while backward goes on, and the elements of a bucket and of other ranks' parameters that may be held at once. Left out or
+    null: DeepSpeed as it comes (no overlap below stage 3, a bucket of 5·10⁸ elements or the model, 10⁹ live parameters).
+    offload_adam: whose update runs in the host's memory under a zero strategy, torch's or DeepSpeedCPUAdam, which a compiler has to build.
     """
 
     name: str
@@ -59,6 +63,10 @@ class Strategy(_Part):
     offload: Literal["none", "optimizer"] = "none"
     quantize: Literal["none", "weights", "both"] = "none"
     hpz: Positive = 1
+    overlap_comm: bool | None = None
+    reduce_bucket: Positive | None = None
+    max_live_parameters: Positive | None = None
+    offload_adam: Literal["torch", "deepspeed"] = "torch"
 
 
 class Batch(_Part):
@@ -204,7 +212,8 @@ class RunSpec(_Part):
 _OBSERVES = {"timeouts", "collective_steps", "profile", "checkpoint"}
 _NOT_HASHED = {"study", "name", "launcher", "hardware"} | _OBSERVES
 _ADDED_LATER = {
-    "strategy": ("dp_replicate", "schedule", "stages_per_rank", "layers_per_stage", "compression", "bucket_mib", "offload", "quantize", "hpz"),
+    "strategy": ("dp_replicate", "schedule", "stages_per_rank", "layers_per_stage", "compression", "bucket_mib", "offload", "quantize", "hpz",
+                 "overlap_comm", "reduce_bucket", "max_live_parameters", "offload_adam"),
     "model": ("n_experts", "experts_per_token", "balance_coef", "rope_scaling"),
     "precision": ("loss_scale", "float8_by"),
 }  # fmt: skip

@@ -2,11 +2,13 @@
 
 import pytest
 
-from llmbench.core import test_near
+from llmbench.core import RequestError, test_near
+from llmbench.launchers.base import refusal
 from llmbench.launchers.local import run_local
 from llmbench.parity import loss_parity, run_verdict
 from llmbench.schema import dump_run
 from llmbench.resolve import resolve_run
+from llmbench.spec import spec_hash
 
 STEPS = 20
 REQUEST = {
@@ -108,3 +110,48 @@ def test_gradients_of_another_size_are_not_the_same_training(trained, tmp_path, 
     assert said.verdict == "no" and any("the gradient norms are" in problem for problem in said.problems), str(said)
     sound = run_verdict(dump_run(trained("ddp", "gpt-tiny", "fp32", **settings)), dump_run(reference))
     assert not sound.problems and not [d for d in sound.differences if "matmul" not in d.name], str(sound)
+
+
+BLOCK = 12 * 256 * 256  # parameters of one block's products in gpt-tiny
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"name": "zero3", "overlap_comm": True, "reduce_bucket": BLOCK, "max_live_parameters": 2 * BLOCK},
+        pytest.param({"name": "zero1", "overlap_comm": True, "reduce_bucket": BLOCK}, marks=pytest.mark.slow),
+        pytest.param({"name": "zero2", "overlap_comm": True, "reduce_bucket": BLOCK}, marks=pytest.mark.slow),
+        pytest.param({"name": "zero2", "offload": "optimizer", "offload_adam": "deepspeed"}, marks=pytest.mark.slow),
+    ],
+    ids=lambda s: "-".join([s["name"], *list(s)[-1:]]),
+)
+def test_deepspeed_with_settings_follows_the_single_process(trained, strategy, tmp_path):
+    """As it is tuned in the default study; an update by DeepSpeedCPUAdam is built first, which takes minutes."""
+    reference = trained("single", "gpt-tiny", "fp32")
+    given = REQUEST | {"strategy": strategy, "world_size": 2, "model": "gpt-tiny", "precision": "fp32", "timeouts": {"run_s": 900, "collective_s": 600}}
+    run = run_local(resolve_run(given), tmp_path / "run")
+    assert run.status == "ok", run.reason
+    test_near(run.steps.loss, reference.steps.loss, rel=TOLERANCE["fp32"])
+    test_near(run.steps.grad_norm, reference.steps.grad_norm, rel=1e-3)
+    kept = run.spec.strategy.model_dump()
+    assert {k: kept[k] for k in strategy} == strategy, "the run file has its settings"
+
+
+def test_settings_of_deepspeed_are_part_of_the_request():
+    def asked(**strategy):
+        return resolve_run(REQUEST | {"strategy": strategy, "world_size": 2, "model": "gpt-tiny"})
+
+    plain = spec_hash(asked(name="zero3"))
+    assert spec_hash(asked(name="zero3", max_live_parameters=None)) == plain, "left out or null: as it comes, and the hash that published runs have"
+    for setting in ({"overlap_comm": False}, {"reduce_bucket": BLOCK}, {"max_live_parameters": BLOCK}):
+        assert spec_hash(asked(name="zero3", **setting)) != plain
+        with pytest.raises(RequestError, match=f"{next(iter(setting))}.*is a setting of"):
+            asked(name="fsdp", **setting)
+    with pytest.raises(RequestError, match="offload_adam deepspeed is a setting of zero2 and zero3"):
+        asked(name="zero2", offload_adam="deepspeed")
+
+
+def test_an_update_by_deepspeed_without_a_compiler_is_refused_before_it_starts(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    given = {"strategy": {"name": "zero2", "offload": "optimizer", "offload_adam": "deepspeed"}, "world_size": 2, "model": "gpt-tiny"}
+    assert "install g++, or type -o strategy.offload_adam=torch" in refusal(resolve_run(REQUEST | given), torch="2.13.0+cpu", deepspeed="0.19.8")

@@ -203,6 +203,8 @@ def _package_refusal(spec: RunSpec, torch: str | None, deepspeed: str | None) ->
         return "torch is not installed; type: pip install 'llmbench[train]'"
     if spec.strategy.name.startswith("zero") and deepspeed is None:
         return f"strategy {spec.strategy.name} needs deepspeed, which is not installed; type: pip install 'llmbench[deepspeed]'"
+    if spec.strategy.offload_adam == "deepspeed" and not (shutil.which("g++") or shutil.which("c++")):
+        return "offload_adam deepspeed builds an operator, and no C++ compiler is on the PATH; install g++, or type -o strategy.offload_adam=torch"
     if spec.profile and spec.profile.tool == "nsys" and shutil.which("nsys") is None:
         return "profile.tool nsys needs NVIDIA Nsight Systems, and no nsys is on the PATH; install it, or type -o profile.tool=torch"
     if spec.hardware != "cpu" and torch.endswith("+cpu"):

@@ -29,11 +29,15 @@ _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 def deepspeed_config(spec: RunSpec) -> dict[str, Any]:
     "DeepSpeed's JSON for a request: batch as integers, stage from the strategy's name, the request's precision and clipping."
     stage, count = int(spec.strategy.name[-1]), parameter_count(spec.model)
-    zero = {"stage": stage, "reduce_bucket_size": min(500_000_000, count), "allgather_bucket_size": min(500_000_000, count)}
+    s, bucket = spec.strategy, min(spec.strategy.reduce_bucket or 500_000_000, count)
+    zero = {"stage": stage, "reduce_bucket_size": bucket, "allgather_bucket_size": bucket}
+    if s.overlap_comm is not None:
+        zero["overlap_comm"] = s.overlap_comm
     if stage == 3:
         zero |= {
-            "stage3_prefetch_bucket_size": min(50_000_000, count),
-            "stage3_max_live_parameters": 1_000_000_000,
+            "stage3_prefetch_bucket_size": min(50_000_000, bucket),
+            "stage3_max_live_parameters": s.max_live_parameters or 1_000_000_000,
+            "stage3_max_reuse_distance": s.max_live_parameters or 1_000_000_000,
             "stage3_param_persistence_threshold": 10 * spec.model.d_model,
         }
     if stage == 3:
@@ -175,6 +179,19 @@ def _keep_shards(deepspeed: Any, model: Decoder, config: dict[str, Any]) -> None
     deepspeed.zero.Init(module=model, config_dict_or_path=config)
 
 
+def _optimizer(model: Decoder, spec: RunSpec) -> Any:
+    "torch's AdamW, or DeepSpeedCPUAdam; LlmbenchError where its operator cannot be built."
+    if spec.strategy.offload_adam == "torch":
+        return make_adamw(list(model.parameters()), spec.optimizer)
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    o = spec.optimizer
+    try:
+        return DeepSpeedCPUAdam(list(model.parameters()), lr=o.lr, betas=o.betas, eps=o.eps, weight_decay=o.weight_decay, adamw_mode=True)
+    except Exception as e:  # a compiler's complaint has no type of its own
+        raise LlmbenchError(f"DeepSpeedCPUAdam cannot be built here ({type(e).__name__}); install g++ and ninja, or write offload_adam: torch") from e
+
+
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> Zero:
     "A DeepSpeed engine over the model at the stage that the strategy's name ends in."
     deepspeed = load(ranks.device)
@@ -182,7 +199,7 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> Zero:
     stage = int(spec.strategy.name[-1])
     if stage == 3:
         _keep_shards(deepspeed, model, config)
-    optimizer = make_adamw(list(model.parameters()), spec.optimizer)
+    optimizer = _optimizer(model, spec)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     if "fp16" in config:
         engine.optimizer.loss_scaler.raise_error_at_min_scale = False  # the loop ends a run that diverged, with its step
