@@ -58,12 +58,16 @@ def html_text(value: Any, most: int = MOST) -> str:
 
 # %% ../nbs/53db_escape.ipynb #e5c00020
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_MOST_IN_CELL = 32_000
 
 
 def csv_cell(value: Any) -> Any:
     "A value for a CSV file: text that a spreadsheet would compute begins with an apostrophe, truth values are small letters, all else is as it is."
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, str) and value.lstrip("\t\r\n ").startswith(("=", "+", "-", "@")) and not _NUMBER.fullmatch(value):
-        return f"'{value}"
-    return value
+    if not isinstance(value, str):
+        return value
+    more = f" … {len(value) - _MOST_IN_CELL:,} characters more" if len(value) > _MOST_IN_CELL else ""
+    text = value[:_MOST_IN_CELL].replace("\0", "\ufffd") + more
+    computed = text.lstrip("\t\r\n ").startswith(("=", "+", "-", "@")) and not _NUMBER.fullmatch(text)
+    return f"'{text}" if computed else text

@@ -189,7 +189,7 @@ def _ended(row: Row) -> str:
 
 
 def _newest(row: Row) -> str:
-    ids = row["newest"].split()
+    ids = row["newest"]
     links = [f"[{n}](runs/{slug(run_id)}.qmd)" for n, run_id in enumerate(ids, 1)]
     return "\u00a0".join(links + (["[…](runs.qmd)"] if row["runs"] > len(ids) else []))
 

@@ -14,7 +14,7 @@ from typing import Any
 def sql_literal(value: Any) -> str:
     """None, a truth value, a number, a text, UTF-8 bytes, or lists and mappings of these, as a literal of DuckDB's SQL.
 
-    Raises TypeError for anything else, UnicodeDecodeError for bytes that are no UTF-8, and ValueError for a text with a zero in it.
+    Raises TypeError for anything else, UnicodeDecodeError for bytes that are no UTF-8, and ValueError for a key with a zero in it.
     """
     match value:
         case None | bool():
@@ -22,12 +22,13 @@ def sql_literal(value: Any) -> str:
         case int() | float():
             return repr(value) if isinstance(value, int) else f"'{value!r}'::DOUBLE"  # 0.1 alone would be a decimal
         case str():
-            if "\0" in value:
-                raise ValueError("a text with a zero character cannot stand in a query")
-            return "'" + value.replace("'", "''") + "'"
+            parts = ["'" + part.replace("'", "''") + "'" for part in value.split("\0")]
+            return parts[0] if len(parts) == 1 else f"({' || chr(0) || '.join(parts)})"
         case bytes():
             return f"encode({sql_literal(value.decode())})"
         case Mapping():
+            if any("\0" in str(k) for k in value):
+                raise ValueError("a key with a zero character cannot stand in a query")
             return "{" + ", ".join(f"{sql_literal(str(k))}: {sql_literal(v)}" for k, v in value.items()) + "}"
         case Sequence():
             return "[" + ", ".join(map(sql_literal, value)) + "]"

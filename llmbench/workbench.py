@@ -50,7 +50,7 @@ class Study:
         return bool(self.varies) and "framework" in self.varies and "hardware" not in self.varies
 
 # %% ../nbs/61b_workbench.ipynb #8cdc04cc
-_IDS = frozenset({"run_id", "newest"})  # files are found by them
+_MOST = dict.fromkeys(("fairness", "reason", "problem", "text", "why"), 4000)  # characters of what says something; names are shorter
 
 
 @dataclass
@@ -85,7 +85,8 @@ class Workbench:
             raise LlmbenchError(f"query {name}.sql of the report failed: {str(e).splitlines()[0]}") from e
         rows = chart_rows([dict(zip(columns, row, strict=True)) for row in rows])
         self.keep(file or name, folder, rows, columns)
-        rows = [{k: v if k in _IDS or not isinstance(v, str) else short_label(v, 4000) for k, v in row.items()} for row in rows]
+        most = 1000 if name == "study" else 200  # its texts are lists of names
+        rows = [{k: short_label(v, _MOST.get(k, most)) if isinstance(v, str) and k != "run_id" else v for k, v in row.items()} for row in rows]
         return self._labelled(study, rows) if {"strategy", "world_size", "spec_hash"} <= set(columns) and name != "sets" else rows
 
     def keep(self, name: str, folder: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:

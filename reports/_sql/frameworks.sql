@@ -6,7 +6,7 @@ WITH members AS (
     WHERE study = $study
 ), versions AS (
     SELECT m.strategy, m.world_size, m.name, m.spec_hash, m.framework, m.hardware,
-           string_agg(DISTINCT json_extract_string(d.env, '$.versions.' || m.framework), ', ' ORDER BY json_extract_string(d.env, '$.versions.' || m.framework)) AS version
+           string_agg(DISTINCT CAST(json_extract(d.env, '$.versions') AS MAP(VARCHAR, VARCHAR))[m.framework], ', ' ORDER BY CAST(json_extract(d.env, '$.versions') AS MAP(VARCHAR, VARCHAR))[m.framework]) AS version
     FROM members m JOIN details d USING (run_id)
     GROUP BY ALL
 ), slowest AS (

@@ -6,7 +6,7 @@ WITH asked AS (
 SELECT model, strategy, dp, tp, pp, cp, ep, dp_replicate, world_size,
        count(*) AS runs, count(*) FILTER (status = 'ok') AS ok,
        string_agg(DISTINCT status, ', ' ORDER BY status) FILTER (status <> 'ok') AS other,
-       array_to_string((list(run_id ORDER BY started_at DESC NULLS LAST, run_id))[:5], ' ') AS newest
+       (list(run_id ORDER BY started_at DESC NULLS LAST, run_id))[:5] AS newest
 FROM asked
 GROUP BY model, strategy, dp, tp, pp, cp, ep, dp_replicate, world_size
 ORDER BY model NULLS LAST, world_size, strategy, dp, tp, pp, cp, ep, dp_replicate;
