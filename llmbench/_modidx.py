@@ -497,6 +497,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'llmbench.conditions._in_turns': ('conditions.html#_in_turns', 'llmbench/conditions.py'),
                                      'llmbench.conditions._measured': ('conditions.html#_measured', 'llmbench/conditions.py'),
                                      'llmbench.conditions._middle': ('conditions.html#_middle', 'llmbench/conditions.py'),
+                                     'llmbench.conditions._moment': ('conditions.html#_moment', 'llmbench/conditions.py'),
                                      'llmbench.conditions._names': ('conditions.html#_names', 'llmbench/conditions.py'),
                                      'llmbench.conditions.conditions': ('conditions.html#conditions', 'llmbench/conditions.py'),
                                      'llmbench.conditions.days_between': ('conditions.html#days_between', 'llmbench/conditions.py'),

@@ -7,7 +7,7 @@ __all__ = ['Runs', 'matmul_tflops_per_core', 'times_apart', 'days_between', 'con
 
 # %% ../nbs/51a_conditions.ipynb #4d6f578f
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
@@ -61,12 +61,21 @@ def _few(names: set[str]) -> str:
     return " + ".join(sorted(names)) if len(names) <= 2 else f"{len(names)} {'others' if len(names) > 1 else 'other'}"
 
 
+def _moment(text: str | None) -> datetime | None:
+    "A moment in UTC; None where the text is none."
+    try:
+        moment = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
 def days_between(a: Runs, b: Runs) -> float:
     "Days from the last start of the one set to the first of the other; 0 where they overlap or do not say."
-    starts = [sorted(t for run in runs if (t := run.get("started_at"))) for runs in (a, b)]
+    starts = [sorted(t for run in runs if (t := _moment(run.get("started_at")))) for runs in (a, b)]
     if not all(starts):
         return 0.0
-    (first, last), (begin, end) = ((datetime.fromisoformat(times[0]), datetime.fromisoformat(times[-1])) for times in starts)
+    (first, last), (begin, end) = ((times[0], times[-1]) for times in starts)
     return max(0.0, (begin - last).total_seconds(), (first - end).total_seconds()) / 86400
 
 # %% ../nbs/51a_conditions.ipynb #50307e60
