@@ -119,6 +119,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "spec.world_size": ("world_size", whole), "spec.strategy.tp": ("tensor_model_parallel_size", whole),
     "spec.strategy.pp": ("pipeline_model_parallel_size", whole), "spec.strategy.dp": ("data_parallel_size", whole),
     "spec.strategy.cp": ("context_parallel_size", whole), "spec.strategy.ep": ("expert_model_parallel_size", whole),
+    "spec.model.n_experts": ("num_experts", whole), "spec.model.experts_per_token": ("moe_router_topk", whole),
     "spec.steps": ("train_iters", whole), "spec.seed": ("seed", whole), "spec.optimizer.name": ("optimizer", words),
     "spec.optimizer.lr": ("lr", number), "spec.optimizer.weight_decay": ("weight_decay", number), "spec.optimizer.eps": ("adam_eps", number),
     "spec.optimizer.clip_norm": ("clip_grad", number), "spec.precision.loss_scale": ("initial_loss_scale", number),
