@@ -31,7 +31,7 @@ HOSTILE = (
 
 def hostile_run(value):
     """A run whose names are the value, past the door that would set it aside: the renderers hold by themselves."""
-    run = empty_run("s.x.1", {"world_size": 1, "model": {"name": "m"}, "strategy": {"name": "ddp"}}, "ok", None, study="s", attempt=1)
+    run = empty_run("s.x.1", {"world_size": 1, "model": {"name": "m"}, "strategy": {"name": "ddp"}}, "crash", "x", study="s", attempt=1)
     steps = StepsRecord(step=[0, 1], time_s=[1.0, 1.0], tokens=[8, 8], loss=[2.0, 1.0])
     logged = [LoggedRecord.model_construct(name=value, values=[1.0, 2.0])]
     spec = run.spec.model_copy(update={"strategy": run.spec.strategy.model_copy(update={"name": value}), "model": run.spec.model.model_copy(update={"name": value})})

@@ -24,7 +24,8 @@ STUDY = {"study": "s", "title": "mine", "repeats": 1, "base": {"model": "gpt-tin
 
 def trained(spec, attempt=1, status="ok"):
     """A run file as a finished run leaves it."""
-    return empty_run(run_id(spec, attempt), spec_record(spec).model_dump(), status, None, study=spec.study, attempt=attempt)
+    steps = {"step": [0, 1], "time_s": [0.1, 0.1], "tokens": [64, 64], "loss": [8.0, 7.9]}
+    return empty_run(run_id(spec, attempt), spec_record(spec).model_dump(), status, None, study=spec.study, attempt=attempt, steps=steps)
 
 
 class Pretended:

@@ -1,0 +1,99 @@
+"""What a sweep takes for a finished run: a whole run file of this run, and nothing else that lies in its place."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from notebooks import ROOT
+
+from llmbench.records import empty_run, read_run
+from llmbench.schema import dump_run
+from llmbench.sheet import SheetRequest, run_request
+from llmbench.spec import run_id, spec_record
+from llmbench.study import resolve_study
+from llmbench.sweep import run_requests, sweep
+
+pytest.importorskip("llmbench.door", reason="the reading door says what a run file is")
+
+STUDY = {"study": "s", "title": "mine", "repeats": 1, "base": {"model": "gpt-tiny", "seq_len": 32, "batch": {"micro": 1, "global_tokens": 64}, "steps": 2, "warmup_steps": 1},
+         "matrix": [{"strategy": "ddp", "world_size": 2}, {"strategy": "single", "world_size": 1}]}  # fmt: skip
+
+
+def trained(spec, attempt=1, status="ok"):
+    """A run file as a finished run leaves it."""
+    steps = {"step": [0, 1], "time_s": [0.1, 0.1], "tokens": [64, 64], "loss": [8.0, 7.9]}
+    return empty_run(run_id(spec, attempt), spec_record(spec).model_dump(), status, None, study=spec.study, attempt=attempt, steps=steps)
+
+
+class Pretended:
+    """In place of training: counts who is asked, and leaves a run file."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, request, *, on_steps=None):
+        def runner(spec, out, attempt, on_step, **more):
+            (Path(out) / "run.json").write_text(json.dumps(dump_run(trained(spec, attempt))))
+            return trained(spec, attempt)
+
+        self.asked.append(request.run_id)
+        return run_request(request, runner=runner)
+
+
+def swept(results, **changes):
+    runner = Pretended()
+    outcome = sweep(resolve_study(STUDY | changes), results=results, run_one=runner, progress=False)
+    return outcome, runner.asked
+
+
+def damages(text: str, other: str) -> dict[str, bytes]:
+    bombs = {"deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "deep list": b"[" * 200_000 + b"]" * 200_000}
+    return bombs | {
+        "empty": b"", "cut": text.encode()[:200], "mark of UTF-8": b"\xef\xbb\xbf" + text.encode(), "UTF-16": text.encode("utf-16"), "UTF-32": text.encode("utf-32"),
+        "another run's": other.encode(), "NUL": b"\0" * 100, "a list": b"[]", "null": b"null", "not UTF-8": text.encode().replace(b"gpt-tiny", b"gpt-\xff\xfe"),
+        "another schema": text.replace("llmbench.run/1", "llmbench.run/9").encode(), "a word": text.replace('"ok"', '"fine"').encode(),
+    }  # fmt: skip
+
+
+def test_a_damaged_run_file_is_no_finished_run(tmp_path, capsys):
+    """Each is trained again, and said by name; the sound neighbour stands."""
+    swept(tmp_path)
+    first, second = (run_id(s) for s in resolve_study(STUDY).runs)
+    path = tmp_path / "s" / first / "run.json"
+    text, other = path.read_text(), (tmp_path / "s" / second / "run.json").read_text()
+    assert swept(tmp_path)[1] == [], "sound ones are finished"
+    for name, content in damages(text, other).items():
+        path.write_bytes(content)
+        outcome, asked = swept(tmp_path)
+        assert asked == [first] and outcome.exit_code == 0, name
+        assert read_run(path.parent).run_id == first, name
+    path.write_bytes(other.encode())
+    requests = [SheetRequest(s, 1, tmp_path) for s in resolve_study(STUDY).runs]
+    run_requests(requests, run_one=Pretended())
+    assert f"{first}: its run.json is not this run's" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "dangling", "circle", "folder", "socket"])
+def test_what_is_no_file_is_no_finished_run(kind, tmp_path):
+    """A pipe would be waited for without end: in a process of its own, with a deadline."""
+    spec = resolve_study(STUDY).runs[1]
+    folder = tmp_path / "s" / run_id(spec)
+    folder.mkdir(parents=True)
+    path = folder / "run.json"
+    if kind == "socket":
+        import socket
+
+        os.chdir(folder)
+        socket.socket(socket.AF_UNIX).bind("run.json")
+    make = {"pipe": lambda: os.mkfifo(path), "device": lambda: path.symlink_to("/dev/zero"), "dangling": lambda: path.symlink_to("nowhere"),
+            "circle": lambda: path.symlink_to("run.json"), "folder": path.mkdir, "socket": lambda: None}  # fmt: skip
+    make[kind]()
+    signal.alarm(20)
+    try:
+        outcome, asked = swept(tmp_path)
+    finally:
+        signal.alarm(0)
+        os.chdir(ROOT)
+    assert run_id(spec) in asked and outcome.exit_code == 0 and path.is_file() and not path.is_symlink()
