@@ -172,7 +172,7 @@ _MACHINE = (
     Definition(
         "growth", "Measured peak", "GiB",
         "On an accelerator the same peak of its allocator. On a CPU how much the process's resident memory grew, which also counts what the C library kept and what "
-        "libraries map: it stands beside the bytes of tensors and names no winner. The fullest rank; a set has the median of its repeats.",
+        "libraries map; the launcher tells that library to give nothing back (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_MAX_). It stands beside the bytes of tensors and names no winner. The fullest rank; a set has the median of its repeats.",
         r"\max_r \bigl(R_r^{\max} - R_r^{0}\bigr) \,/\, 2^{30}", "torch.cuda.max_memory_allocated; VmHWM in /proc/self/status",
         "which strategy needs less memory: a process keeps what it freed", "peak_memory_gib", "peak_memory_gib",
     ),
