@@ -22,7 +22,7 @@ from .figures import NO_TEXT_IS_BELOW, computed_copy, slow_head
 from .origins import size_agrees, vendor_of
 from .groups import best_ceilings
 from .rates import model_shape, run_rates
-from .training import clock_problem
+from .training import clock_problem, not_as_asked, shared_card
 
 # %% ../nbs/58ae_ownruns.ipynb #f1c60f53
 Run = Mapping[str, Any]
@@ -181,6 +181,13 @@ def _rank_times(run: Run) -> Said | None:
     slowest = max(c[wrong[0]] for c in columns)
     return "certain", f"step {wrong[0]}: {num(times[wrong[0]] or 0)} s, its slowest rank took {num(slowest)} s"
 
+
+def _as_asked(run: Run) -> Said | None:
+    "A run of this harness that names one card twice, or whose tokens or learning rate are not those of its request."
+    asked = not_as_asked(run) if run["source"]["kind"] == "harness" else ()
+    found = [problem for problem in (shared_card(run["env"]), *asked) if problem]
+    return ("certain", "; ".join(found)) if found else None
+
 # %% ../nbs/58ae_ownruns.ipynb #0f3a95e4
 def _lost_loss(run: Run) -> Said | None:
     "A run under status ok whose last loss, or more than a hundred or half of all, were no numbers."
@@ -211,7 +218,7 @@ def over_ceiling(runs: Sequence[tuple[str, Run]]) -> list[Finding]:
 
 # %% ../nbs/58ae_ownruns.ipynb #f66e587a
 _CHECKS: tuple[tuple[int | None, Callable[[Run], Said | None]], ...] = (
-    (1, _clock), (2, _tokens), (3, _dtypes), (4, _data), (5, _targets), (6, _copy), (9, _machine), (10, _warm), (13, _size), (None, _rank_times), (None, _lost_loss),
+    (1, _clock), (2, _tokens), (3, _dtypes), (4, _data), (5, _targets), (6, _copy), (9, _machine), (10, _warm), (13, _size), (None, _rank_times), (None, _lost_loss), (None, _as_asked),
 )  # fmt: skip
 
 
