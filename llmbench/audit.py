@@ -8,38 +8,48 @@ __all__ = ['FORMATS', 'result_paths', 'Audit', 'audit_paths', 'coverage', 'summa
 
 # %% ../nbs/58b_audit.ipynb #29f17363
 import json
+import os
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from .claims import Row
+from .bounds import DEEPEST_FOLDER
 from .core import LlmbenchError, RequestError, unknown_name
+from .door import PARTIAL, RUN_FILE, STUDY_FILE, read_regular, result_files, shown_path
 from .faults import FAULTS, Finding
 from .foreign import UNDERSTOOD, Source, read_source
 from .origins import check_rows, stated_size
 from .ownruns import check_runs, check_study
-from .records import PARTIAL
-from .results import parse_run, read_bytes
-from .schema import dump_run, validate_run
+from .results import parse_study
 
 # %% ../nbs/58b_audit.ipynb #c7def61e
 _SUFFIXES = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".md", ".markdown", ".txt", ".log"}
 _RANK_LINES = re.compile(r"rank-\d+\.jsonl")  # what a run file of ours was made of
 
 
+def _below(folder: Path) -> Iterator[Path]:
+    "All files below a folder, as deep as results may lie."
+    for top, folders, files in os.walk(folder):
+        if len(Path(top).relative_to(folder).parts) >= DEEPEST_FOLDER:
+            folders.clear()
+        yield from (Path(top, name) for name in files)
+
+
 def result_paths(path: Path) -> list[tuple[Path, str]]:
     "The files that a path stands for and the names they are reported by; raises RequestError where it is not there."
-    if path.is_file():
-        return [(path, str(path))]
     if not path.is_dir():
-        raise RequestError(f"{path}: no such file or folder; audit reads {UNDERSTOOD}")
-    inside = [(f, f.relative_to(path)) for f in sorted(path.rglob("*")) if f.is_file() and f.suffix.lower() in _SUFFIXES]
+        if not os.path.lexists(path):
+            raise RequestError(f"{path}: no such file or folder; audit reads {UNDERSTOOD}")
+        return [(path, str(path))]
+    own = {*result_files(path), *result_files(path, STUDY_FILE)}  # whatever they are: one that is no file is named
+    inside = [(f, f.relative_to(path)) for f in sorted(own | {f for f in _below(path) if f.suffix.lower() in _SUFFIXES and f.is_file()})]
     hidden = {PARTIAL, "node_modules"}
     return [
-        (f, f"{path.name}/{name.as_posix()}")
+        (f, shown_path(f"{path.name}/{name.as_posix()}"))
         for f, name in inside
         if not _RANK_LINES.fullmatch(f.name) and not any(p in hidden or p.startswith(".") for p in name.parts)
         if not (f.name == "stdout.log" and (f.parent / "run.json").exists())  # the same run again, between marker lines
@@ -69,7 +79,7 @@ class Audit:
 
 # %% ../nbs/58b_audit.ipynb #40570180
 def _own_runs(source: Source) -> list[tuple[str, dict[str, Any]]]:
-    return [(source.file, dump_run(validate_run(dict(run)))) for run in source.runs]
+    return [(source.file, dict(run)) for run in source.runs]
 
 
 def _check_sources(sources: Sequence[tuple[str, Source]]) -> tuple[list[Finding], list[tuple[str, str]]]:
@@ -108,9 +118,9 @@ def audit_paths(paths: Iterable[Path | str]) -> Audit:
     for path in paths:
         for file, name in result_paths(path):
             try:
+                if file.name == STUDY_FILE:
+                    parse_study(read_regular(file))
                 source = read_source(file, name)
-                if file.name == "run.json" and not (source.runs or source.rows):
-                    parse_run(read_bytes(file))
             except LlmbenchError as e:
                 problems.append((name, str(e)))
                 continue
@@ -118,7 +128,7 @@ def audit_paths(paths: Iterable[Path | str]) -> Audit:
                 sources.append((str(path), source))
             else:
                 ignored += 1
-    lost = [file for file, _ in problems if Path(file).name == "run.json"]
+    lost = [file for file, _ in problems if Path(file).name == RUN_FILE]
     if not sources:
         why = f" ({'; '.join(p for _, p in problems[:3])})" if problems else ""
         wrong = LlmbenchError if lost else RequestError

@@ -7,12 +7,12 @@ __all__ = ['BASELINE', 'baseline_file', 'baseline_names', 'save_baseline', 'Base
            'baseline_command']
 
 # %% ../nbs/56aa_baseline.ipynb #7d2e8051
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from .core import LlmbenchError, RequestError, unknown_name, write_json_atomic
+from .door import read_regular, strict_json
 from .groups import run_rows
 from .records import utc_now
 from .schema import dump_run, validate_run
@@ -96,7 +96,7 @@ def load_baseline(results: Path | str, name: str) -> BaselinePool:
         none = f"unknown baseline '{name}'; there is none yet, type: llmbench baseline save {name}"
         raise RequestError(unknown_name("baseline", name, known) if known else none)
     try:
-        content = json.loads(path.read_bytes())
+        content = strict_json(read_regular(path))
         if content["schema"] != BASELINE:
             raise LlmbenchError(f"schema is {content['schema']}, not {BASELINE}")
         return BaselinePool(name, [dump_run(validate_run(run)) for run in content["runs"]])
@@ -110,8 +110,8 @@ def list_baselines(results: Path | str) -> list[tuple[str, str, int, str]]:
     for name in baseline_names(results):
         path = baseline_file(results, name)
         try:
-            content = json.loads(path.read_bytes())
-        except ValueError as e:
+            content = strict_json(read_regular(path))
+        except LlmbenchError as e:
             raise LlmbenchError(f"{path}: not a baseline: {e}; write it anew: llmbench baseline save {name} --force") from e
         commits = ", ".join(commit[:10] for commit in content.get("git_commits") or ())
         found.append((name, content.get("saved_at"), len(content.get("runs") or ()), commits))

@@ -23,7 +23,8 @@ import orjson
 
 import llmbench
 from .core import load_settings, write_text_atomic
-from .listing import OWN_FOLDER, Node, count_files, look
+from .door import OWN_FOLDER, shown_path
+from .listing import Node, count_files, dumped, loaded, look
 from .literal import filled
 
 if TYPE_CHECKING:  # the rest is loaded only when something changed: half of a quick answer would be imports
@@ -44,15 +45,16 @@ def store_key(folders: Sequence[Path]) -> str:
     "A hash of all that the tables depend on besides the result files."
     prices = load_settings().path("cost", "prices")
     content = [_FORMAT, duckdb.__version__, [*map(str, folders)], _program(), str(prices), prices.read_text() if prices.exists() else None]
-    return hashlib.sha256(orjson.dumps(content)).hexdigest()
+    return hashlib.sha256(dumped(content)).hexdigest()
 
 # %% ../nbs/53h_cache.ipynb #e0d62de6
 def cache_files(folders: Sequence[Path]) -> list[Path]:
     "Where the tables of these folders may be kept, the better place first."
-    name = hashlib.sha256("\n".join(map(str, folders)).encode()).hexdigest()[:16]
+    name = hashlib.sha256(b"\n".join(map(os.fsencode, folders))).hexdigest()[:16]
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     own = "store.duckdb" if len(folders) == 1 else f"store-{name}.duckdb"
-    return [folders[0] / OWN_FOLDER / own, home / "llmbench" / f"store-{name}.duckdb"]
+    files = [folders[0] / OWN_FOLDER / own, home / "llmbench" / f"store-{name}.duckdb"]
+    return [file for file in files if shown_path(file) == str(file)]  # DuckDB takes no other name
 
 
 def _place_to_write(files: Sequence[Path]) -> tuple[Path, Path] | None:
@@ -94,7 +96,7 @@ def _connected(file: Path | None, option: str = "ROW_GROUP_SIZE 16384") -> duckd
 
 def _state(connection: duckdb.DuckDBPyConnection, name: str) -> Any:
     found = connection.execute(filled("SELECT value FROM facts.state WHERE name = $name", {"name": name})).fetchone()
-    return orjson.loads(found[0])
+    return loaded(found[0])
 
 
 def _attached(file: Path | None, key: str) -> tuple[duckdb.DuckDBPyConnection, Kept] | None:
@@ -148,7 +150,7 @@ def _apply(connection: duckdb.DuckDBPyConnection, update: "Update", key: str, sc
     state["made"] = [*map(list, update.made.items())]
     connection.execute("DELETE FROM facts.state")
     for name, value in state.items():
-        connection.execute(filled("INSERT INTO facts.state VALUES ($name, $value)", {"name": name, "value": orjson.dumps(value)}))
+        connection.execute(filled("INSERT INTO facts.state VALUES ($name, $value)", {"name": name, "value": dumped(value)}))
 
 # %% ../nbs/53h_cache.ipynb #9ea6e5e9
 _SMALL = 500  # result files that are read as quickly as a file of tables is opened

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .core import LlmbenchError
+from .door import run_from
 from .records import RESULT_END, RESULT_START
 from .schema import RunFile, validate_run
 
@@ -199,7 +200,7 @@ def _read(lines: list[str], sha256: str | None, at: int, closed: bool) -> Found:
         return Found(None, f"damaged: the {size:,} characters between the markers do not have the hash of the end marker", at)
     problem = None if sha256 else "unproven: the end marker with its hash is missing, the run file is whole"
     try:
-        return Found(validate_run(json.loads(payload)), problem, at)
+        return Found(run_from(payload.encode()), problem, at)
     except LlmbenchError as e:
         return Found(None, str(e), at)
 

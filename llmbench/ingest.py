@@ -23,9 +23,10 @@ import orjson
 
 import llmbench
 from .cost import load_prices
+from .door import STUDY_FILE, shown_path
 from .hardware import usable_cores
-from .listing import Node, result_stamps, walk
-from .results import Seen, made_of, settle
+from .listing import Node, dumped, loaded, result_stamps, walk
+from .results import Seen, label_of, made_of, settle
 from .rows import derive
 
 # %% ../nbs/53g_ingest.ipynb #0c3d345c
@@ -63,7 +64,7 @@ _MOST = 8
 def _asked(child: subprocess.Popen, job: Job) -> Answer | None:
     "The child's answer to a job; None where it died."
     try:
-        child.stdin.write(orjson.dumps(job) + b"\n")
+        child.stdin.write(dumped(job) + b"\n")
         child.stdin.flush()
         return orjson.loads(child.stdout.readline())
     except (OSError, orjson.JSONDecodeError):
@@ -140,14 +141,14 @@ def serve(folder: str, name: str) -> None:
     gc.disable()  # it would look through millions of values that hold no cycle
     deriver = Deriver(folder, name)
     for line in sys.stdin.buffer:
-        sys.stdout.buffer.write(orjson.dumps(deriver.do(orjson.loads(line))) + b"\n")
+        sys.stdout.buffer.write(orjson.dumps(deriver.do(loaded(line))) + b"\n")
         sys.stdout.buffer.flush()
 
 # %% ../nbs/53g_ingest.ipynb #d8461574
 def _place(path: str) -> str:
     "The folder that holds the runs' folders; that of study.json is its own."
     up = path.rpartition("/")[0]
-    return up if path.endswith("study.json") else up.rpartition("/")[0]
+    return up if path.endswith(STUDY_FILE) else up.rpartition("/")[0]
 
 
 def places(node: Node, prefix: str = "") -> dict[str, dict[str, list[int]]]:
@@ -189,7 +190,7 @@ def read_changes(folder: Path, known: Known, pool: Pool, parts: Iterator[int]) -
         elif stamps:
             reading[part := next(parts)] = place
             now.seen[place] = [[path] for path in stamps]
-            files = [[f"{folder}/{path}", f"{folder.name}/{path}"] for path in stamps]
+            files = [[f"{folder}/{path}", label_of(folder, path)] for path in stamps]
             pool.submit({"part": part, "files": files, "declared": None})
     return now, reading
 
@@ -209,7 +210,7 @@ class Update:
 
 def _seen_in(folder: Path, known: Known) -> Iterator[Seen]:
     rows = sorted((row for rows in known.seen.values() for row in rows), key=lambda row: row[0].split("/"))
-    return (Seen(f"{folder}/{path}", f"{folder.name}/{path}", *rest) for path, *rest in rows)
+    return (Seen(f"{folder}/{path}", shown_path(label_of(folder, path)), *rest) for path, *rest in rows)
 
 
 def _enter(now: Sequence[Known], reading: Sequence[Mapping[int, str]], done: Iterable[tuple[Job, Answer]]) -> dict[tuple, int]:

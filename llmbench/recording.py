@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .hardware import accelerator, capture_env, device_facts
-from .records import RankLog, assemble, read_ranks, utc_now, write_run
+from .records import RankLog, assemble, part_of, read_ranks, utc_now, write_run
 from .schema import DeviceRecord, RunFile, SpecRecord, Status, dump_run, validate_run
 
 # %% ../nbs/29e_recording.ipynb #ea0fa2e0

@@ -40,7 +40,8 @@ from llmbench.overview import (
 )
 from .pages import csv_text, facts_table, figure_md, md_text, methods_md
 from .params import read_yaml
-from .records import read_run, result_files
+from .records import result_files
+from .results import read_results
 from .runpage import request_yaml, run_page
 from .schema import dump_run
 from .sections import SECTIONS, write_sections
@@ -134,19 +135,9 @@ def _run_summary(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in shown.items() if v is not None}
 
 
-def run_records(folders: Sequence[Path], connection: Any) -> dict[str, dict[str, Any]]:
-    "The run files that the store took in, by run id; of two with one id the one in the first folder."
-    aside = {r[0] for r in connection.sql("SELECT file FROM quarantine").fetchall()}
-    found: dict[str, dict[str, Any]] = {}
-    for folder in folders:
-        for file in _run_files(folder):
-            if f"{folder.name}/{file.relative_to(folder)}" not in aside:
-                try:
-                    run = dump_run(read_run(file))
-                except (LlmbenchError, OSError, ValueError):  # changed since the store read it: its page will say that it is missing
-                    continue
-                found.setdefault(run["run_id"], run)
-    return found
+def run_records(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    "The run files that count in the store, by run id."
+    return {run_id: {k: v for k, v in run.items() if k != "file"} for run_id, run in read_results(folders).runs.items()}
 
 
 def _run_text(bench: Workbench, row: Mapping[str, Any]) -> str:

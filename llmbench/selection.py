@@ -96,7 +96,7 @@ class ResultsPool:
 
     def run(self, row: Row) -> Run:
         "The run file behind a row."
-        return dump_run(read_run(self.folder.parent / row["file"]))
+        return dump_run(read_run(self.folder / row["file"].partition("/")[2]))
 
     def set_aside(self) -> list[str]:
         "Each file that could not be used, with its problem."

@@ -454,7 +454,7 @@ def test_a_contest_is_judged_by_its_own_members_as_compare_does(tmp_path):
     """The published study of hosts compares hosts with hosts: unequal cores between one, two and three forbid no winner among two."""
     published = ROOT / "reports" / "published" / "cpu-nodes-1gbit"
     store = open_store(published)
-    bench = Workbench(store, copied_sources(tmp_path / "reports"), runs=run_records([published], store))
+    bench = Workbench(store, copied_sources(tmp_path / "reports"), runs=run_records([published]))
     answer = answer_of(bench, Study("cpu-nodes-1gbit", "Hosts", varies=("strategy", "world_size")))
     assert answer.fairness.comparable is False and answer.fair_places == ["2 ranks", "3 ranks"]
     for ranks in (2, 3):
@@ -471,7 +471,7 @@ def test_who_trained_something_else_stands_apart_and_the_others_go_on(tmp_path):
     """PowerSGD's losses left those of the other levers: it is in no contest with them, and the page says so."""
     published = ROOT / "reports" / "published" / "cpu-levers"
     store = open_store(published)
-    bench = Workbench(store, copied_sources(tmp_path / "reports"), runs=run_records([published], store))
+    bench = Workbench(store, copied_sources(tmp_path / "reports"), runs=run_records([published]))
     answer = answer_of(bench, Study("cpu-levers", "Levers", varies=("strategy.compression", "strategy.bucket_mib")))
     assert answer.apart == ["powersgd"] and len(answer.main.contenders) == 4 and answer.fair_places == ["2 ranks"]
     assert "powersgd stands apart" in fairness_note(answer) and "losses are up to 8.7e-02 apart" in fairness_note(answer)

@@ -24,7 +24,7 @@ def _from_folder(folder: Path) -> RunFile | None:
     for file in files:
         try:
             found.append(read_run(file))
-        except (ValueError, LlmbenchError):
+        except LlmbenchError:
             continue
     ranks = read_ranks(folder) if folder.is_dir() else []
     if found and found[0].status == Status.ok or not ranks:
