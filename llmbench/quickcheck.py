@@ -163,7 +163,7 @@ def _keeps_rules(run: dict[str, Any], request: str) -> bool:
     return len(lengths) == 1 and (run["status"] == "ok" or bool(run["reason"])) and contradiction(run, request) is None
 
 # %% ../nbs/53ca_quickcheck.ipynb #6c637123
-_SUSPECT = re.compile(rb"\\\\(?:u00(?:[01]|3[aA]|7[fF])|[bf])")  # a control character, or a colon in disguise
+_SUSPECT = re.compile(rb"\\(?:u00(?:[01]|3[aA]|7[fF])|[bf])")  # a control character, or a colon in disguise
 
 
 def _is_plain(content: bytes) -> bool:
