@@ -79,6 +79,8 @@ class Audit:
 
 # %% ../nbs/58b_audit.ipynb #40570180
 def _own_runs(source: Source) -> list[tuple[str, dict[str, Any]]]:
+    if source.problem:
+        raise LlmbenchError(source.problem)
     return [(source.file, dict(run)) for run in source.runs]
 
 

@@ -196,8 +196,6 @@ def _steps(run: Mapping[str, Any], own: bool) -> Iterator[str]:
         yield f"steps.step: no step of {asked}, and the status is ok"
     if ended_well and None not in (asked, warmup) and warmup > asked:
         yield f"spec.warmup_steps: {warmup}: longer than the run's {asked} steps"
-    if own and asked is not None and n > asked:
-        yield f"steps.step: {n} steps, and spec.steps is {asked}"
 
 # %% ../nbs/00b_bounds.ipynb #6866d996
 _RANK_COLUMNS = ("time_s", "data_time_s", "bookkeeping_s", "allocated_bytes")

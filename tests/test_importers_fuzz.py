@@ -73,7 +73,11 @@ def check(name: str, content: bytes, path, text: str | None = None) -> int:
         text = "\n".join(clean(line) for line in content.splitlines())
     known = numbers_in(text)
     for draft in drafts:
-        run = dump_run(run_file(draft, source))
+        try:
+            run = dump_run(run_file(draft, source))
+        except LlmbenchError as e:  # steps or ranks that contradict each other are not guessed at
+            assert re.search(r"is no run file: (steps|ranks)", str(e)) and "\n" not in str(e), e
+            continue
         derived = derived_places(run)
         for place, value in numbers_of(run):
             if _OURS.match(place) or any(place.startswith(d) for d in derived):

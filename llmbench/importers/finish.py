@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
+from ..bounds import MOST_STEPS, identifier, tidied
 from ..core import LlmbenchError, write_parts_atomic
 from .base import STEP_COLUMNS, Draft, Source
 from ..schema import SCHEMA, RunFile, dump_run
@@ -52,16 +54,20 @@ def _warmup(draft: Draft) -> None:
         draft.event("warmup", f"{said}; the log does not say which are")
 
 
-def _without_negative(draft: Draft) -> None:
-    "Leave out what no measurement can be; a product of two printed numbers may have become infinite."
+_LIMITS = {"time_s": (1e-9, 1e6), "tokens": (0, 1e12), "mean_of": (0, 1e9), "lr": (-1e6, 1e6)}
+
+
+def _within_limits(draft: Draft) -> None:
+    "Leave out values that no run file takes (see `bounds`); rows that do not rise, or are too many, are an error."
     for name, column in draft.columns.items():
-        if any(map(math.isinf, column)):
-            draft.columns[name] = array("d", [math.nan if math.isinf(v) else v for v in column])
-    for name in ("time_s", "tokens", "mean_of"):
-        column = draft.columns.get(name)
-        if column and (wrong := sum(v < 0 for v in column)):
-            draft.columns[name] = array("d", [v if v >= 0 else math.nan for v in column])
-            draft.warn(f"{wrong} negative values of {name} were left out")
+        low, high = _LIMITS.get(name, (-1e39, 1e39))
+        values = np.frombuffer(column) if isinstance(column, array) else np.asarray(column, dtype=float)
+        if wrong := int(np.count_nonzero((values < low) | (values > high))):
+            draft.columns[name] = array("d", np.where((values < low) | (values > high), math.nan, values).tolist())
+            what = "negative values" if bool((values[values < low] < 0).any()) and name in _LIMITS else "impossible values"
+            draft.warn(f"{wrong} {what} of {name} were left out")
+    if len(draft.steps) > MOST_STEPS:
+        raise LlmbenchError(f"{len(draft.steps):,} rows: a run file holds at most {MOST_STEPS:,}; import a part of the log")
 
 
 def _strategy(draft: Draft) -> None:
@@ -81,7 +87,7 @@ def complete(draft: Draft) -> Draft:
         return draft
     draft.complete = True
     _batch(draft)
-    _without_negative(draft)
+    _within_limits(draft)
     _strategy(draft)
     _warmup(draft)
     draft.events += [{"kind": kind, "text": f"{n:,} more like these"} for kind, n in draft.uncounted().items()]
@@ -118,18 +124,18 @@ WHOLE = ("tokens", "mean_of")
 
 
 def _content(draft: Draft, source: Source, study: str, number: int, rows: Sequence[int]) -> dict[str, Any]:
-    name = draft.title or _slug(Path(source.name).stem)
+    name = identifier(draft.title or _slug(Path(source.name).stem))
     steps = {"step": [draft.steps[i] for i in rows]}
     steps |= {k: _listed(c, rows, k in WHOLE) for k, c in draft.columns.items() if k in STEP_COLUMNS}
     logged = [{"name": k, "values": _listed(c, rows)} for k, c in draft.columns.items() if k not in STEP_COLUMNS]
     content = _nested(draft.facts)
     content["spec"] = {"name": name} | content.get("spec", {})
-    return content | {
+    return tidied(content | {
         "schema": SCHEMA, "run_id": f"{study}.{_slug(name)}.{source.sha256[:8]}.{number}", "study": study,
         "status": draft.status, "reason": draft.reason, "steps": steps, "logged": logged, "events": list(draft.events),
         "ranks": [{"rank": rank} | facts for rank, facts in sorted(draft.ranks.items()) if rank <= _LARGEST],
         "source": {"kind": "import", "format": draft.format, "file": source.name, "sha256": source.sha256},
-    }  # fmt: skip
+    })  # fmt: skip
 
 # %% ../../nbs/40b_importers_finish.ipynb #8f9f376b
 def _drop(content: Any, place: Sequence[Any]) -> str | None:
@@ -150,6 +156,20 @@ def _drop(content: Any, place: Sequence[Any]) -> str | None:
     return ".".join(str(k) for _, k in trail)
 
 
+_MAY_GO = ("spec", "env", "window", "started_at", "ended_at")
+
+
+def _place(error: Mapping[str, Any], source: Source) -> Sequence[Any]:
+    "Where a fact stands that the schema refuses; LlmbenchError where steps and ranks contradict each other: they are not guessed at."
+    if error["type"] != "value_error":
+        return error["loc"]
+    text = str(error["ctx"]["error"])
+    named = text.partition(":")[0].split(".")
+    if named[0] not in _MAY_GO:
+        raise LlmbenchError(f"{source.name}: what was read is no run file: {text}")
+    return named
+
+
 def run_file(draft: Draft, source: Source, study: str = "imported", number: int = 1, rows: int | None = None) -> RunFile:
     """The run file of a draft; a fact that the schema refuses is left out, and a warning says so.
 
@@ -163,7 +183,7 @@ def run_file(draft: Draft, source: Source, study: str = "imported", number: int 
             return RunFile.model_validate(content)
         except ValidationError as e:
             for error in e.errors(include_url=False):
-                if gone := _drop(content, error["loc"]):
+                if gone := _drop(content, _place(error, source)):
                     content["events"].append({"kind": "warning", "text": f"{gone} was left out: {error['msg']}"[:300]})
     raise LlmbenchError(f"{source.name}: what was read is no run file")
 
