@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from .claims import Row
-from .bounds import DEEPEST_FOLDER
 from .core import LlmbenchError, RequestError, unknown_name
-from .door import PARTIAL, RUN_FILE, STUDY_FILE, read_regular, result_files, shown_path
+from .door import read_regular, result_files
 from .faults import FAULTS, Finding
+from .folders import DEEPEST_FOLDER, PARTIAL, RUN_FILE, STUDY_FILE, shown_path
 from .foreign import UNDERSTOOD, Source, read_source
 from .origins import check_rows, stated_size
 from .ownruns import check_runs, check_study

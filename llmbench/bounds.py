@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['IDENTIFIER', 'LABEL', 'TEXT', 'MOMENT', 'PATTERNS', 'Identifier', 'Label', 'Key', 'Text', 'Moment', 'Count',
            'Parameters', 'Tokens', 'Length', 'Width', 'Layers', 'Degree', 'Rank', 'Number', 'Seed', 'Bytes', 'Seconds',
-           'StepSeconds', 'Value', 'Amount', 'LearningRate', 'LARGEST_FILE_BYTES', 'DEEPEST_FOLDER', 'MOST_STEPS',
-           'MOST_RECORDS', 'MOST_KEYS', 'Column', 'Records', 'Named', 'BOUNDS', 'identifier', 'tidied', 'bounds_table',
+           'StepSeconds', 'Value', 'Amount', 'LearningRate', 'LARGEST_FILE_BYTES', 'MOST_STEPS', 'MOST_RECORDS',
+           'MOST_KEYS', 'Column', 'Records', 'Named', 'BOUNDS', 'identifier', 'tidied', 'bounds_table',
            'request_problem', 'contradiction']
 
 # %% ../nbs/00b_bounds.ipynb #d170acff
@@ -87,7 +87,6 @@ LearningRate = Annotated[float, Field(ge=-(10**6), le=10**6)]
 
 # %% ../nbs/00b_bounds.ipynb #f679e2dd
 LARGEST_FILE_BYTES = 256 * 2**20
-DEEPEST_FOLDER = 50
 MOST_STEPS = 1_000_000
 MOST_RECORDS = 100_000
 MOST_KEYS = 10_000

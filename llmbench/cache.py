@@ -23,7 +23,7 @@ import orjson
 
 import llmbench
 from .core import load_settings, write_text_atomic
-from .door import OWN_FOLDER, shown_path
+from .folders import OWN_FOLDER, shown_path
 from .listing import Node, count_files, dumped, loaded, look
 from .literal import filled
 

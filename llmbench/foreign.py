@@ -18,7 +18,10 @@ from typing import Any
 
 from .claims import MEASURES, Row, field_of, make_row, number, reduced, value_of
 from .core import LlmbenchError
+from .door import read_regular
+from .folders import RUN_FILE
 from .hardware import ACCELERATORS
+from .results import parse_run
 
 # %% ../nbs/58aa_foreign.ipynb #b820dd9f
 def _leaves(value: Any) -> Iterator[tuple[str, Any]]:
@@ -139,6 +142,7 @@ class Source:
     kind: str
     rows: tuple[Row, ...] = ()
     runs: tuple[Mapping[str, Any], ...] = ()
+    problem: str | None = None  # why its run file cannot be read
 
 
 _MARKED = re.compile(r"BENCHMARK_RESULT_JSON_START\s*(.*?)\s*BENCHMARK_RESULT_JSON_END", re.DOTALL)
@@ -149,9 +153,12 @@ UNDERSTOOD = (
 )
 
 
-def _json_source(file: str, value: Any) -> Source:
+def _json_source(file: str, value: Any, text: str) -> Source:
     if isinstance(value, dict) and str(value.get("schema", "")).startswith("llmbench.run/"):
-        return Source(file, "run file", runs=(value,))
+        try:
+            return Source(file, "run file", runs=(parse_run(text.encode()),))
+        except LlmbenchError as e:
+            return Source(file, "run file", runs=(value,), problem=str(e))
     return Source(file, "JSON", tuple(json_rows(file, value)))
 
 
@@ -178,12 +185,12 @@ def parse_source(file: str, text: str) -> Source:
     _bounded(text)
     if text.lstrip().startswith(("{", "[")):
         try:
-            return _json_source(file, json.loads(text))
+            return _json_source(file, json.loads(text), text)
         except ValueError:
             return _lines_source(file, text)
-    marked = [_json_source(file, json.loads(part)) for part in _MARKED.findall(text) if part[:1] + part[-1:] == "{}"]
+    marked = [_json_source(file, json.loads(part), part) for part in _MARKED.findall(text) if part[:1] + part[-1:] == "{}"]
     if marked:
-        return Source(file, "log", tuple(r for s in marked for r in s.rows), tuple(r for s in marked for r in s.runs))
+        return Source(file, "log", tuple(r for s in marked for r in s.rows), tuple(r for s in marked for r in s.runs), next((s.problem for s in marked if s.problem), None))
     if rows := markdown_rows(file, text):
         return Source(file, "Markdown", tuple(rows))
     return Source(file, "CSV", tuple(csv_rows(file, text)))
@@ -191,11 +198,9 @@ def parse_source(file: str, text: str) -> Source:
 
 def read_source(path: Path, name: str) -> Source:
     "The measurements in a file, known as `name`; raises LlmbenchError where it is too large or cannot be read."
+    if path.name == RUN_FILE:
+        return Source(name, "run file", runs=(parse_run(read_regular(path)),))
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise LlmbenchError(f"{name}: larger than {LARGEST_BYTES // 2**20} MiB, not read")
-        return parse_source(name, path.read_text(encoding="utf-8", errors="replace"))
-    except OSError as e:
-        raise LlmbenchError(f"{name}: cannot be read: {e.strerror}") from e
+        return parse_source(name, read_regular(path, LARGEST_BYTES).decode("utf-8", "replace"))
     except (ValueError, csv.Error, RecursionError) as e:
         raise LlmbenchError(f"{name}: {e}") from e

@@ -23,7 +23,7 @@ import orjson
 
 import llmbench
 from .cost import load_prices
-from .door import STUDY_FILE, shown_path
+from .folders import STUDY_FILE, shown_path
 from .hardware import usable_cores
 from .listing import Node, dumped, loaded, result_stamps, walk
 from .results import Seen, label_of, made_of, settle

@@ -15,9 +15,8 @@ from typing import Any
 
 import orjson
 
-from .bounds import DEEPEST_FOLDER
 from .core import RequestError
-from .door import OWN_FOLDER, RUN_FILE, names_in  # noqa: F401
+from .folders import DEEPEST_FOLDER, RUN_FILE, names_in
 
 # %% ../nbs/53e_listing.ipynb #e001b284
 Node = list  # [mtime_ns of the folder, {name: Node}, {name: [size, mtime_ns, inode]}]: lists, because it is kept as JSON

@@ -20,7 +20,8 @@ from typing import Any
 
 from .bounds import tidied
 from .core import finite_or_none, write_json_atomic
-from .door import PARTIAL, read_run, result_files  # noqa: F401  (read and written in one place)
+from .door import read_run, result_files  # noqa: F401  (read and written in one place)
+from .folders import PARTIAL  # noqa: F401
 from .restarts import folded, goodput, mended, resumptions
 from .schema import SCHEMA, HostRecord, RunFile, Status, dump_run, validate_run
 

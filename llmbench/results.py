@@ -16,10 +16,11 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from .bounds import DEEPEST_FOLDER, Identifier, Key, Named, Number, Records, Seed, Text, Value
+from .bounds import Identifier, Key, Named, Number, Records, Seed, Text, Value
 from .core import LlmbenchError, unknown_name
-from .door import STUDY_FILE, read_regular, result_files, run_from, shown_path, strict_json
+from .door import read_regular, result_files, run_from, strict_json
 from .fairness import check_varies
+from .folders import DEEPEST_FOLDER, STUDY_FILE, shown_path
 from .quickcheck import quick_run
 from .rates import RUN_COLUMNS
 from .schema import dump_run, first_problem

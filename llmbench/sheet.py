@@ -114,11 +114,12 @@ def sheet_request(names: Mapping[str, Any], before: Iterable[str]) -> SheetReque
 
 # %% ../nbs/33_sheet.ipynb #ff921887
 def _standing(folder: Path) -> RunFile | None:
-    "The run file in a folder; None where there is none, or a damaged one."
+    "The run file in a folder; None where there is none, or a damaged one, or another run's."
     try:
-        return read_run(folder)
-    except (OSError, ValueError, LlmbenchError):
+        run = read_run(folder)
+    except LlmbenchError:
         return None
+    return run if run.run_id == folder.name else None
 
 
 def earlier_run(folder: Path, spec: RunSpec) -> RunFile | None:

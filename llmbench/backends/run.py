@@ -22,6 +22,7 @@ from .megatron import MEGATRON
 from .nemo import NEMO, PRIMUS
 from .scripts import ACCELERATE, DEEPSPEED, HF, LIGHTNING
 from .torchtitan import TORCHTITAN
+from ..bounds import identifier
 from ..core import LlmbenchError, RequestError, unknown_name
 from ..hardware import cpu_record, git_record, installed_versions, lock_hash, run_variables
 from ..importers.formats import import_file
@@ -58,7 +59,7 @@ def machine_here(backend: Backend, spec: RunSpec, launch: Launch) -> dict[str, A
     cpu = cpu_record()
     here = {"platform": "cpu", "devices": [{"rank": r, "name": cpu.name, "memory_gib": cpu.memory_gib} for r in range(spec.world_size)]}
     return {
-        "hostnames": [socket.gethostname()], "cpu": cpu.model_dump(), "versions": installed_versions(), "git": git_record().model_dump(),
+        "hostnames": [identifier(socket.gethostname())], "cpu": cpu.model_dump(), "versions": installed_versions(), "git": git_record().model_dump(),
         "lock_hash": lock_hash(), "variables": run_variables(os.environ | launch.env), "command": launch.env["LLMBENCH_COMMAND"], "framework": backend.name,
         "threads_per_rank": int(threads) if threads else None, **(here if spec.hardware == "cpu" else {}),
     }  # fmt: skip
