@@ -93,6 +93,7 @@ NEEDS = {  # what has to hold so that a field means anything
     "spec.strategy.bucket_mib": {"spec.strategy.name": "ddp"}, "spec.strategy.compression": {"spec.strategy.name": "ddp"},
     "spec.strategy.reshard_after_forward": {"spec.strategy.name": "fsdp"}, "spec.strategy.dp_replicate": {"spec.strategy.name": "hsdp"},
     "spec.strategy.quantize": {"spec.strategy.name": "zero3"}, "spec.strategy.hpz": {"spec.strategy.name": "zero3"},
+    "spec.strategy.max_live_parameters": {"spec.strategy.name": "zero3"},
     "spec.strategy.schedule": {"spec.strategy.pp": 2}, "spec.strategy.stages_per_rank": {"spec.strategy.pp": 2}, "spec.strategy.layers_per_stage": {"spec.strategy.pp": 2},
     "spec.precision.loss_scale": {"spec.precision.compute": "float16"}, "spec.precision.float8_by": {"spec.precision.compute": "float8"},
     "env.rocm": {"env.platform": "rocm", "env.rocm": "6.4"}, "measurement.energy_source": {}, "env.hosts[].rocm": {"env.platform": "rocm", "env.hosts[].rocm": "6.4"},
