@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .contrast import calm_location, coverage_words, tail_words, turn_pairs
+from .contrast import calm_location, coverage_words, tail_words
 from .core import significant
-from .stats import LOCATION_NAMES, Interval, Location, compared_ratio, disagrees, group_interval, opposed, spent, stretched, turns_interval, typical
+from .stats import LOCATION_NAMES, Interval, Location, compared_ratio, disagrees, group_interval, opposed, spent, stretched, turn_pairs, turns_interval, typical
 
 # %% ../nbs/58_findings.ipynb #d6e501b7
 Values = list[list[float]]  # one list a repeat

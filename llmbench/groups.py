@@ -24,7 +24,7 @@ from llmbench.fairness import (
 from .parity import judged, loss_parity, parity_limit
 from .rates import ceiling_tflops, measured, run_rates, spent_times, tokens_per_step
 from .scaling import find_baselines, scale_runs
-from .stats import Interval, group_interval, median, speedup_interval, spent
+from .stats import Interval, Runs, group_interval, median, speedup_interval, spent, turn_pairs, turns_interval
 
 # %% ../nbs/53c_groups.ipynb #c0e3ecdc
 Run = Mapping[str, Any]
@@ -206,6 +206,13 @@ def _set_row(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> dict[str
 
 # %% ../nbs/53c_groups.ipynb #925a33f2
 _SCALING = ("speedup", "scaling_efficiency_pct")
+_Times = tuple[Runs, list[str | None]]  # step times of each repeat, and the rotation in which it took its steps
+
+
+def _speed_ratio(a: _Times, b: _Times) -> Interval:
+    "Speed of a set over that of another: repeat by repeat where their steps alternated, as a comparison decides it."
+    pairs = turn_pairs(*b, *a)
+    return turns_interval(pairs, spent) if pairs else speedup_interval(a[0], b[0], spent)
 
 
 def _scaling_columns(
@@ -217,7 +224,7 @@ def _scaling_columns(
         return columns
     ideal = 1.0 if kind == "equal cores" else row["world_size"] / base["world_size"]
     work = row["global_batch_tokens"] / base["global_batch_tokens"]
-    ratio = speedup_interval(times[id(row)], times[id(base)], spent)
+    ratio = _speed_ratio(times[id(row)], times[id(base)])
     if row is base:
         ratio = Interval(1.0, None, None, ratio.n_runs, ratio.n_steps)
     columns |= {"ideal": ideal} | _with_interval("speedup", ratio, lambda v: v * work)
@@ -259,7 +266,8 @@ def group_rows(runs: Sequence[Run], rows: Sequence[dict[str, Any]], studies: Stu
     of = repeat_sets(rows)
     sets = [_set_row([runs[i] for i in s], [rows[i] for i in s]) for s in of]
     done = [[i for i in s if rows[i]["status"] == "ok"] for s in of]
-    times = {id(row): [spent_times(runs[i]) for i in s] for row, s in zip(sets, done, strict=True)}
+    turns = [[runs[i]["measurement"]["turns"] for i in s] for s in done]
+    times = {id(row): ([spent_times(runs[i]) for i in s], t) for row, s, t in zip(sets, done, turns, strict=True)}
     _add_scaling(sets, times, studies)
     _add_parity(sets, of, runs, rows, studies)
     return sets

@@ -9,9 +9,8 @@ __all__ = ['Sets', 'resolution_rows', 'resolution_table']
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .contrast import turn_pairs
 from .pages import LABEL, Column, number_column, text_column
-from .stats import MOST_REPEATS, Pairs, difference_shown, repeats_needed, spent, spread_of, spread_of_pairs, stretched
+from .stats import MOST_REPEATS, Pairs, difference_shown, repeats_needed, spent, spread_of, spread_of_pairs, stretched, turn_pairs
 from .workbench import Study, Workbench, study_table
 
 # %% ../nbs/61d_resolution.ipynb #80e30f0f

@@ -6,8 +6,8 @@
 __all__ = ['LEVEL', 'Location', 'LOCATION_NAMES', 'LONG_STEP', 'Runs', 'RANKS_FROM', 'Pairs', 'MOST_REPEATS', 'Interval',
            'median', 'step_interval', 'spent', 'typical', 'undisturbed', 'calm_half', 'stretched', 'run_value', 'Tail',
            'tail_of', 'group_interval', 'ratio_interval', 'compared_ratio', 'opposed', 'disagrees', 'speedup_interval',
-           'PairValue', 'pair_values', 'pairs_interval', 'turns_interval', 'pairs_among', 'family_level', 'spread_of',
-           'spread_of_pairs', 'repeats_needed', 'difference_shown']
+           'turn_pairs', 'PairValue', 'pair_values', 'pairs_interval', 'turns_interval', 'pairs_among', 'family_level',
+           'spread_of', 'spread_of_pairs', 'repeats_needed', 'difference_shown']
 
 # %% ../nbs/50_stats.ipynb #15865866
 import math
@@ -287,6 +287,14 @@ def speedup_interval(times_a: Runs, times_b: Runs, at: Location = typical) -> In
 
 # %% ../nbs/50_stats.ipynb #ec8574b3
 Pairs = Sequence[tuple[Sequence[float | None], Sequence[float | None]]]
+
+
+def turn_pairs(a: Runs, turns_a: Sequence[str | None], b: Runs, turns_b: Sequence[str | None]) -> Pairs:
+    "Runs of `a` and `b` whose steps alternated, by the names of their rotations; [] unless every run of both is in one pair."
+    if None in turns_a or sorted(turns_a, key=str) != sorted(turns_b, key=str) or len(set(turns_a)) < len(a) or len(a) != len(b):
+        return []
+    partner = dict(zip(turns_b, b, strict=True))
+    return [(run, partner[name]) for run, name in zip(a, turns_a, strict=True)]
 
 
 def _known_steps(pairs: Pairs) -> list[list[tuple[float, float]]]:
