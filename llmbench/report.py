@@ -320,7 +320,7 @@ def build_report(
         folder = Path(scratch) / "report"
         shutil.copytree(source, folder, ignore=shutil.ignore_patterns(*_NOT_SOURCES))
         store = open_store(folders)
-        bench = Workbench(store, folder, kernels=kernel_tables(folders), runs=run_records(folders, store))
+        bench = Workbench(store, folder, kernels=kernel_tables(folders), runs=run_records(folders))
         told = fill(bench, settings, read_bench(source / "published" / "bench"))
         _keep_script(out, folder)
         render_site(folder, out, engine=engine, problems=bench.problems)
