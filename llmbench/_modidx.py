@@ -395,6 +395,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'llmbench.checkpoint.state_of': ('checkpoint.html#state_of', 'llmbench/checkpoint.py'),
                                      'llmbench.checkpoint.take_weights': ('checkpoint.html#take_weights', 'llmbench/checkpoint.py')},
             'llmbench.checks': { 'llmbench.checks._check_attention': ('checks.html#_check_attention', 'llmbench/checks.py'),
+                                 'llmbench.checks._check_bounds': ('checks.html#_check_bounds', 'llmbench/checks.py'),
                                  'llmbench.checks._check_compression': ('checks.html#_check_compression', 'llmbench/checks.py'),
                                  'llmbench.checks._check_data': ('checks.html#_check_data', 'llmbench/checks.py'),
                                  'llmbench.checks._check_float8': ('checks.html#_check_float8', 'llmbench/checks.py'),

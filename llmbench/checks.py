@@ -12,9 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from .bounds import MOST_STEPS, Identifier
 from .core import RequestError, load_settings, unknown_name
 from .layout_rules import split_degrees
-from .spec import HARDWARE, LAUNCHERS, Precision, RunSpec, Strategy
+from .schema import first_problem
+from .spec import HARDWARE, LAUNCHERS, Precision, RunSpec, Strategy, run_id, spec_record
 from .weights import check_weights
 
 # %% ../nbs/03a_checks.ipynb #ce8e9c1c
@@ -138,6 +142,17 @@ def _check_attention(spec: RunSpec) -> None:
         )
 
 # %% ../nbs/03a_checks.ipynb #487ff07c
+def _check_bounds(spec: RunSpec) -> None:
+    "What could not be written into a run file is not trained first."
+    try:
+        spec_record(spec)
+        TypeAdapter(Identifier).validate_python(run_id(spec))
+    except ValidationError as e:
+        raise RequestError(f"{first_problem(e)}; write a value that a run file takes") from None
+    if spec.steps > MOST_STEPS:
+        raise RequestError(f"steps {spec.steps}: a run file holds at most {MOST_STEPS:,}; write fewer")
+
+
 def _check_names(spec: RunSpec) -> None:
     if spec.hardware not in HARDWARE:
         raise RequestError(unknown_name("hardware", spec.hardware, HARDWARE))
@@ -191,7 +206,7 @@ def _check_weights(spec: RunSpec) -> None:
 
 # %% ../nbs/03a_checks.ipynb #b3d374ce
 _CHECKS = (
-    _check_names, _check_loss_scale, _check_float8, _check_model, _check_levers, _check_zero_settings, _check_offload, _check_zeropp, _check_compression,
+    _check_names, _check_bounds, _check_loss_scale, _check_float8, _check_model, _check_levers, _check_zero_settings, _check_offload, _check_zeropp, _check_compression,
     _check_attention, _check_lengths, _check_data, _check_weights,
 )  # fmt: skip
 

@@ -351,3 +351,14 @@ def test_fifty_megabytes_are_decided_in_five_seconds(what):
     with pytest.raises(LlmbenchError, match=r"reason|steps\.step|events"):
         parse_run(content)
     assert time.process_time() - began < 5
+
+
+def test_a_request_that_no_run_file_could_hold_is_refused_before_it_starts():
+    from llmbench.core import RequestError
+    from llmbench.resolve import resolve_run
+
+    asked = {"model": "gpt-tiny", "strategy": "single", "world_size": 1, "seq_len": 64, "batch": {"micro": 2, "accum": 1}}
+    assert resolve_run(asked | {"optimizer": {"lr": 1e18}}).optimizer.lr == 1e18, "a run that is meant to diverge"
+    for wrong in ({"optimizer": {"lr": 1e200}}, {"seed": 2**60}, {"steps": 2_000_000}, {"name": "a..b"}, {"name": "x" * 300}):
+        with pytest.raises(RequestError):
+            resolve_run(asked | wrong)

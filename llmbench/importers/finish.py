@@ -54,7 +54,7 @@ def _warmup(draft: Draft) -> None:
         draft.event("warmup", f"{said}; the log does not say which are")
 
 
-_LIMITS = {"time_s": (1e-9, 1e6), "tokens": (0, 1e12), "mean_of": (0, 1e9), "lr": (-1e6, 1e6)}
+_LIMITS = {"time_s": (1e-9, 1e6), "tokens": (0, 1e12), "mean_of": (0, 1e9)}
 
 
 def _within_limits(draft: Draft) -> None:
