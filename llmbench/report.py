@@ -239,7 +239,7 @@ def stands_beside(bench: Workbench, told: Told) -> bool:
     swept = bench.connection.execute("SELECT count(*) FROM studies WHERE study = ?", [name]).fetchone()[0]
     if not ok:
         return told.answer is not None
-    compared = told.answer is None or any(len(c.contenders) > 1 for c in told.answer.contests)
+    compared = told.answer is None or sum(len(c.contenders) for c in told.answer.contests) > 1
     return not swept and not imported and (name.endswith(_TRIALS) or not compared)
 
 

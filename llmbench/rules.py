@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Union, get_args, get_origin
+from typing import Annotated, get_args, get_origin, Literal, Union
 
 from pydantic import BaseModel
 
@@ -18,8 +18,10 @@ from .schema import RunFile
 
 # %% ../nbs/50d_rules.ipynb #fdb4f750
 def _inner(kind: object) -> Iterator[object]:
-    "The types inside an annotation, without None."
-    if get_origin(kind) in (Union, types.UnionType):
+    "The types inside an annotation, without None and without bounds."
+    if get_origin(kind) is Annotated:
+        yield from _inner(get_args(kind)[0])
+    elif get_origin(kind) in (Union, types.UnionType):
         for part in get_args(kind):
             yield from _inner(part)
     elif kind is not type(None):

@@ -46,7 +46,9 @@ def test_the_cost_of_measuring_is_measured(profiled):
     _, run = profiled
     assert run.measurement.clock == "monotonic" and 0 < run.measurement.clock_cost_s < 1e-4
     for rank in run.ranks:
-        assert rank.bookkeeping_s[0] is None and all(0 < s < 0.1 for s in rank.bookkeeping_s[1:])
+        first = {0, run.spec.warmup_steps}  # nothing before the first step, and a pause before the first measured one
+        assert {k for k, s in enumerate(rank.bookkeeping_s) if s is None} <= first
+        assert all(0 < s < 0.1 for s in rank.bookkeeping_s if s is not None)
         assert rank.param_norm_before != rank.param_norm_after, "it was trained"
 
 
@@ -57,7 +59,7 @@ def test_a_profile_block_leaves_trace_table_and_timeline_of_its_ranks(profiled):
     assert any(e.get("name") == "aten::mm" for e in events)
     kernels = json.loads((folder / "kernels-rank-001.json").read_text())["kernels"]
     assert kernels == sorted(kernels, key=lambda k: -k["self_time_s"]) and "shapes" in kernels[0]
-    assert "aten::" in kernel_table(folder)
+    assert "aten" in kernel_table(folder)
     assert (folder / "memory-rank-001.csv").read_text().startswith("ms,device,allocated_bytes\n0.000,cpu,")
 
 
