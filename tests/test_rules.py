@@ -202,7 +202,7 @@ UNLIKE = {  # field by field what a sceptic changed without being noticed
     "env.devices[].power_limit_w": 350.0, "env.devices[].clock_mhz": 990.0, "env.driver": "535.1", "env.cuda": "12.1", "env.nccl": "2.10.3",
     "env.topology": MATRIX.replace("NV18", "PHB"), "env.variables.NCCL_P2P_DISABLE": "1", "env.variables.PYTORCH_ALLOC_CONF": "max_split_size_mb:32",
     "env.versions.triton": "3.0.0", "transfer.link_gb_s": 4.0, "env.devices[].uuid_hash": "00ab", "env.versions.deepspeed": "0.14.0", "env.git.commit": "ffffffff",
-    "env.git.dirty": True, "env.lock_hash": "00000000", "env.variables.MALLOC_ARENA_MAX": "8", "env.cpu.logical_cores": 4, "started_at": "2026-12-21T10:00:00.000Z",
+    "env.git.dirty": True, "env.lock_hash": "00000000", "env.variables.MALLOC_ARENA_MAX": "8", "env.cpu.logical_cores": 4, "started_at": "2026-12-21T10:00:00.000Z", "ended_at": "2026-12-21T10:00:30.000Z",
     "measurement.turns": "ab12", "events[].kind": "oversubscribed", "goodput.starts": 3, "steps.tokens": [1024] * STEPS, "steps.lr": [1e-9] * STEPS,
     "steps.grad_norm": [10 * (2.0 - k / 20) for k in range(STEPS)], "skipped_steps": 4, "env.hostnames": ["there", "yonder"],
 }  # fmt: skip

@@ -35,7 +35,7 @@ matrix:
 """
 LONG = f"""
 study: long
-base: {BASE % 100_000}
+base: {(BASE % 100_000).replace("run_s: 300", "run_s: 7200")}
 matrix:
   - {{strategy: ddp, world_size: 2}}
   - {{strategy: single, world_size: 1, steps: 4}}
