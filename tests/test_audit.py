@@ -327,6 +327,7 @@ def test_logs_that_were_imported_show_no_certain_fault(tmp_path):
     base["events"] = []
     base["env"] |= {"lock_hash": None, "git": {"commit": None, "dirty": None}, "devices": [{"rank": i, "name": "NVIDIA H100 80GB HBM3"} for i in range(8)]}
     base["env"]["platform"], base["measurement"]["clock"] = "cuda", None
+    base["spec"]["world_size"] = base["spec"]["strategy"]["dp"] = 8
     n = len(base["steps"]["step"])
     for at, (strategy, tokens, loss) in enumerate((("ddp", 1024, 2.0), ("fsdp", 4096, 1.0))):
         run = json.loads(json.dumps(base)) | {"run_id": f"imported.log-{at}.0.1", "study": "imported"}

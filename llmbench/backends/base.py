@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from ..bounds import tidied
 from ..core import RequestError, write_text_atomic
 from ..launchers.base import Launch, path_operand, refusal, render
 from ..layout_rules import split_degrees
@@ -180,7 +181,7 @@ def render_backend(backend: Backend, spec: RunSpec, out: Path | str, *, attempt:
     made = backend.write(spec, Site(out, run_id(spec, attempt), python, attempt))
     missing = not_honoured(spec, backend.honours, backend.because)
     again = shlex.join(["llmbench", "backend", backend.name, f"{out}/spec.yaml", "--attempt", str(attempt)])
-    notes = [EventRecord(kind="not_honoured", text=text) for text in (*missing, *made.remarks)]
+    notes = [EventRecord(kind="not_honoured", text=tidied(text)) for text in (*missing, *made.remarks)]
     return Launch(
         command=made.command, env=plain.env | {"LLMBENCH_COMMAND": again} | made.env, files=plain.files | made.files,
         notes=(*plain.notes, *notes),
