@@ -273,7 +273,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                  'llmbench.bounds._latest': ('bounds.html#_latest', 'llmbench/bounds.py'),
                                  'llmbench.bounds._numbers': ('bounds.html#_numbers', 'llmbench/bounds.py'),
                                  'llmbench.bounds._plain': ('bounds.html#_plain', 'llmbench/bounds.py'),
-                                 'llmbench.bounds._product': ('bounds.html#_product', 'llmbench/bounds.py'),
                                  'llmbench.bounds._ranks': ('bounds.html#_ranks', 'llmbench/bounds.py'),
                                  'llmbench.bounds._steps': ('bounds.html#_steps', 'llmbench/bounds.py'),
                                  'llmbench.bounds._times': ('bounds.html#_times', 'llmbench/bounds.py'),

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from math import prod
 from operator import lt
 from typing import Annotated, Any, TypeVar
 
@@ -166,23 +167,16 @@ def _times(run: Mapping[str, Any]) -> Iterator[str]:
 def request_problem(spec: Mapping[str, Any], own: bool) -> str | None:
     "What contradicts itself in a request, with the field; None where nothing does. own: of this harness."
     degrees, world_size = [spec["strategy"][k] for k in ("dp", "tp", "pp", "cp")], spec["world_size"]
-    if None not in degrees and world_size is not None and _product(degrees) != world_size:
-        return f"spec.world_size: {world_size}: the degrees dp, tp, pp, cp {degrees} multiply to {_product(degrees)}"
+    if None not in degrees and world_size is not None and prod(degrees) != world_size:
+        return f"spec.world_size: {world_size}: the degrees dp, tp, pp, cp {degrees} multiply to {prod(degrees)}"
     model = spec["model"]
     if None not in (model["n_experts"], model["experts_per_token"]) and model["experts_per_token"] > max(1, model["n_experts"]):
         return f"spec.model.experts_per_token: {model['experts_per_token']}: the model has {model['n_experts']} experts"
     batch = spec["batch"]
     factors = [batch["micro"], batch["accum"], degrees[0], spec["seq_len"]]
-    if own and None not in (*factors, batch["global_tokens"]) and _product(factors) != batch["global_tokens"]:
-        return f"spec.batch.global_tokens: {batch['global_tokens']}: micro, accum, dp and seq_len {factors} multiply to {_product(factors)}"
+    if own and None not in (*factors, batch["global_tokens"]) and prod(factors) != batch["global_tokens"]:
+        return f"spec.batch.global_tokens: {batch['global_tokens']}: micro, accum, dp and seq_len {factors} multiply to {prod(factors)}"
     return None
-
-
-def _product(factors: Sequence[int]) -> int:
-    product = 1
-    for factor in factors:
-        product *= factor
-    return product
 
 # %% ../nbs/00b_bounds.ipynb #0ac0ebad
 def _steps(run: Mapping[str, Any], own: bool) -> Iterator[str]:

@@ -83,8 +83,10 @@ def product_rates() -> dict[str, float]:
 
 
 def precision_lines(rates: Mapping[str, float]) -> list[str]:
-    "A line per number format: its speed beside float32's, and what to write where it is the slower one."
+    "A line per number format: its speed beside float32's, and what to write where it is the slower one; one line where nothing was measured."
     plain, lines = rates.get("fp32"), []
+    if plain is None:
+        return ["  unknown  products    torch is missing, or did not multiply within a minute"]
     for name, tflops in rates.items():
         beside = "" if name == "fp32" else f", {tflops / plain:.2g} times as fast as fp32"
         slow = tflops < 0.8 * plain
@@ -146,8 +148,8 @@ def _ability_line(ability: Ability) -> str:
 
 
 def doctor_text(found: list[Check], able: list[Ability], rates: Mapping[str, float] | None = None) -> str:
-    "The whole report as text; `rates` are those of `product_rates`."
-    formats = ["", "Number formats", *precision_lines(rates)] if rates else []
+    "The whole report as text; `rates` are those of `product_rates`, None where nobody asked for them."
+    formats = [] if rates is None else ["", "Number formats", *precision_lines(rates)]
     lines = ["This machine", *map(_line, found), *formats, "", "Strategies", *map(_ability_line, able)]
     return "\n".join(lines) + "\n"
 

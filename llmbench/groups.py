@@ -22,7 +22,7 @@ from llmbench.fairness import (
     merged_verdict,
 )
 from .parity import judged, loss_parity, parity_limit
-from .rates import ceiling_tflops, measured, run_rates, spent_times, tokens_per_step
+from .rates import ceiling_tflops, device_label, measured, run_rates, spent_times, tokens_per_step
 from .scaling import find_baselines, scale_runs
 from .stats import Interval, Runs, group_interval, median, speedup_interval, spent, turn_pairs, turns_interval
 
@@ -52,18 +52,18 @@ def reference_of(members: Sequence[int], rows: Sequence[Mapping[str, Any]], base
     return min(declared or done, key=lambda i: (rows[i]["started_at"] or "", rows[i]["run_id"]), default=None)
 
 # %% ../nbs/53c_groups.ipynb #78cf4ca3
-def _cores(run: Run) -> tuple:
-    "Runs with the same value have one ceiling: study, processor, cores in use, data type."
-    env, spec = run["env"], run["spec"]
-    names = tuple(sorted({d["name"] or "" for d in env["devices"]}))
-    threads = (env["threads_per_rank"] or 1) * (spec["world_size"] or 1)
-    return run["study"], names, len(env["hostnames"]), threads, spec["precision"]["compute"]
+def _cores(run: Run) -> tuple | None:
+    "Runs with the same value have one ceiling: study, processor, cores in use, data type; None where one of them is unknown."
+    env, spec, device = run["env"], run["spec"], device_label(run)
+    if env["platform"] != "cpu" or None in (device, env["threads_per_rank"], spec["world_size"]):
+        return None
+    return run["study"], device, len(env["hostnames"]), env["threads_per_rank"] * spec["world_size"], spec["precision"]["compute"]
 
 
 def best_ceilings(runs: Sequence[Run]) -> list[float | None]:
     "TFLOP/s of all devices of each run; on a CPU the best that a run of its study measured on as many cores."
     own = [ceiling_tflops(run) for run in runs]
-    keys = [_cores(run) if run["env"]["platform"] == "cpu" else i for i, run in enumerate(runs)]
+    keys = [_cores(run) or i for i, run in enumerate(runs)]
     best: dict[Any, float] = {}
     for key, tflops in zip(keys, own, strict=True):
         best[key] = max(best.get(key, 0.0), tflops or 0.0)

@@ -80,7 +80,8 @@ def test_the_longer_commands_are_sound_requests(clone):
             assert shown.returncode == 0 and shown.stdout, line
         elif words[1] == "backend" and shutil.which("nvidia-smi") is None:
             done = typed(line, folder, environ)
-            assert done.returncode in (0, 1, 2) and "Traceback" not in done.stderr, line
+            said = done.stdout + done.stderr
+            assert "Traceback" not in said and (done.returncode == 0 or "pip install" in said), line
         elif words[1] == "benchmark" and shutil.which("nvidia-smi") is None:
             done = typed(f"{line.split('#')[0]} --direct", folder, environ)
             assert done.returncode == 1 and "refused" in done.stdout and "type" in done.stdout, done.stdout + done.stderr
