@@ -57,6 +57,6 @@ def links_part(bench: Workbench, study: Study) -> str | None:
     return f"### Communication and the link {{#links-of-{study.anchor}}}\n\n" + " ".join(link_sentences(rows)) + f"\n\n{table}"
 
 
-def nodes_section(bench: Workbench, study: Study) -> str:
-    "Scaling of a study, and where it went over a network, what the network has to do with it."
-    return "\n".join(part for part in (scaling_section(bench, study), links_part(bench, study)) if part)
+def nodes_section(bench: Workbench, study: Study) -> str | None:
+    "Scaling of a study, and where it went over a network, what the network has to do with it; None where there is neither."
+    return "\n".join(part for part in (scaling_section(bench, study), links_part(bench, study)) if part) or None

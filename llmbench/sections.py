@@ -91,7 +91,7 @@ def latency_section(bench: Workbench, study: Study) -> str:
 
 # %% ../nbs/62_sections.ipynb #7d938c6a
 _RESIDENT = (
-    "::: {.callout-note}\n## Growth of the process\nOn a CPU it stands beside the bytes of tensors. It also counts what the C library kept and what "
+    "::: {.callout-note}\n## Growth of the process\nOn a CPU the measured peak is the growth of the process. It also counts what the C library kept and what "
     "libraries mapped, and names no winner ([methods](methods.qmd#sec-memory)).\n:::\n"
 )  # fmt: skip
 
@@ -102,9 +102,10 @@ def memory_section(bench: Workbench, study: Study) -> str:
     if not _known(rows, "peak_memory_gib") and not _known(rows, "live_memory_gib"):
         return "Memory was not measured in this study.\n"
     rows = [r | {"predicted_gib": predicted_gib(bench.runs[r["run_id"]]) if r.get("run_id") in bench.runs else None} for r in rows]
-    columns = [LABEL, text_column("Repeats", "repeats"), number_column("Tensors (GiB)", "live_memory_gib"), Column("Over repeats (GiB)", _range),
+    spread = [Column("Over repeats (GiB)", _range)] if any(r["least_gib"] != r["most_gib"] for r in rows) else []  # most runs repeat to the byte
+    columns = [LABEL, text_column("Repeats", "repeats"), number_column("Tensors (GiB)", "live_memory_gib"), *spread,
                number_column("Predicted (GiB)", "predicted_gib"), number_column("Model state (GiB)", "model_state_gib"), number_column("Parameters", "param_gib"),
-               number_column("Gradients", "grad_gib"), number_column("Optimizer", "optimizer_gib"), number_column("Process growth or allocator's peak (GiB)", "peak_memory_gib")]  # fmt: skip
+               number_column("Gradients", "grad_gib"), number_column("Optimizer", "optimizer_gib"), number_column("Measured peak (GiB)", "peak_memory_gib")]  # fmt: skip
     resident = _RESIDENT if any(r["memory_source"] == "process_rss" for r in rows) else ""
     uncounted = "" if _known(rows, "live_memory_gib") else "These runs did not count their tensors, so nothing is drawn and no least memory is named.\n"
     return uncounted + "\n".join([
@@ -127,12 +128,14 @@ _SHARED = (
 )  # fmt: skip
 
 
-def scaling_section(bench: Workbench, study: Study) -> str:
-    "Speed-up and efficiency against the declared baseline."
+def scaling_section(bench: Workbench, study: Study) -> str | None:
+    "Speed-up and efficiency against the declared baseline; None for a single set, which would be its own baseline."
     everything = bench.rows("scaling", study.name)
     rows = _known(everything, "speedup")
     if not rows:
         return "No run of the baseline finished, so nothing can be said about scaling.\n"
+    if not study.baseline and len(everything) == 1:
+        return None
     labels = {one_line(r["scaling_baseline"], 120) for r in rows}
     baseline = labels.pop() if len(labels) == 1 else "each strategy's smallest"
     columns = [LABEL, text_column("Scaling", "scaling_kind"), number_column("Speed-up (×)", "speedup"), number_column("Ideal (×)", "ideal"),
