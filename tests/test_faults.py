@@ -33,15 +33,19 @@ def rank_process(out: Path, rank: int) -> int:
     raise LookupError(f"no process of rank {rank}")
 
 
+def state_of(pid: int) -> str:
+    """The kernel's letter for a process: R runs, S sleeps, T is stopped, Z has ended and was not reaped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def ended(pid: int, within_s: float = 10) -> bool:
     """Whether a killed process is gone: the kernel takes a moment to give back its memory, its parent to notice."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            if state_of(pid) == "Z":
+                return True
         except OSError:
-            return True
-        if state == "Z":
             return True
         time.sleep(0.05)
     return False
@@ -171,13 +175,15 @@ def test_nothing_is_left_of_a_run_whose_sweep_is_killed_while_it_is_frozen(froze
     started = lambda: {p: line for p, line in processes_with(str(tmp_path)).items() if p != sweep.pid and b"sleep(600)" in line}  # noqa: E731
     try:
         wait_until(lambda: len(started()) == 3)
+        wait_until(lambda: sum(b"llmbench.launchers.ranks" in line for line in started().values()) == 1)  # a fork bears its parent's words at first
         launcher = [p for p, line in started().items() if b"llmbench.launchers.ranks" in line]
         ranks = [p for p in started() if p not in launcher]
-        for pid in {"launcher": launcher, "rank": ranks[:1], "both": launcher + ranks}[frozen]:
+        stopped = {"launcher": launcher, "rank": ranks[:1], "both": launcher + ranks}[frozen]
+        for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: all(state_of(pid) == "T" for pid in stopped))  # SIGTERM waits there until SIGCONT
         sweep.kill()
         sweep.wait()
-        assert launcher[0] in started() or frozen == "rank", "it is frozen, and the first signal does not reach it"
         wait_until(lambda: not started(), 40)
     finally:
         for pid in started():
