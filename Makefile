@@ -128,11 +128,11 @@ lab: .venv/.lab .venv/.deepspeed
 GROWTH_RUNS ?= 10,100,1000,10000,100000
 bench: .venv/.bench
 	$(SAY) "A step of llmbench beside a bare loop, in turns"
-	@status=0; $(BIN)/python -m llmbench.peers --peers again,harness --repeats 5 --rounds 30 --out results/bench/overhead.json || status=$$?; \
+	@status=0; $(BIN)/python -m llmbench.bench.peers --peers again,harness --repeats 5 --rounds 30 --out results/bench/overhead.json || status=$$?; \
 	  printf '\033[1m%s\033[0m\n' "The same beside other frameworks"; \
-	  $(BIN)/python -m llmbench.peers --repeats 5 --rounds 20 --out results/bench/peers.json || status=$$?; \
+	  $(BIN)/python -m llmbench.bench.peers --repeats 5 --rounds 20 --out results/bench/peers.json || status=$$?; \
 	  printf '\033[1m%s\033[0m\n' "What llmbench's own commands take as results grow"; \
-	  $(BIN)/python -m llmbench.growth --runs $(GROWTH_RUNS) --site-up-to 1000 --out results/bench/growth.json && exit $$status
+	  $(BIN)/python -m llmbench.bench.growth --runs $(GROWTH_RUNS) --site-up-to 1000 --out results/bench/growth.json && exit $$status
 
 nemo-env: .venv-nemo/.ready
 	@echo "NeMo 2.7.3 is in .venv-nemo; for llmbench backend nemo type: export NEMO_PYTHON=$$PWD/.venv-nemo/bin/python"
@@ -142,7 +142,7 @@ gpu-study: .venv/.deepspeed .venv/.bench
 	@status=0; for study in $(GPU_STUDIES); do \
 	    $(BIN)/llmbench sweep $$study --direct $(FORCE_FLAG) || status=$$?; [ $$status -ne 2 ] || exit 2; done; \
 	  printf '\033[1m%s\033[0m\n' "llmbench and torchtitan in turns on the same card (pip install '.[bench]' brings torchtitan)"; \
-	  $(BIN)/python -m llmbench.peers --request $(GPU_PEERS) --reference torchtitan --peers harness --repeats 3 --rounds 15 --out results/bench/card.json || status=$$?; \
+	  $(BIN)/python -m llmbench.bench.peers --request $(GPU_PEERS) --reference torchtitan --peers harness --repeats 3 --rounds 15 --out results/bench/card.json || status=$$?; \
 	  $(BIN)/llmbench report && exit $$status
 
 # Three hosts on cables of 1 Gb/s that exist only while it runs (network namespaces: Linux, root). git is told where the program comes

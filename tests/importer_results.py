@@ -3,7 +3,7 @@
 import json
 
 from llmbench.importers.eventfile import Point, event_bytes
-from llmbench.importers.tracelens import workbook_bytes
+from llmbench.importers.profiles.tracelens import workbook_bytes
 
 
 def _lines(*objects, mark: str = "") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ class Notebook:
         return next((c.directives["default_exp"] for c in self.cells if "default_exp" in c.directives), None)
 
     def __str__(self) -> str:
-        return self.path.stem
+        return self.path.relative_to(ROOT / "nbs").with_suffix("").as_posix()
 
 
 def _directives(source: str) -> dict[str, str]:
@@ -69,17 +68,5 @@ def read_notebook(path: Path) -> Notebook:
 
 def library_notebooks() -> list[Notebook]:
     """Notebooks that export a module, in the order of their numbers."""
-    found = [read_notebook(p) for p in sorted((ROOT / "nbs").glob("[0-9]*.ipynb"))]
+    found = [read_notebook(p) for p in sorted((ROOT / "nbs").rglob("[0-9]*.ipynb"))]
     return [n for n in found if n.module]
-
-
-def imported_modules(source: str) -> set[str]:
-    """Dotted names below llmbench that a piece of code imports, at any depth."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "llmbench":
-            below = node.module.partition(".")[2]
-            names |= {f"{below}.{a.name}".strip(".") for a in node.names} | {below}
-        elif isinstance(node, ast.Import):
-            names |= {a.name.partition(".")[2] for a in node.names if a.name.startswith("llmbench.")}
-    return names - {""}

@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from llmbench.records import empty_run
-from llmbench.schema import dump_run
-from llmbench.sheet import run_request
-from llmbench.spec import run_id, spec_record
-from llmbench.study import resolve_study
-from llmbench.sweep import sweep
+from llmbench.core.records import empty_run
+from llmbench.core.schema import dump_run
+from llmbench.launch.sweep.sheet import run_request
+from llmbench.spec.request import run_id, spec_record
+from llmbench.spec.study import resolve_study
+from llmbench.launch.sweep.sweep import sweep
 
 STUDY = {"study": "s", "title": "mine", "repeats": 1, "base": {"model": "gpt-tiny", "seq_len": 32, "batch": {"micro": 1, "global_tokens": 64}, "steps": 2, "warmup_steps": 1},
          "matrix": [{"strategy": "ddp", "world_size": 2}, {"strategy": "single", "world_size": 1}]}  # fmt: skip

@@ -6,22 +6,22 @@ import sys
 
 import pytest
 
-from llmbench.core import relative_difference
-from llmbench.layout_memory import memory_of
-from llmbench.resolve import resolve_run
-from llmbench.traffic import predicted_collectives
+from llmbench.core.numbers import relative_difference
+from llmbench.plan.layout_memory import memory_of
+from llmbench.spec.resolve import resolve_run
+from llmbench.plan.traffic import predicted_collectives
 
 STEPS = 2
 PROGRAM = f"""
 import gc, json, os, sys
-from llmbench.collectives import profiled_window
-from llmbench.loop import Trainer, join_for
-from llmbench.measure import CpuMemory
-from llmbench.memory_check import measured_memory
-from llmbench.models import build_model
-from llmbench.resolve import resolve_run
-from llmbench.precision import DTYPES
-from llmbench.train import load_strategy
+from llmbench.train.collectives import profiled_window
+from llmbench.train.loop import Trainer, join_for
+from llmbench.train.measure import CpuMemory
+from llmbench.bench.memory_check import measured_memory
+from llmbench.model.decoder import build_model
+from llmbench.spec.resolve import resolve_run
+from llmbench.model.precision import DTYPES
+from llmbench.train.worker import load_strategy
 
 found, ranks = [], None
 for request in json.loads(sys.argv[1]):
@@ -90,7 +90,7 @@ def check(strategy, settings, tmp_path):
         check_collectives(spec, found["window"]["collectives"])
 
 
-@pytest.mark.slow  # in the quick set notebook 28b_memory_check does the same for some
+@pytest.mark.slow  # in the quick set notebook 95_bench/40_memory_check does the same for some
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_two_ranks_hold_and_send_what_is_predicted(strategy, tmp_path):
     check(strategy, [("gpt-tiny", "fp32", {}), ("llama-tiny", "bf16", {})], tmp_path)

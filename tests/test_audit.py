@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from llmbench.audit import audit_paths, coverage, format_audit
-from llmbench.cli import VERBS, main
-from llmbench.core import RequestError
-from llmbench.records import empty_run, result_files
-from llmbench.schema import dump_run
+from llmbench.compare.audit.verb import audit_paths, coverage, format_audit
+from llmbench.cli.main import VERBS, main
+from llmbench.core.errors import RequestError
+from llmbench.core.records import empty_run, result_files
+from llmbench.core.schema import dump_run
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(__file__).parent / "data"

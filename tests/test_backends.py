@@ -13,16 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from llmbench.backends.base import backend_refusal, is_installed, matters, render_backend, settings_of, shell_text
-from llmbench.backends.run import BACKENDS, run_backend
-from llmbench.backends.study import under_frameworks
-from llmbench.core import RequestError, test_near
-from llmbench.launchers.local import run_local
-from llmbench.named import GOALS, MODELS, named_request
-from llmbench.report import build_report
-from llmbench.resolve import resolve_run
-from llmbench.study import resolve_study
-from llmbench.sweep import sweep
+from llmbench.frameworks.base import (
+    backend_refusal,
+    is_installed,
+    matters,
+    render_backend,
+    settings_of,
+    shell_text,
+)
+from llmbench.frameworks.run import BACKENDS, run_backend
+from llmbench.frameworks.study import under_frameworks
+from llmbench.core.errors import RequestError
+from llmbench.core.numbers import test_near
+from llmbench.launch.local import run_local
+from llmbench.spec.named import GOALS, MODELS, named_request
+from llmbench.report.build import build_report
+from llmbench.spec.resolve import resolve_run
+from llmbench.spec.study import resolve_study
+from llmbench.launch.sweep.sweep import sweep
 
 DATA = Path(__file__).parent / "data" / "backends"
 TINY = {"name": "llama-tiny", "n_layers": 2, "d_model": 64, "d_ff": 176, "vocab_size": 512}

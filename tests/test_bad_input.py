@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmbench.cli import main
+from llmbench.cli.main import main
 
 RUN = """\
 model: gpt-tiny

@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from llmbench.core import RequestError
-from llmbench.layout_rules import broken_rules
-from llmbench.layouts import valid_layouts
-from llmbench.presets import PRESETS, preset
-from llmbench.resolve import resolve_run
-from llmbench.spec import STRATEGIES
+from llmbench.core.errors import RequestError
+from llmbench.spec.layout_rules import broken_rules
+from llmbench.spec.layouts import valid_layouts
+from llmbench.spec.presets import PRESETS, preset
+from llmbench.spec.resolve import resolve_run
+from llmbench.spec.request import STRATEGIES
 
 BIG = {"world_size": 8, "seq_len": 2048, "batch": {"micro": 1, "global_tokens": 128 * 2048}}
 LLAMA, QWEN, TINY = BIG | {"model": "llama3.1-8b"}, BIG | {"model": "qwen2.5-7b"}, BIG | {"model": "gpt-tiny", "seq_len": 512}

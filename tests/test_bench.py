@@ -8,15 +8,15 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from llmbench.pairs import largest_difference
-from llmbench.peers import PARITY, PEERS
+from llmbench.analysis.pairs import largest_difference
+from llmbench.bench.peers import PARITY, PEERS
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = ("--repeats", "1", "--rounds", "3", "--seq-len", "32")
 
 
 def peers(*arguments):
-    command = [sys.executable, "-m", "llmbench.peers", *arguments]
+    command = [sys.executable, "-m", "llmbench.bench.peers", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 

@@ -6,10 +6,10 @@ import io
 import numpy as np
 import pytest
 
-from llmbench.calibrate import main
-from llmbench.core import RequestError
-from llmbench.noise import Noise, read_noise, tried
-from llmbench.stats import repeats_needed, typical, undisturbed
+from llmbench.compare.calibrate import main
+from llmbench.core.errors import RequestError
+from llmbench.compare.noise import Noise, read_noise, tried
+from llmbench.analysis.stats import repeats_needed, typical, undisturbed
 
 
 def recorded(between, within, visits=0.0, runs=40, steps=12):

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from llmbench.core import test_near
-from llmbench.records import read_run, result_files
+from llmbench.core.numbers import test_near
+from llmbench.core.records import read_run, result_files
 
 from notebooks import ROOT
 
@@ -17,9 +17,9 @@ SCRIPT = '''
 import json, os, sys
 import torch
 from llmbench.callback import Recorder, lightning_callback, trainer_callback
-from llmbench.models import build_model, next_token_loss
-from llmbench.peer_frameworks import WithLoss
-from llmbench.presets import ModelShape
+from llmbench.model.decoder import build_model, next_token_loss
+from llmbench.bench.peer_frameworks import WithLoss
+from llmbench.spec.presets import ModelShape
 
 driver, accum, results, world = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(os.environ.get("WORLD_SIZE", 1))
 STEPS, MICRO, LENGTH = 4, 2, 32

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from test_faults import at_step
 
-from llmbench.core import RequestError, test_near
-from llmbench.launchers.local import run_local
-from llmbench.records import read_run
-from llmbench.resolve import resolve_run
-from llmbench.restarts import checkpoint_folder, checkpoints
-from llmbench.spec import run_id
+from llmbench.core.errors import RequestError
+from llmbench.core.numbers import test_near
+from llmbench.launch.local import run_local
+from llmbench.core.records import read_run
+from llmbench.spec.resolve import resolve_run
+from llmbench.spec.restarts import checkpoint_folder, checkpoints
+from llmbench.spec.request import run_id
 
 ROOT = Path(__file__).parents[1]
 STEPS, EVERY = 18, 3

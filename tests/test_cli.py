@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from llmbench.execute import check_sheet
-from llmbench.cli import VERBS
-from llmbench.launchers.base import visible_gpus
-from llmbench.resolve import load_run, resolve_run
-from llmbench.sheet import parameters_of
-from llmbench.spec import STRATEGIES
-from llmbench.study import load_study
+from llmbench.launch.sweep.execute import check_sheet
+from llmbench.cli.main import VERBS
+from llmbench.launch.command import visible_gpus
+from llmbench.spec.resolve import load_run, resolve_run
+from llmbench.launch.sweep.sheet import parameters_of
+from llmbench.spec.request import STRATEGIES
+from llmbench.spec.study import load_study
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -26,13 +26,13 @@ def llmbench(*arguments, **options):
 
 def modules_after(*arguments):
     "Names of the modules that a command has imported when it is done."
-    code = f"import sys; from llmbench.cli import main; main({list(arguments)!r}); sys.stderr.write(' '.join(sys.modules))"
+    code = f"import sys; from llmbench.cli.main import main; main({list(arguments)!r}); sys.stderr.write(' '.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     return set(done.stderr.split())
 
 
 def test_help_imports_nothing_heavy():
-    code = "import sys\nfrom llmbench.cli import main\ntry: main(['--help'])\nexcept SystemExit: sys.stderr.write(' '.join(sys.modules))"
+    code = "import sys\nfrom llmbench.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: sys.stderr.write(' '.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     heavy = {"torch", "duckdb", "altair", "papermill", "pydantic", "yaml", "numpy", "tqdm"}
     assert not heavy & set(done.stderr.split()), "--help answers at once because it imports nothing"

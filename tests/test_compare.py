@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from llmbench.accounting import parameter_count
-from llmbench.baseline import baseline_command, save_baseline
-from llmbench.compare import compare_command
-from llmbench.core import LlmbenchError, RequestError
-from llmbench.history import history_command
-from llmbench.records import write_run
-from llmbench.resolve import resolve_run
-from llmbench.schema import SCHEMA, validate_run
-from llmbench.spec import run_id, spec_record
-from llmbench.store import query
+from llmbench.plan.flops import parameter_count
+from llmbench.compare.baseline import baseline_command, save_baseline
+from llmbench.compare.verdict import compare_command
+from llmbench.core.errors import LlmbenchError, RequestError
+from llmbench.compare.history import history_command
+from llmbench.core.records import write_run
+from llmbench.spec.resolve import resolve_run
+from llmbench.core.schema import SCHEMA, validate_run
+from llmbench.spec.request import run_id, spec_record
+from llmbench.store.database import query
 
 ROOT = Path(__file__).resolve().parents[1]
 STEP_S = {"ddp": 0.50, "zero1": 0.501, "zero2": 0.50 / 1.061}

@@ -8,12 +8,14 @@ import tempfile
 import pytest
 import torch
 
-from llmbench.convert import from_hf, load_weights, read_shape, save_weights, to_hf
-from llmbench.core import RequestError, project_root, test_near
-from llmbench.launchers.local import run_local
-from llmbench.models import build_model
-from llmbench.presets import preset
-from llmbench.resolve import resolve_run
+from llmbench.train.convert import from_hf, load_weights, read_shape, save_weights, to_hf
+from llmbench.core.errors import RequestError
+from llmbench.core.files import project_root
+from llmbench.core.numbers import test_near
+from llmbench.launch.local import run_local
+from llmbench.model.decoder import build_model
+from llmbench.spec.presets import preset
+from llmbench.spec.resolve import resolve_run
 
 pytestmark = pytest.mark.slow
 

@@ -12,14 +12,14 @@ import orjson
 import pytest
 from notebooks import ROOT
 
-from llmbench.audit import audit_paths
-from llmbench.bounds import BOUNDS, bounds_table
-from llmbench.core import LlmbenchError
-from llmbench.door import read_run, run_from
-from llmbench.results import parse_run, read_results
-from llmbench.schema import RunFile, json_schema
-from llmbench.sheet import earlier_run
-from llmbench.store import open_store
+from llmbench.compare.audit.verb import audit_paths
+from llmbench.core.bounds import BOUNDS, bounds_table
+from llmbench.core.errors import LlmbenchError
+from llmbench.core.door import read_run, run_from
+from llmbench.store.results import parse_run, read_results
+from llmbench.core.schema import RunFile, json_schema
+from llmbench.launch.sweep.sheet import earlier_run
+from llmbench.store.database import open_store
 
 PUBLISHED = ROOT / "reports" / "published"
 SOUND = sorted((PUBLISHED / "cpu-quickstart").glob("*/run.json"))[:20]
@@ -210,8 +210,8 @@ def test_no_file_takes_the_place_of_another(results):
 
 
 def test_another_runs_file_and_a_damaged_one_are_no_earlier_run(tmp_path):
-    from llmbench.resolve import resolve_run
-    from llmbench.spec import run_id
+    from llmbench.spec.resolve import resolve_run
+    from llmbench.spec.request import run_id
 
     spec = resolve_run({"model": "gpt-tiny", "strategy": "single", "world_size": 1, "seq_len": 64, "batch": {"micro": 2, "accum": 1}})
     folder = tmp_path / run_id(spec)
@@ -226,7 +226,7 @@ def test_another_runs_file_and_a_damaged_one_are_no_earlier_run(tmp_path):
 
 
 def test_every_field_of_the_schema_has_limits():
-    "A field without limits would take anything: take a kind of llmbench.bounds."
+    "A field without limits would take anything: take a kind of llmbench.core.bounds."
     bare = []
 
     def look(where, node):
@@ -354,8 +354,8 @@ def test_fifty_megabytes_are_decided_in_five_seconds(what):
 
 
 def test_a_request_that_no_run_file_could_hold_is_refused_before_it_starts():
-    from llmbench.core import RequestError
-    from llmbench.resolve import resolve_run
+    from llmbench.core.errors import RequestError
+    from llmbench.spec.resolve import resolve_run
 
     asked = {"model": "gpt-tiny", "strategy": "single", "world_size": 1, "seq_len": 64, "batch": {"micro": 2, "accum": 1}}
     assert resolve_run(asked | {"optimizer": {"lr": 1e18}}).optimizer.lr == 1e18, "a run that is meant to diverge"

@@ -7,17 +7,17 @@ import sys
 import pytest
 import torch
 
-from llmbench.accounting import model_state_bytes
-from llmbench.core import relative_difference, test_near
-from llmbench.data import micro_batch, rank_sequences, source_for
-from llmbench.loop import trial
-from llmbench.mesh import Ranks
-from llmbench.models import build_model, next_token_loss
-from llmbench.resolve import resolve_run
-from llmbench.spec import RunSpec
-from llmbench.strategies import single
-from llmbench.strategies.base import prepare_model
-from llmbench.traffic import predicted_collectives
+from llmbench.plan.flops import model_state_bytes
+from llmbench.core.numbers import relative_difference, test_near
+from llmbench.model.data import micro_batch, rank_sequences, source_for
+from llmbench.train.loop import trial
+from llmbench.train.mesh import Ranks
+from llmbench.model.decoder import build_model, next_token_loss
+from llmbench.spec.resolve import resolve_run
+from llmbench.spec.request import RunSpec
+from llmbench.train.strategies import single
+from llmbench.train.strategies.base import prepare_model
+from llmbench.plan.traffic import predicted_collectives
 
 STEPS = 20
 REQUEST = {
@@ -27,9 +27,9 @@ REQUEST = {
 PROGRAM = """
 import json, os, sys
 import torch
-from llmbench.loop import trial
-from llmbench.spec import RunSpec
-from llmbench.strategies import experts
+from llmbench.train.loop import trial
+from llmbench.spec.request import RunSpec
+from llmbench.train.strategies import experts
 
 first = {}
 
@@ -107,12 +107,12 @@ def test_dealt_experts_follow_the_single_process(reference, tmp_path, dp, ep, ch
 
 TRACE = """
 import json, os, sys
-from llmbench.collectives import profiled_window
-from llmbench.loop import Trainer, join_for
-from llmbench.measure import CpuMemory
-from llmbench.models import build_model
-from llmbench.spec import RunSpec
-from llmbench.strategies.experts import build
+from llmbench.train.collectives import profiled_window
+from llmbench.train.loop import Trainer, join_for
+from llmbench.train.measure import CpuMemory
+from llmbench.model.decoder import build_model
+from llmbench.spec.request import RunSpec
+from llmbench.train.strategies.experts import build
 
 spec = RunSpec.model_validate_json(sys.argv[1])
 ranks = join_for(spec)

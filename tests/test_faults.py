@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from llmbench.launchers.local import run_local
-from llmbench.resolve import resolve_run
+from llmbench.launch.local import run_local
+from llmbench.spec.resolve import resolve_run
 
 REQUEST = {
     "study": "faults", "model": "gpt-tiny", "strategy": "ddp", "world_size": 2, "seq_len": 128,
@@ -77,7 +77,7 @@ def test_a_rank_killed_at_step_10_is_a_crash_with_its_steps(tmp_path):
 def test_memory_that_runs_out_is_an_oom_with_its_steps(tmp_path, monkeypatch):
     """The address space of a running rank is closed at step 5: the next large tensor cannot be allocated."""
     own_mapping = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # of each tensor; the launcher's settings would serve it from what was freed before
-    monkeypatch.setattr("llmbench.launchers.base._KEEP_MEMORY", own_mapping)
+    monkeypatch.setattr("llmbench.launch.command._KEEP_MEMORY", own_mapping)
 
     def close_address_space():
         pid = rank_process(tmp_path, 0)
@@ -140,10 +140,10 @@ def test_a_frozen_rank_is_noticed_by_the_collective_deadline(strategy, tmp_path)
 
 WATCHED = """
 import sys
-from llmbench.launchers import local
-from llmbench.launchers.base import Launch
+from llmbench.launch import local
+from llmbench.launch.command import Launch
 local._GUARD_S = 1.0
-ranks = (sys.executable, "-m", "llmbench.launchers.ranks", "2", "-c", "import time; time.sleep(600)", sys.argv[1])
+ranks = (sys.executable, "-m", "llmbench.launch.ranks", "2", "-c", "import time; time.sleep(600)", sys.argv[1])
 local.supervise(Launch(ranks), sys.argv[1], deadline_s=600)
 """
 
@@ -175,8 +175,8 @@ def test_nothing_is_left_of_a_run_whose_sweep_is_killed_while_it_is_frozen(froze
     started = lambda: {p: line for p, line in processes_with(str(tmp_path)).items() if p != sweep.pid and b"sleep(600)" in line}  # noqa: E731
     try:
         wait_until(lambda: len(started()) == 3)
-        wait_until(lambda: sum(b"llmbench.launchers.ranks" in line for line in started().values()) == 1)  # a fork bears its parent's words at first
-        launcher = [p for p, line in started().items() if b"llmbench.launchers.ranks" in line]
+        wait_until(lambda: sum(b"llmbench.launch.ranks" in line for line in started().values()) == 1)  # a fork bears its parent's words at first
+        launcher = [p for p, line in started().items() if b"llmbench.launch.ranks" in line]
         ranks = [p for p in started() if p not in launcher]
         stopped = {"launcher": launcher, "rank": ranks[:1], "both": launcher + ranks}[frozen]
         for pid in stopped:

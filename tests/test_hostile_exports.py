@@ -13,14 +13,14 @@ import pytest
 from notebooks import ROOT
 from papermill.translators import PythonTranslator
 
-from llmbench import trackers
-from llmbench.export_verb import _written
-from llmbench.exports import csv_text, prometheus_text, scalars, write_parquet
-from llmbench.records import empty_run
-from llmbench.resolve import resolve_run
-from llmbench.schema import LoggedRecord, StepsRecord
-from llmbench.sheet import kernel_table, verdict_table
-from llmbench.spec import Data
+from llmbench.store import trackers
+from llmbench.cli.export_verb import _written
+from llmbench.store.exports import csv_text, prometheus_text, scalars, write_parquet
+from llmbench.core.records import empty_run
+from llmbench.spec.resolve import resolve_run
+from llmbench.core.schema import LoggedRecord, StepsRecord
+from llmbench.launch.sweep.sheet import kernel_table, verdict_table
+from llmbench.spec.request import Data
 
 HOSTILE = (
     "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "[a](javascript:alert(1))", "![a](http://127.0.0.1/x)", "a | b | c", "a\n\n# head", "`</code><b>x", "$\\input{/etc/passwd}$",
@@ -47,7 +47,7 @@ def test_a_notebook_shows_texts_as_text(tmp_path):
     plain = page(verdict_table({"status": "crash", "reason": "x"}))
     cell = next(c for c in json.loads((ROOT / "nbs/runs/benchmark.ipynb").read_text())["cells"] if "markdown_text(" in "".join(c["source"]) and "cells =" in "".join(c["source"]))
     spec = resolve_run({"study": "s", "model": "gpt-tiny", "strategy": "single", "world_size": 1, "seq_len": 64, "batch": {"micro": 1}})
-    from llmbench.sheet import markdown_text
+    from llmbench.launch.sweep.sheet import markdown_text
 
     shown = {}
     for value in HOSTILE:

@@ -11,16 +11,16 @@ import pytest
 import yaml
 from notebooks import ROOT
 
-from llmbench.backends.base import render_backend, shell_text
-from llmbench.backends.run import BACKENDS
-from llmbench.cli import main
-from llmbench.core import RequestError
-from llmbench.launchers import containers, images, k8s, slurm, ssh
-from llmbench.launchers.base import path_operand, render
-from llmbench.launchers.plan import make_job, read_options, write_plan
-from llmbench.resolve import resolve_run
-from llmbench.spec import Data
-from llmbench.standalone import standalone_python, standalone_shell
+from llmbench.frameworks.base import render_backend, shell_text
+from llmbench.frameworks.run import BACKENDS
+from llmbench.cli.main import main
+from llmbench.core.errors import RequestError
+from llmbench.launch.cluster import containers, images, k8s, slurm, ssh
+from llmbench.launch.command import path_operand, render
+from llmbench.launch.cluster.plan import make_job, read_options, write_plan
+from llmbench.spec.resolve import resolve_run
+from llmbench.spec.request import Data
+from llmbench.launch.sweep.standalone import standalone_python, standalone_shell
 
 REQUEST = {"study": "hostile", "model": "gpt-tiny", "strategy": "ddp", "world_size": 2, "seq_len": 64, "batch": {"micro": 2, "accum": 1}}
 CANARY = "canary"  # the only thing that the values below try to make

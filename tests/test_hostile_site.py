@@ -21,14 +21,14 @@ import pytest
 from pydantic import BaseModel
 from test_report import copied_sources, made_run, texts
 
-import llmbench.report
-from llmbench.core import slug, write_json_atomic
-from llmbench.escape import one_line
-from llmbench.records import write_run
-from llmbench.report import build_report
-from llmbench.schema import RunFile, dump_run
-from llmbench.store import open_store
-from llmbench.workbench import Study, Workbench
+import llmbench.report.build
+from llmbench.core.files import slug, write_json_atomic
+from llmbench.core.escape import one_line
+from llmbench.core.records import write_run
+from llmbench.report.build import build_report
+from llmbench.core.schema import RunFile, dump_run
+from llmbench.store.database import open_store
+from llmbench.report.workbench import Study, Workbench
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -145,17 +145,17 @@ def tree(folder: Path) -> set[str]:
 @contextmanager
 def keep_sources(folder: Path) -> Iterator[Path]:
     """Keeps what `build_report` gives to the renderer, as quarto would get it."""
-    real = llmbench.report.render_site
+    real = llmbench.report.build.render_site
 
     def render_and_keep(source: Path, *more: Any, **how: Any) -> Path:
         shutil.copytree(source, folder)
         return real(source, *more, **how)
 
-    llmbench.report.render_site = render_and_keep
+    llmbench.report.build.render_site = render_and_keep
     try:
         yield folder
     finally:
-        llmbench.report.render_site = real
+        llmbench.report.build.render_site = real
 
 
 class Hostile:
@@ -391,7 +391,7 @@ def test_what_a_log_does_not_know_costs_no_page(tmp_path):
 
 def test_a_part_that_cannot_be_drawn_is_a_note_and_the_others_are_there(tmp_path, monkeypatch):
     sound(tmp_path / "r")
-    monkeypatch.setitem(llmbench.report._SECTIONS, "memory", lambda bench, study: f"{None:.3f}")
+    monkeypatch.setitem(llmbench.report.build._SECTIONS, "memory", lambda bench, study: f"{None:.3f}")
     outcome = build_report(tmp_path / "r", tmp_path / "site", engine="pandoc", source=copied_sources(tmp_path / "reports"))
     assert len(outcome.problems) == 1 and outcome.problems[0].startswith("memory of sound: TypeError")
     pages = texts(tmp_path / "site")
@@ -405,7 +405,7 @@ FOLDERS = sorted(p.name for p in LOGS.iterdir() if p.is_dir()) if LOGS.is_dir() 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_folder_of_real_logs_has_a_site_and_leaves_the_sound_study_its_own(name, tmp_path):
-    from llmbench.cli import main
+    from llmbench.cli.main import main
 
     sound(tmp_path / "alone"), sound(tmp_path / "results")
     main(["import", str(LOGS / name), "--results", str(tmp_path / "results")])

@@ -12,12 +12,13 @@ import pytest
 import yaml
 from hosts import POSSIBLE, Hosts
 
-from llmbench.collect import find_results
-from llmbench.core import project_root, test_near
-from llmbench.launchers.local import run_local
-from llmbench.records import read_rank, read_run
-from llmbench.resolve import resolve_run
-from llmbench.store import open_store
+from llmbench.launch.cluster.collect import find_results
+from llmbench.core.files import project_root
+from llmbench.core.numbers import test_near
+from llmbench.launch.local import run_local
+from llmbench.core.records import read_rank, read_run
+from llmbench.spec.resolve import resolve_run
+from llmbench.store.database import open_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not POSSIBLE, reason="needs root, iproute2 (ip and tc), nsenter and unshare")]
 REQUEST = {"study": "hosts", "model": "gpt-tiny", "seq_len": 64, "batch": {"micro": 2, "accum": 1}, "steps": 3, "warmup_steps": 1}

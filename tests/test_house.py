@@ -1,4 +1,4 @@
-"""The rules of the house: notebooks and modules agree, the order holds, the two halves stay apart."""
+"""The rules of the house: notebooks and modules agree, rooms import downwards, training and analysis stay apart."""
 
 import ast
 import configparser
@@ -6,19 +6,17 @@ import statistics
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from notebooks import ROOT, imported_modules, library_notebooks
+from notebooks import ROOT, library_notebooks
 from readme import readme_text
 
 NOTEBOOKS = library_notebooks()
-ANALYSIS_STARTS, ANALYSIS = 50, {"duckdb", "altair", "vl_convert", "pypandoc"}
+WITH_TORCH = {"model", "train", "frameworks", "bench"}
+DOORS = {"entrypoint", "callback", "train.__main__", "cli.__main__"}  # names that people type, wherever the code behind them lives
 BIN = Path(sys.executable).parent
-
-
-def number(notebook) -> str:
-    return notebook.path.stem.split("_")[0]
 
 
 def module_files() -> list[Path]:
@@ -44,37 +42,29 @@ def test_notebooks_and_modules_agree(tmp_path):
         assert found.returncode == 0, f"type make notebooks\n{found.stdout}"
 
 
-def test_notebooks_import_only_smaller_numbers():
-    order = {n.module: number(n) for n in NOTEBOOKS}
-    wrong = [
-        f"{n.path.name} imports {name} ({order[name]})"
-        for n in NOTEBOOKS
-        for cell in n.cells
-        if cell.exported
-        for name in imported_modules(cell.source)
-        if name in order and order[name] >= number(n)
-    ]
-    assert not wrong, wrong
+def test_rooms_import_downwards_only():
+    """The contract of .importlinter: layers, no cycles, no torch where nothing is trained, no tables where something is."""
+    found = subprocess.run([BIN / "lint-imports", "--config", ".importlinter", "--no-cache"], cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
 
 
-def _top_imports(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text())
-    found = {a.name.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
-    return found | {n.module.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module and not n.level}
+def test_a_room_has_at_most_15_notebooks_and_there_are_at_most_13_rooms():
+    folders = Counter(n.path.parent for n in NOTEBOOKS)
+    assert max(folders.values()) <= 15, folders
+    rooms = {n.module.split(".")[0] for n in NOTEBOOKS} - {"entrypoint", "callback", "bench"}  # two names, and what stays out of the wheel
+    assert len(rooms) <= 13, rooms
 
 
-def test_two_halves_meet_only_in_files():
+def test_a_notebook_lies_in_the_room_that_it_exports_to():
+    """nbs/30_train/strategies/20_ddp.ipynb exports llmbench.train.strategies.ddp."""
     for n in NOTEBOOKS:
-        path = ROOT / "llmbench" / (n.module.replace(".", "/") + ".py")
-        used = _top_imports(path)
-        if int(number(n)[:2]) >= ANALYSIS_STARTS:
-            assert "torch" not in used, f"{n.path.name} is analysis and imports torch"
-        elif int(number(n)[:2]) < 30:
-            assert not used & ANALYSIS, f"{n.path.name} is training and imports {used & ANALYSIS}"
+        room, *parts = n.path.relative_to(ROOT / "nbs").with_suffix("").parts
+        place = [room.partition("_")[2], *parts[:-1], parts[-1].partition("_")[2]]
+        assert n.module in (".".join(place), *DOORS) and parts[-1][:2].isdecimal(), f"{n} exports {n.module}"
 
 
-def test_analysis_imports_without_torch():
-    modules = [f"llmbench.{n.module}" for n in NOTEBOOKS if int(number(n)[:2]) >= 30 or number(n) < "10z"]  # experts and models need torch
+def test_all_but_training_imports_without_torch():
+    modules = [f"llmbench.{n.module}" for n in NOTEBOOKS if n.module.split(".")[0] not in WITH_TORCH and n.module not in DOORS]
     program = f"import sys; sys.modules['torch'] = None; sys.modules['deepspeed'] = None\nimport {', '.join(modules)}"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
@@ -142,7 +132,7 @@ def test_budgets_are_printed(capsys):
             f"\n  {len(sizes)} modules, median {statistics.median(sizes.values()):.0f} lines; over 250: "
             f"{ {k: v for k, v in sizes.items() if v > 250} or 'none'}\n"
             f"  {len(lengths)} functions, median {statistics.median(lengths):.0f} lines, longest {max(lengths)}\n"
-            f"  notebooks over 80 cells: {[n.path.name for n in NOTEBOOKS if len(n.cells) > 80] or 'none'}\n"
+            f"  notebooks over 80 cells: {[str(n) for n in NOTEBOOKS if len(n.cells) > 80] or 'none'}\n"
             f"  {shown} of {exported} exported cells are followed by an example ({shown / exported:.0%})\n"
         )
     assert lengths and exported
@@ -150,11 +140,12 @@ def test_budgets_are_printed(capsys):
 
 @pytest.mark.slow
 def test_the_wheel_holds_every_module(tmp_path):
-    """Build the wheel, unpack it elsewhere, import every module from there."""
+    """Build the wheel, unpack it elsewhere, import every module from there; the bench stays behind."""
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT]
     subprocess.run(build, check=True, capture_output=True)
     wheel = next(tmp_path.glob("llmbench-*.whl"))
     subprocess.run([sys.executable, "-m", "zipfile", "-e", wheel, tmp_path / "site"], check=True)
-    modules = ", ".join(f"llmbench.{n.module}" for n in NOTEBOOKS)
+    assert not (tmp_path / "site/llmbench/bench").exists()
+    modules = ", ".join(f"llmbench.{n.module}" for n in NOTEBOOKS if not n.module.startswith("bench."))
     program = f"import {modules}, llmbench; assert 'site' in llmbench.__file__, llmbench.__file__"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "site"), "PATH": ""})

@@ -15,7 +15,7 @@ from containers import MORE, PASSWORD, TOOL, base_image, found_in_layers, has, r
 from notebooks import ROOT
 from packaging.requirements import Requirement
 
-from llmbench.cli import main
+from llmbench.cli.main import main
 
 DOCKER = ROOT / "docker"
 LOCKS = {"cpu": ("build", "cpu"), "cuda": ("build", "gpu"), "rocm": ("build", "gpu")}

@@ -10,7 +10,7 @@ from importer_excerpts import EXCERPTS, TEXT_FORMATS
 from llmbench.importers.base import Source
 from llmbench.importers.formats import detect
 from llmbench.importers.table import FORMATS, import_path
-from llmbench.records import read_run
+from llmbench.core.records import read_run
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_log_that_stops_says_how(excerpt):
 @pytest.mark.slow
 def test_the_command(excerpt, tmp_path):
     def typed(*argv: str) -> subprocess.CompletedProcess:
-        program = "import sys; from llmbench.cli import main; sys.exit(main(sys.argv[1:]))"
+        program = "import sys; from llmbench.cli.main import main; sys.exit(main(sys.argv[1:]))"
         return subprocess.run([sys.executable, "-c", program, *argv], capture_output=True, text=True, cwd=tmp_path)
 
     path = excerpt("slurm-17.out", EXCERPTS["torchtitan"])

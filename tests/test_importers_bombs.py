@@ -15,12 +15,12 @@ import zipfile
 import pytest
 
 from llmbench.importers.eventfile import Point, event_bytes, masked_crc
-from llmbench.importers.tracelens import workbook_bytes
+from llmbench.importers.profiles.tracelens import workbook_bytes
 
 MOST_MIB, MOST_S = 300, 20
 _READ = """
 import os, sys, time
-from llmbench.core import LlmbenchError
+from llmbench.core.errors import LlmbenchError
 from llmbench.importers.table import import_path
 
 def peak():

@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from importer_excerpts import EXCERPTS, TEXT_FORMATS, write_long
 
-from llmbench.core import LlmbenchError
+from llmbench.core.errors import LlmbenchError
 from llmbench.importers.base import Source, Tally
 from llmbench.importers.finish import run_file
 from llmbench.importers.formats import detect
-from llmbench.importers.results import RESULTS
+from llmbench.importers.results.table import RESULTS
 from llmbench.importers.table import FORMATS, import_path
 from llmbench.importers.text import clean
-from llmbench.schema import dump_run
+from llmbench.core.schema import dump_run
 
 BY_NAME = {f.name: f for f in FORMATS}
 _TOKEN = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")

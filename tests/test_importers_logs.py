@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from importer_excerpts import EXCERPTS, LINES, TEXT_FORMATS
 
-from llmbench.core import RequestError
+from llmbench.core.errors import RequestError
 from llmbench.importers.base import STATED, STEP_COLUMNS, Source
 from llmbench.importers.formats import detect
 from llmbench.importers.runs import Runs

@@ -8,14 +8,14 @@ import re
 import pytest
 from importer_results import NUMBERS_OF_BINARY, RESULT_EXCERPTS, TEXT_RESULTS
 
-from llmbench.core import RequestError
+from llmbench.core.errors import RequestError
 from llmbench.importers.base import Source, Tally
 from llmbench.importers.finish import run_file
 from llmbench.importers.formats import detect
-from llmbench.importers.results import RESULTS
+from llmbench.importers.results.table import RESULTS
 from llmbench.importers.structured import open_text
 from llmbench.importers.table import FORMATS, import_path
-from llmbench.schema import dump_run
+from llmbench.core.schema import dump_run
 
 BY_NAME = {f.name: f for f in RESULTS}
 RUNS = {"mlperf-system": 0, "ado": 2, "superbench": 2}  # one in every other excerpt

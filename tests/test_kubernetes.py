@@ -13,8 +13,8 @@ import yaml
 from hosts import POSSIBLE
 from kubelet import Kubelet
 
-from llmbench.cli import main
-from llmbench.records import marked_result, read_run
+from llmbench.cli.main import main
+from llmbench.core.records import marked_result, read_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not POSSIBLE or not shutil.which("kubectl"), reason="needs root, iproute2 and kubectl")]
 BASE = {

@@ -12,12 +12,12 @@ import pytest
 import yaml
 from notebooks import ROOT
 
-from llmbench.cli import main
-from llmbench.hardware import run_variables
-from llmbench.launchers.k8s import K8sOptions, manifest_text, manifests
-from llmbench.launchers.plan import make_job
-from llmbench.records import read_run
-from llmbench.resolve import resolve_run
+from llmbench.cli.main import main
+from llmbench.core.hardware import run_variables
+from llmbench.launch.cluster.k8s import K8sOptions, manifest_text, manifests
+from llmbench.launch.cluster.plan import make_job
+from llmbench.core.records import read_run
+from llmbench.spec.resolve import resolve_run
 
 K8S, DOCKER = ROOT / "k8s", ROOT / "docker"
 SCHEMAS = ("1.29", "1.32", "1.35", "1.37")

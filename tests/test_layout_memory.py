@@ -6,18 +6,18 @@ import sys
 
 import pytest
 
-from llmbench.core import relative_difference
-from llmbench.layout_memory import SPLIT, layout_memory, memory_of
-from llmbench.mesh import place_of
-from llmbench.resolve import resolve_run
+from llmbench.core.numbers import relative_difference
+from llmbench.plan.layout_memory import SPLIT, layout_memory, memory_of
+from llmbench.train.mesh import place_of
+from llmbench.spec.resolve import resolve_run
 
 pytestmark = pytest.mark.slow  # notebook 28b trains two ranks in the quick set
 
 PROGRAM = """
 import gc, json, os, sys
-from llmbench.loop import join_for
-from llmbench.memory_check import measured_memory
-from llmbench.resolve import resolve_run
+from llmbench.train.loop import join_for
+from llmbench.bench.memory_check import measured_memory
+from llmbench.spec.resolve import resolve_run
 
 found, ranks = [], None
 for request in json.loads(sys.argv[1]):

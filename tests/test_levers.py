@@ -7,18 +7,18 @@ import pytest
 import yaml
 from notebooks import ROOT
 
-from llmbench.accounting import parameter_shapes
-from llmbench.core import test_near
-from llmbench.fitting import find_largest
-from llmbench.launchers.local import run_local
-from llmbench.presets import preset
-from llmbench.records import read_run
-from llmbench.resolve import resolve_run
-from llmbench.runpage import request_yaml
-from llmbench.spec import spec_hash
-from llmbench.study import resolve_study
-from llmbench.sweep import directly, sweep
-from llmbench.traffic import factored_size, predicted_collectives
+from llmbench.plan.flops import parameter_shapes
+from llmbench.core.numbers import test_near
+from llmbench.launch.sweep.fitting import find_largest
+from llmbench.launch.local import run_local
+from llmbench.spec.presets import preset
+from llmbench.core.records import read_run
+from llmbench.spec.resolve import resolve_run
+from llmbench.report.pages.run import request_yaml
+from llmbench.spec.request import spec_hash
+from llmbench.spec.study import resolve_study
+from llmbench.launch.sweep.sweep import directly, sweep
+from llmbench.plan.traffic import factored_size, predicted_collectives
 
 STEPS = 20
 REQUEST = {

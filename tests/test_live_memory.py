@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 
-from llmbench.core import relative_difference
-from llmbench.launchers.base import render
-from llmbench.layout_memory import memory_of
-from llmbench.resolve import resolve_run
+from llmbench.core.numbers import relative_difference
+from llmbench.launch.command import render
+from llmbench.plan.layout_memory import memory_of
+from llmbench.spec.resolve import resolve_run
 
 STRATEGIES = ("single", "ddp", "fsdp", "zero1", "zero2", "zero3")
 SHAPES = {"gpt-tiny": {"seq_len": 128, "micro": 4}, "gpt-124m": {"seq_len": 64, "micro": 1}}  # 4 and 124 million parameters

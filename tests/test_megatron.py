@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from llmbench.core import RequestError
-from llmbench.data import first_batches_fingerprint
-from llmbench.launchers.local import run_local
-from llmbench.megatron import idx_path, open_indexed, write_indexed
-from llmbench.resolve import resolve_run
+from llmbench.core.errors import RequestError
+from llmbench.model.data import first_batches_fingerprint
+from llmbench.launch.local import run_local
+from llmbench.model.token_files import idx_path, open_indexed, write_indexed
+from llmbench.spec.resolve import resolve_run
 
 REQUEST = {
     "model": "gpt-tiny", "seq_len": 32, "batch": {"micro": 2, "global_tokens": 256}, "steps": 6, "warmup_steps": 2, "collective_steps": 0,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import FOLLOWED
-from notebooks import ROOT, library_notebooks, read_notebook
+from notebooks import library_notebooks, read_notebook
 
 LIBRARIES = ("torch", "torch.distributed", "duckdb", "altair", "pydantic", "papermill", "yaml")
 DEADLINE_S = 300
@@ -63,7 +63,7 @@ def run_alone(path: Path, log: Path, slow: bool) -> None:
     written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(written, 1)
     os.dup2(written, 2)
-    os.chdir(ROOT / "nbs")
+    os.chdir(path.parent)
     if os.environ.get("COVER") != "all":
         os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
     run_cells(read_notebook(path), slow)

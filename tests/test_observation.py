@@ -7,9 +7,9 @@ import stat
 
 import pytest
 
-from llmbench.launchers.local import run_local
-from llmbench.resolve import resolve_run
-from llmbench.sheet import kernel_table
+from llmbench.launch.local import run_local
+from llmbench.spec.resolve import resolve_run
+from llmbench.launch.sweep.sheet import kernel_table
 
 REQUEST = {
     "study": "observed", "model": "gpt-tiny", "strategy": "ddp", "world_size": 2, "seq_len": 64,

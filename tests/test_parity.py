@@ -2,13 +2,14 @@
 
 import pytest
 
-from llmbench.core import RequestError, test_near
-from llmbench.launchers.base import refusal
-from llmbench.launchers.local import run_local
-from llmbench.parity import loss_parity, run_verdict
-from llmbench.schema import dump_run
-from llmbench.resolve import resolve_run
-from llmbench.spec import spec_hash
+from llmbench.core.errors import RequestError
+from llmbench.core.numbers import test_near
+from llmbench.launch.command import refusal
+from llmbench.launch.local import run_local
+from llmbench.analysis.parity import loss_parity, run_verdict
+from llmbench.core.schema import dump_run
+from llmbench.spec.resolve import resolve_run
+from llmbench.spec.request import spec_hash
 
 STEPS = 20
 REQUEST = {
@@ -18,6 +19,9 @@ REQUEST = {
 SHARDED = ("ddp", "fsdp", "zero1", "zero2", "zero3")
 # float32 is shared work in another order; bfloat16 rounds to three digits, and other roundings follow from another order
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}
+# A router chooses: one last bit of the first weights sends a token to another expert, and the single process then differs
+# from itself by 8e-6 at step 12 and by 4e-4 at step 19 (six perturbations; a dense model by 5e-7).
+STEPS_OF_ONE_ROUTE, TOLERANCE_OF_ROUTES = 8, 1e-3
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +59,11 @@ def test_two_ranks_follow_the_single_process(trained, strategy, model, precision
     reference, run = trained("single", model, precision), trained(strategy, model, precision)
     assert run.spec.data.fingerprint == reference.spec.data.fingerprint, "they saw other tokens"
     assert len(run.steps.loss) == len(reference.steps.loss) == STEPS
-    worst = test_near(run.steps.loss, reference.steps.loss, rel=TOLERANCE[precision])
+    near, routed = (STEPS, TOLERANCE[precision]) if model != "mixtral-tiny" else (STEPS_OF_ONE_ROUTE, max(TOLERANCE[precision], TOLERANCE_OF_ROUTES))
+    test_near(run.steps.loss[:near], reference.steps.loss[:near], rel=TOLERANCE[precision])
+    worst = test_near(run.steps.loss, reference.steps.loss, rel=routed)
     if precision == "fp32":
-        test_near(run.steps.grad_norm, reference.steps.grad_norm, rel=1e-3)
+        test_near(run.steps.grad_norm[:near], reference.steps.grad_norm[:near], rel=1e-3)
     assert run.steps.loss[-1] < 0.75 * run.steps.loss[0], "it does not learn"
     assert run.steps.tokens == reference.steps.tokens == [256] * STEPS
     assert loss_parity(dump_run(run), dump_run(reference)) == pytest.approx(worst), "the site would show another figure"
@@ -82,7 +88,7 @@ def test_world_size_1_works_for_every_strategy(trained, tmp_path, strategy):
 
 PLANTED = """
 import os
-from llmbench.strategies import ddp
+from llmbench.train.strategies import ddp
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 def planted(wrapped, spec):

@@ -12,11 +12,11 @@ import json, sys
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from llmbench.mesh import Ranks
-from llmbench.models import Decoder, build_model
-from llmbench.resolve import resolve_run
-from llmbench.strategies.base import tensor_bytes
-from llmbench.train import load_strategy
+from llmbench.train.mesh import Ranks
+from llmbench.model.decoder import Decoder, build_model
+from llmbench.spec.resolve import resolve_run
+from llmbench.train.strategies.base import tensor_bytes
+from llmbench.train.worker import load_strategy
 
 moved, to = [], Decoder.to
 

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from llmbench.core import test_near
-from llmbench.launchers.base import profile_of, visible_gpus
-from llmbench.launchers.local import run_local
-from llmbench.resolve import resolve_run
-from llmbench.schema import dump_run
-from llmbench.training import training_is_real
+from llmbench.core.numbers import test_near
+from llmbench.launch.command import profile_of, visible_gpus
+from llmbench.launch.local import run_local
+from llmbench.spec.resolve import resolve_run
+from llmbench.core.schema import dump_run
+from llmbench.analysis.training import training_is_real
 
 # a CPU multiplies in float16 one number at a time: the smallest model that still has everything
 SMALL = {"name": "llama-tiny", "n_layers": 2, "d_model": 32, "d_ff": 64, "vocab_size": 256}
@@ -92,11 +92,11 @@ def test_float8_for_a_card_that_is_not_here_starts_nothing(tmp_path):
 EMULATED = """
 import json, os, sys
 import torch
-import llmbench.strategies.base as base
-from llmbench.loop import trial
-from llmbench.precision import to_float8
-from llmbench.resolve import resolve_run
-from llmbench.train import load_strategy
+import llmbench.train.strategies.base as base
+from llmbench.train.loop import trial
+from llmbench.model.precision import to_float8
+from llmbench.spec.resolve import resolve_run
+from llmbench.train.worker import load_strategy
 base.with_precision = lambda model, precision, device: to_float8(model, emulate=True)
 spec = resolve_run(json.loads(sys.argv[1])).model_copy(update={"hardware": "cpu"})  # as a request for a CPU it is refused
 rows = trial(load_strategy(spec.strategy, torch.device("cpu")), spec)

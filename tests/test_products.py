@@ -2,9 +2,9 @@
 
 import pytest
 
-from llmbench.core import test_near
-from llmbench.launchers.local import run_local
-from llmbench.resolve import resolve_run
+from llmbench.core.numbers import test_near
+from llmbench.launch.local import run_local
+from llmbench.spec.resolve import resolve_run
 
 pytestmark = pytest.mark.slow  # notebook 26b trains two ranks in the quick set
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from notebooks import ROOT
 
-from llmbench.core import RequestError
-from llmbench.records import empty_run, write_run
-from llmbench.store import open_store, query
+from llmbench.core.errors import RequestError
+from llmbench.core.records import empty_run, write_run
+from llmbench.store.database import open_store, query
 
 NOT_READ = (
     "COPY runs TO '{f}/out.csv'", "COPY (SELECT 1) TO '{f}/out.parquet' (FORMAT parquet)", "EXPORT DATABASE '{f}/out'", "IMPORT DATABASE '{f}'",
@@ -49,7 +49,7 @@ def test_a_query_reads_views_only(kept, place, monkeypatch):
     """By the function that the command line, notebooks and pages use; with tables in memory and with kept ones."""
     variable_of_python = [("secret-word",)]  # noqa: F841 (DuckDB would find it by its name)
     if kept:
-        monkeypatch.setattr("llmbench.cache._SMALL", 1)
+        monkeypatch.setattr("llmbench.store.cache._SMALL", 1)
         query("results", "FROM runs")
         assert (place / "results/.llmbench/store.duckdb").exists()
     before = left_in(place)
@@ -90,7 +90,7 @@ def test_views_that_lie_in_a_results_folder_reach_no_file(place, monkeypatch):
     import duckdb
     import orjson
 
-    monkeypatch.setattr("llmbench.cache._SMALL", 1)
+    monkeypatch.setattr("llmbench.store.cache._SMALL", 1)
     for path in [place / "results", *(place / "results").rglob("*")]:
         os.utime(path, ns=(10**18, 10**18))  # a file of this moment would be read again
     query("results", "FROM runs")

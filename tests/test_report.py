@@ -9,23 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from llmbench.accounting import parameter_count
-from llmbench.answer import answer_of, single_sentence
-from llmbench.compare import compare_words, notes
-from llmbench.contrast import turns_taken
-from llmbench.core import LlmbenchError, RequestError, significant, write_json_atomic
-from llmbench.methods import TOPICS
-from llmbench.records import write_run
-from llmbench.overview import answer_sentences, fairness_note
-from llmbench.report import build_report, run_records
-from llmbench.schema import SCHEMA, dump_run, validate_run
-from llmbench.site import broken_links
-from llmbench.resolution import resolution_rows
-from llmbench.resolve import resolve_run
-from llmbench.spec import run_id, spec_record
-from llmbench.stats import spread_of_pairs, spent
-from llmbench.store import open_store
-from llmbench.workbench import Study, Workbench
+from llmbench.plan.flops import parameter_count
+from llmbench.report.answer import answer_of, single_sentence
+from llmbench.compare.verdict import compare_words, notes
+from llmbench.compare.contrast import turns_taken
+from llmbench.core.errors import LlmbenchError, RequestError
+from llmbench.core.numbers import significant
+from llmbench.core.files import write_json_atomic
+from llmbench.report.methods import TOPICS
+from llmbench.core.records import write_run
+from llmbench.report.pages.overview import answer_sentences, fairness_note
+from llmbench.report.build import build_report, run_records
+from llmbench.core.schema import SCHEMA, dump_run, validate_run
+from llmbench.report.site.renderer import broken_links
+from llmbench.report.pages.detectable import resolution_rows
+from llmbench.spec.resolve import resolve_run
+from llmbench.spec.request import run_id, spec_record
+from llmbench.analysis.stats import spread_of_pairs, spent
+from llmbench.store.database import open_store
+from llmbench.report.workbench import Study, Workbench
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("index", "throughput", "latency", "memory", "scaling", "parity", "models", "runs", "methods")

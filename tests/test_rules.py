@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from llmbench.accounting import parameter_count
-from llmbench.compare import compare_command, compare_words, notes
-from llmbench.contrast import fair
-from llmbench.fairness import DEFAULT_VARIES
-from llmbench.records import write_run
-from llmbench.report import build_report
-from llmbench.resolve import resolve_run
-from llmbench.rules import KINDS, rule_of, schema_fields
-from llmbench.schema import SCHEMA, dump_run, validate_run
-from llmbench.selection import RepeatSet
-from llmbench.spec import run_id, spec_record
+from llmbench.plan.flops import parameter_count
+from llmbench.compare.verdict import compare_command, compare_words, notes
+from llmbench.compare.contrast import fair
+from llmbench.analysis.fairness import DEFAULT_VARIES
+from llmbench.core.records import write_run
+from llmbench.report.build import build_report
+from llmbench.spec.resolve import resolve_run
+from llmbench.analysis.rules import KINDS, rule_of, schema_fields
+from llmbench.core.schema import SCHEMA, dump_run, validate_run
+from llmbench.compare.selection import RepeatSet
+from llmbench.spec.request import run_id, spec_record
 
 ROOT = Path(__file__).resolve().parents[1]
 MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV18\t0-31\nGPU1\tNV18\t X \t0-31\n"

@@ -21,9 +21,9 @@ STUDY = {"study": "secrets", "title": "Secrets", "base": REQUEST | {"world_size"
 # What the capture of the environment must never become: every variable, whatever it is called.
 EVERYTHING = """\
 import re
-import llmbench.hardware
+import llmbench.core.hardware
 
-llmbench.hardware._PREFIXES, llmbench.hardware._SECRET = ("",), re.compile("(?!)")
+llmbench.core.hardware._PREFIXES, llmbench.core.hardware._SECRET = ("",), re.compile("(?!)")
 """
 
 

@@ -7,7 +7,7 @@ from urllib.parse import urlparse
 
 import pytest
 
-from llmbench.site import render_site
+from llmbench.report.site.renderer import render_site
 
 ROOT = Path(__file__).resolve().parent.parent
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

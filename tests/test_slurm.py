@@ -11,8 +11,8 @@ import pytest
 import yaml
 from hosts import POSSIBLE, Hosts
 
-from llmbench.launchers.slurm import read_slurm
-from llmbench.records import read_run
+from llmbench.launch.cluster.slurm import read_slurm
+from llmbench.core.records import read_run
 
 DAEMONS = ("slurmctld", "slurmd", "munged", "sbatch", "scontrol")
 pytestmark = [

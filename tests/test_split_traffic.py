@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from llmbench.core import relative_difference
-from llmbench.launchers.local import run_local
-from llmbench.named import named_request
-from llmbench.resolve import resolve_run
-from llmbench.split_traffic import added_up, part_of, split_collectives
+from llmbench.core.numbers import relative_difference
+from llmbench.launch.local import run_local
+from llmbench.spec.named import named_request
+from llmbench.spec.resolve import resolve_run
+from llmbench.plan.split_traffic import added_up, part_of, split_collectives
 
 LAYOUTS = {
     "tp2": dict(name="tp", tp=2), "pp2": dict(name="pp", pp=2), "cp2": dict(name="cp", cp=2), "hsdp": dict(name="hsdp", dp_replicate=2),
@@ -64,13 +64,13 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from llmbench import mesh
-from llmbench.models import Decoder, build_model
-from llmbench.resolve import resolve_run
-from llmbench.strategies import mixed
-from llmbench.precision import DTYPES
-from llmbench.strategies.pipeline import stage_layers, stages_of, take_stage
-from llmbench.strategies.tensor import split_tensors
+from llmbench.train import mesh
+from llmbench.model.decoder import Decoder, build_model
+from llmbench.spec.resolve import resolve_run
+from llmbench.train.strategies import mixed
+from llmbench.model.precision import DTYPES
+from llmbench.train.strategies.pipeline import stage_layers, stages_of, take_stage
+from llmbench.train.strategies.tensor import split_tensors
 
 KINDS = {
     "allreduce_": "all_reduce", "all_reduce": "all_reduce", "all_reduce_": "all_reduce", "_allgather_base_": "all_gather",

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from llmbench.core import test_near
-from llmbench.launchers.local import run_local
-from llmbench.records import read_run
-from llmbench.resolve import load_run
-from llmbench.standalone import standalone_python, standalone_shell
+from llmbench.core.numbers import test_near
+from llmbench.launch.local import run_local
+from llmbench.core.records import read_run
+from llmbench.spec.resolve import load_run
+from llmbench.launch.sweep.standalone import standalone_python, standalone_shell
 
 from notebooks import ROOT
 
@@ -29,14 +29,14 @@ data: {kind: text}
 
 
 NO_CONFIGURATION = """\
-import llmbench.params, llmbench.presets, llmbench.resolve
+import llmbench.spec.params, llmbench.spec.presets, llmbench.spec.resolve
 
 
 def asked(*given, **rest):
     raise AssertionError("the standalone file asked the configuration")
 
 
-llmbench.params.read_yaml = llmbench.resolve.load_run = llmbench.resolve.resolve_run = llmbench.presets.preset = asked
+llmbench.spec.params.read_yaml = llmbench.spec.resolve.load_run = llmbench.spec.resolve.resolve_run = llmbench.spec.presets.preset = asked
 """
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from llmbench import cache, ingest
-from llmbench.core import RequestError
-from llmbench.growth import write_runs
-from llmbench.quickcheck import quick_run
-from llmbench.store import open_store, query
+from llmbench.store import cache, ingest
+from llmbench.core.errors import RequestError
+from llmbench.bench.growth import write_runs
+from llmbench.store.quickcheck import quick_run
+from llmbench.store.database import open_store, query
 
 ROOT = Path(__file__).resolve().parents[1]
 VIEWS = ("runs", "steps", "groups", "ranks", "collectives", "details", "studies", "quarantine")
@@ -84,7 +84,7 @@ def test_without_the_quick_check_the_same(results, monkeypatch):
     quick = rows(results)
     content = first(results).read_bytes()
     quick_run(content)
-    monkeypatch.setattr("llmbench.results.quick_run", lambda content: None)
+    monkeypatch.setattr("llmbench.store.results.quick_run", lambda content: None)
     assert anew(results) == quick
 
 
@@ -207,7 +207,7 @@ def test_a_reader_keeps_what_it_opened(results):
 
 def test_many_at_once(results):
     """Readers and writers in threads and processes: each sees a whole state."""
-    seen, program = [], "import sys; from llmbench.store import query; print(query(sys.argv[1], 'SELECT count(*) FROM runs')[1][0][0])"
+    seen, program = [], "import sys; from llmbench.store.database import query; print(query(sys.argv[1], 'SELECT count(*) FROM runs')[1][0][0])"
     children = [subprocess.Popen([sys.executable, "-c", program, results], cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     threads = [threading.Thread(target=lambda: seen.append(query(results, "SELECT count(*) FROM runs")[1][0][0])) for _ in range(4)]
     for thread in threads:
@@ -230,8 +230,8 @@ def test_a_wrong_name_is_answered_from_the_views(results):
 
 
 def test_a_quick_answer_imports_little(results):
-    program = f"import sys; from llmbench.store import query; query({str(results)!r}, 'SELECT 1 FROM runs'); print(*sys.modules)"
+    program = f"import sys; from llmbench.store.database import query; query({str(results)!r}, 'SELECT 1 FROM runs'); print(*sys.modules)"
     open_store(results).close()
     environment = os.environ | {"XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"]}
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, env=environment, check=True)
-    assert not {"numpy", "pydantic", "yaml", "llmbench.groups"} & set(done.stdout.split())
+    assert not {"numpy", "pydantic", "yaml", "llmbench.analysis.groups"} & set(done.stdout.split())

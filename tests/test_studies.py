@@ -4,10 +4,10 @@ import pytest
 
 from notebooks import ROOT
 
-from llmbench.core import test_near
-from llmbench.records import read_run, result_files
-from llmbench.study import load_study
-from llmbench.sweep import directly, sweep
+from llmbench.core.numbers import test_near
+from llmbench.core.records import read_run, result_files
+from llmbench.spec.study import load_study
+from llmbench.launch.sweep.sweep import directly, sweep
 
 STUDIES = ROOT / "params/studies"
 

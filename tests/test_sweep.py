@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from llmbench.records import read_run
-from llmbench.schema import Status
+from llmbench.core.records import read_run
+from llmbench.core.schema import Status
 
 ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.slow

@@ -7,11 +7,11 @@ import pytest
 from notebooks import ROOT
 from pretended import STUDY, Pretended, swept
 
-from llmbench.records import read_run
-from llmbench.sheet import SheetRequest
-from llmbench.spec import run_id
-from llmbench.study import resolve_study
-from llmbench.sweep import run_requests
+from llmbench.core.records import read_run
+from llmbench.launch.sweep.sheet import SheetRequest
+from llmbench.spec.request import run_id
+from llmbench.spec.study import resolve_study
+from llmbench.launch.sweep.sweep import run_requests
 
 
 def damages(text: str, other: str) -> dict[str, bytes]:

@@ -11,12 +11,12 @@ import yaml
 from notebooks import ROOT
 from pretended import STUDY, swept
 
-from llmbench.core import LlmbenchError, RequestError
-from llmbench.records import read_run
-from llmbench.sheet import SheetRequest, make_room
-from llmbench.spec import run_id
-from llmbench.study import resolve_study
-from llmbench.sweep import locked
+from llmbench.core.errors import LlmbenchError, RequestError
+from llmbench.core.records import read_run
+from llmbench.launch.sweep.sheet import SheetRequest, make_room
+from llmbench.spec.request import run_id
+from llmbench.spec.study import resolve_study
+from llmbench.launch.sweep.sweep import locked
 
 
 def test_a_sweep_that_is_refused_writes_nothing(tmp_path):
@@ -31,7 +31,7 @@ def test_a_sweep_that_is_refused_writes_nothing(tmp_path):
 
 
 def test_a_launch_of_the_study_waits_for_the_sweep_too(tmp_path, capsys):
-    from llmbench.cli import main
+    from llmbench.cli.main import main
 
     file = tmp_path / "s.yaml"
     file.write_text(yaml.safe_dump(STUDY))

@@ -18,25 +18,26 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from llmbench import mesh
-from llmbench.accounting import parameter_count
-from llmbench.collect import find_results
-from llmbench.core import RequestError, test_near
-from llmbench.hardware import peak_tflops
-from llmbench.launchers.local import run_local
-from llmbench.loop import Trainer, join_for, run_steps
-from llmbench.measure import CpuClock, CpuMemory, DeviceClock, host_to_device_gb_s, make_clock
-from llmbench.models import Block, Decoder, build_model, next_token_loss
-from llmbench.origins import size_agrees
-from llmbench.presets import PRESETS
-from llmbench.rates import run_rates
-from llmbench.records import assemble, empty_run, marked_result, read_ranks, write_run
-from llmbench.resolve import resolve_run
-from llmbench.schema import SCHEMA, dump_run, json_schema, validate_run
-from llmbench.spec import spec_hash, spec_record
-from llmbench.store import open_store, query
-from llmbench.precision import DTYPES
-from llmbench.train import load_strategy
+from llmbench.train import mesh
+from llmbench.plan.flops import parameter_count
+from llmbench.launch.cluster.collect import find_results
+from llmbench.core.errors import RequestError
+from llmbench.core.numbers import test_near
+from llmbench.core.hardware import peak_tflops
+from llmbench.launch.local import run_local
+from llmbench.train.loop import Trainer, join_for, run_steps
+from llmbench.train.measure import CpuClock, CpuMemory, DeviceClock, host_to_device_gb_s, make_clock
+from llmbench.model.decoder import Block, Decoder, build_model, next_token_loss
+from llmbench.compare.audit.origins import size_agrees
+from llmbench.spec.presets import PRESETS
+from llmbench.analysis.rates import run_rates
+from llmbench.core.records import assemble, empty_run, marked_result, read_ranks, write_run
+from llmbench.spec.resolve import resolve_run
+from llmbench.core.schema import SCHEMA, dump_run, json_schema, validate_run
+from llmbench.spec.request import spec_hash, spec_record
+from llmbench.store.database import open_store, query
+from llmbench.model.precision import DTYPES
+from llmbench.train.worker import load_strategy
 
 ROOT = Path(__file__).resolve().parents[1]
 STRATEGIES = ("single", "ddp", "fsdp", "zero1", "zero2", "zero3")

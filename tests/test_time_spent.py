@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llmbench.findings import Contender, decide_speed, speed_sentence
-from llmbench.noise import read_turns, tried_in_turns
-from llmbench.stats import calm_half, turns_interval
+from llmbench.compare.findings import Contender, decide_speed, speed_sentence
+from llmbench.compare.noise import read_turns, tried_in_turns
+from llmbench.analysis.stats import calm_half, turns_interval
 
 ROOT = Path(__file__).resolve().parents[1]
 ROTATIONS = read_turns(ROOT / "reports" / "recorded" / "cpu-equals")

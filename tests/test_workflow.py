@@ -12,9 +12,9 @@ import pytest
 import yaml
 from notebooks import ROOT
 
-from llmbench.cli import build_parser
-from llmbench.core import RequestError
-from llmbench.params import is_study, read_yaml
+from llmbench.cli.main import build_parser
+from llmbench.core.errors import RequestError
+from llmbench.spec.params import is_study, read_yaml
 
 FILE = ROOT / ".github/workflows/gpu-study.yml"
 WORKFLOW = yaml.safe_load(FILE.read_text())

@@ -1,5 +1,5 @@
 // The part of assets/charts.js that is ours: finds the charts of a page and draws them in its
-// colours and width. llmbench.site puts the Vega bundle before it, which defines LLMBENCH_VEGA_EMBED.
+// colours and width. llmbench.report.site.renderer puts the Vega bundle before it, which defines LLMBENCH_VEGA_EMBED.
 (function () {
   if (window.LLMBENCH_CHARTS) return;
   const charts = (window.LLMBENCH_CHARTS = {});

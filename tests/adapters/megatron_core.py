@@ -19,9 +19,9 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # n
 from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E402
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
 
-from llmbench import mesh  # noqa: E402
-from llmbench.framework_parts import Parts, leave  # noqa: E402
-from llmbench.strategies.base import learning_rate  # noqa: E402
+from llmbench.train import mesh  # noqa: E402
+from llmbench.frameworks.parts import Parts, leave  # noqa: E402
+from llmbench.train.strategies.base import learning_rate  # noqa: E402
 
 
 def its_weights(ours: dict[str, torch.Tensor], shape) -> dict[str, torch.Tensor]:
