@@ -6,6 +6,8 @@
 __all__ = ['Recorder', 'lightning_callback', 'trainer_callback']
 
 # %% ../nbs/55_frameworks/70_door.ipynb #7a000033
-from .frameworks.callback import Recorder, lightning_callback, trainer_callback  # noqa: F401
+from llmbench.frameworks.callback import (
+    Recorder,
+)
 
 _all_ = ["Recorder", "lightning_callback", "trainer_callback"]

@@ -61,13 +61,20 @@ def _ip(*words: str, check: bool = True) -> str:
 
 
 class Hosts:
-    """`with Hosts(3, folder) as hosts`: host0, host1, host2, which can reach each other and nothing else.
+    """`with Hosts(3, folder) as hosts`: host0, host1, host2, which can reach each other and nothing
+    else.
 
-    debian: each host's own name is 127.0.1.1 to itself, as the installer of Debian and Ubuntu writes it.
+    debian: each host's own name is 127.0.1.1 to itself, as the installer of Debian and Ubuntu
+    writes it.
     """
 
     def __init__(self, count: int, folder: Path, debian: bool = False):
-        self.count, self.folder, self.mark, self.debian = count, Path(folder), f"llb{os.getpid()}", debian
+        self.count, self.folder, self.mark, self.debian = (
+            count,
+            Path(folder),
+            f"llb{os.getpid()}",
+            debian,
+        )
         self.started: list[subprocess.Popen] = []
 
     def __enter__(self) -> Hosts:
@@ -79,12 +86,28 @@ class Hosts:
             host = self.namespace(i)
             _ip("netns", "add", host)
             _ip("-n", host, "link", "set", "lo", "up")
-            _ip("link", "add", "eth0", "netns", host, "type", "veth", "peer", "name", f"p{i}", "netns", switch)
+            _ip(
+                "link",
+                "add",
+                "eth0",
+                "netns",
+                host,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"p{i}",
+                "netns",
+                switch,
+            )
             _ip("-n", switch, "link", "set", f"p{i}", "master", "br0", "up")
             _ip("-n", host, "addr", "add", f"{NETWORK}{10 + i}/24", "dev", "eth0")
             _ip("-n", host, "link", "set", "eth0", "up")
         for here in range(self.count):
-            addresses = ["127.0.1.1" if self.debian and i == here else f"{NETWORK}{10 + i}" for i in range(self.count)]
+            addresses = [
+                "127.0.1.1" if self.debian and i == here else f"{NETWORK}{10 + i}"
+                for i in range(self.count)
+            ]
             names = "".join(f"{address} host{i}\n" for i, address in enumerate(addresses))
             (self.folder / f"hosts-host{here}").write_text(f"127.0.0.1 localhost\n{names}")
         return self
@@ -100,12 +123,34 @@ class Hosts:
     def namespace(self, i: int) -> str:
         return f"{self.mark}h{i}"
 
-    def start(self, i: int, command: list[str], *, env: dict[str, str] | None = None, log: Path | None = None) -> subprocess.Popen:
+    def start(
+        self,
+        i: int,
+        command: list[str],
+        *,
+        env: dict[str, str] | None = None,
+        log: Path | None = None,
+    ) -> subprocess.Popen:
         """Start a command on host i, its stdout and stderr in `log`."""
         inside = f'mount --bind {self.folder}/hosts-host{i} /etc/hosts; hostname host{i}; exec "$@"'
-        enter = ["nsenter", f"--net=/run/netns/{self.namespace(i)}", "unshare", "--mount", "--uts", "bash", "-c", inside, "_"]
+        enter = [
+            "nsenter",
+            f"--net=/run/netns/{self.namespace(i)}",
+            "unshare",
+            "--mount",
+            "--uts",
+            "bash",
+            "-c",
+            inside,
+            "_",
+        ]
         with open(log or os.devnull, "wb") as out:
-            process = subprocess.Popen([*enter, *command], env=os.environ | (env or {}), stdout=out, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                [*enter, *command],
+                env=os.environ | (env or {}),
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
         self.started.append(process)
         return process
 
@@ -126,15 +171,23 @@ class Hosts:
             time.sleep(0.02)
 
     def shape(self, mbit_s: int) -> None:
-        """Give every cable this rate in each direction: a token bucket where the host sends, and one where the switch sends to it."""
+        """Give every cable this rate in each direction: a token bucket where the host sends, and
+        one where the switch sends to it.
+        """
         bucket = ["root", "tbf", "rate", f"{mbit_s}mbit", "burst", "128kb", "latency", "50ms"]
         for i in range(self.count):
             for place, device in ((self.namespace(i), "eth0"), (f"{self.mark}sw", f"p{i}")):
-                subprocess.run(["tc", "-n", place, "qdisc", "replace", "dev", device, *bucket], check=True, capture_output=True)
+                subprocess.run(
+                    ["tc", "-n", place, "qdisc", "replace", "dev", device, *bucket],
+                    check=True,
+                    capture_output=True,
+                )
 
     def sent_bytes(self, i: int) -> int:
         """Bytes that host i has put on its cable, headers included."""
-        return json.loads(_ip("-n", self.namespace(i), "-s", "-j", "link", "show", "eth0"))[0]["stats64"]["tx"]["bytes"]
+        return json.loads(_ip("-n", self.namespace(i), "-s", "-j", "link", "show", "eth0"))[0][
+            "stats64"
+        ]["tx"]["bytes"]
 
     def shell(self) -> Path:
         """A program that is called like ssh and runs the command on the host that it names."""
@@ -151,16 +204,27 @@ class Hosts:
         """10⁹ bytes a second that one TCP connection carries from host 1 to host 0."""
         programs = _RECEIVE.format(port=29499), _SEND.format(port=29499, mib=mib)
         log = self.folder / "transfer"
-        for process in [self.start(i, [sys.executable, "-c", program], log=log if i == 0 else None) for i, program in enumerate(programs)]:
+        for process in [
+            self.start(i, [sys.executable, "-c", program], log=log if i == 0 else None)
+            for i, program in enumerate(programs)
+        ]:
             process.wait()
         return float(log.read_text())
 
 
 def main() -> int:
     """Run a command beside hosts; its exit code."""
-    parser = argparse.ArgumentParser(description="Run a command beside hosts that are network namespaces; see the head of this file.")
+    parser = argparse.ArgumentParser(
+        description=(
+            "Run a command beside hosts that are network namespaces; see the head of this file."
+        )
+    )
     parser.add_argument("count", type=int, help="hosts: host0, host1, …")
-    parser.add_argument("--mbit", type=int, help="10⁶ bits a second of each cable in each direction (default: as fast as it goes)")
+    parser.add_argument(
+        "--mbit",
+        type=int,
+        help="10⁶ bits a second of each cable in each direction (default: as fast as it goes)",
+    )
     parser.add_argument("command", nargs="+", help="after --")
     asked = parser.parse_args()
     if not POSSIBLE:
@@ -168,9 +232,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, Hosts(asked.count, Path(folder)) as hosts:
         if asked.mbit:
             hosts.shape(asked.mbit)
-            sys.stderr.write(f"hosts.py: cables of {asked.mbit} Mbit/s; one TCP connection carries {8000 * hosts.transfer_gb_s():.0f} Mbit/s\n")
+            sys.stderr.write(
+                f"hosts.py: cables of {asked.mbit} Mbit/s; one TCP connection carries"
+                f" {8000 * hosts.transfer_gb_s():.0f} Mbit/s\n"
+            )
         names = ",".join(f"host{i}" for i in range(asked.count))
-        said = {"{shell}": str(hosts.shell()), "{hosts}": names, "{folder}": folder, "{python}": sys.executable}
+        said = {
+            "{shell}": str(hosts.shell()),
+            "{hosts}": names,
+            "{folder}": folder,
+            "{python}": sys.executable,
+        }
         command = asked.command
         for mark, text in said.items():
             command = [word.replace(mark, text) for word in command]

@@ -4,9 +4,10 @@ A new format joins the quick test, the fuzz runs and the test of size by an entr
 """
 
 _MEGATRON = (
-    " [2025-12-18 22:03:5{i}] iteration {i:8d}/      50 | consumed samples: {n:12d} | elapsed time per iteration (ms): {t:.1f} | "
-    "throughput per GPU (TFLOP/s/GPU): 11.6 | learning rate: 1.500000E-05 | global batch size:    32 | lm loss: {loss:.6E} | "
-    "loss scale: 1.0 | grad norm: 31.849 | number of skipped iterations:   0 | number of nan iterations:   0 |"
+    " [2025-12-18 22:03:5{i}] iteration {i:8d}/      50 | consumed samples: {n:12d} | elapsed time"
+    " per iteration (ms): {t:.1f} | throughput per GPU (TFLOP/s/GPU): 11.6 | learning rate:"
+    " 1.500000E-05 | global batch size:    32 | lm loss: {loss:.6E} | loss scale: 1.0 | grad norm:"
+    " 31.849 | number of skipped iterations:   0 | number of nan iterations:   0 |"
 )
 _ARGUMENTS = """------------------------ arguments ------------------------
   bf16 ............................................ True
@@ -24,60 +25,84 @@ _ARGUMENTS = """------------------------ arguments ------------------------
 
 
 def _rows(line: str, first: int = 1, count: int = 6) -> str:
-    text = (line.format(i=i, n=32 * i, t=8061.9 + 3.1 * i, s=8.0619 + i / 8, loss=11.5 - 0.25 * i) for i in range(first, first + count))
+    text = (
+        line.format(i=i, n=32 * i, t=8061.9 + 3.1 * i, s=8.0619 + i / 8, loss=11.5 - 0.25 * i)
+        for i in range(first, first + count)
+    )
     return "\n".join(text) + "\n"
 
 
-_PRIMUS = "[\x1b[32m20251218 08:15:50\x1b[0m][\x1b[36mrank-7/8\x1b[0m][\x1b[1mINFO \x1b[0m] \x1b[1m[--------trainer.py:2578] : " + (
-    " iteration {i:8d}/      50 | consumed samples: {n:12d} | elapsed time per iteration (ms): {t:.1f}/37907.9 | "
-    "hip mem usage/free/total/usage_ratio: 159.96GB/32.02GB/191.98GB/83.32% | tokens per GPU (tokens/s/GPU): 11668.7/8291.2 | "
-    "learning rate: 1.000000E-05 | global batch size:   256 | lm loss: {loss:.6E} | number of skipped iterations:   0 |\x1b[0m"
+_PRIMUS = (
+    "[\x1b[32m20251218 08:15:50\x1b[0m][\x1b[36mrank-7/8\x1b[0m][\x1b[1mINFO \x1b[0m]"
+    " \x1b[1m[--------trainer.py:2578] : "
+    + " iteration {i:8d}/      50 | consumed samples: {n:12d} | elapsed time per iteration (ms):"
+    " {t:.1f}/37907.9 | hip mem usage/free/total/usage_ratio: 159.96GB/32.02GB/191.98GB/83.32% |"
+    " tokens per GPU (tokens/s/GPU): 11668.7/8291.2 | learning rate: 1.000000E-05 | global batch"
+    " size:   256 | lm loss: {loss:.6E} | number of skipped iterations:   0 |\x1b[0m"
 )
 _BRIDGE = "Step Time : {s:.2f}s GPU utilization: 528.1MODEL_TFLOP/s/GPU\n" + _MEGATRON
 _NEOX = (
-    "[2023-10-19 23:12:09,655] [INFO] [logging.py:96:log_dist] [Rank 0] rank=0 time (ms) | forward: 102.35 | backward: 314.96 | step: 6.52\n"
-    "steps: {i} loss: {loss:.4f} iter time (s): 0.781 samples/sec: 655.594\n"
-    " samples/sec: 654.083 | iteration {i:8d}/     512 | elapsed time per iteration (ms): {t:.1f} | learning rate: 3.420E-04 | "
-    "approx flops per GPU: 42.1TFLOPS | lm_loss: {loss:.6E} | loss scale: 4096.0 | number of skipped iterations:   0 |"
+    "[2023-10-19 23:12:09,655] [INFO] [logging.py:96:log_dist] [Rank 0] rank=0 time (ms) | forward:"
+    " 102.35 | backward: 314.96 | step: 6.52\nsteps: {i} loss: {loss:.4f} iter time (s): 0.781"
+    " samples/sec: 655.594\n samples/sec: 654.083 | iteration {i:8d}/     512 | elapsed time per"
+    " iteration (ms): {t:.1f} | learning rate: 3.420E-04 | approx flops per GPU: 42.1TFLOPS |"
+    " lm_loss: {loss:.6E} | loss scale: 4096.0 | number of skipped iterations:   0 |"
 )
 _DEEPSPEED = (
-    "[2023-04-18 01:46:5{i},171] [INFO] [timer.py:199:stop] epoch=0/micro_step={i}0/global_step={i}0, RunningAvgSamplesPerSec=173.44, "
-    "CurrSamplesPerSec=171.97, MemAllocated=3.96GB, MaxMemAllocated=22.95GB"
+    "[2023-04-18 01:46:5{i},171] [INFO] [timer.py:199:stop]"
+    " epoch=0/micro_step={i}0/global_step={i}0, RunningAvgSamplesPerSec=173.44,"
+    " CurrSamplesPerSec=171.97, MemAllocated=3.96GB, MaxMemAllocated=22.95GB"
 )
 _NEMO2 = (
-    "demo/0 [default0]:Training epoch 0, iteration {i}/19 | lr: 1.499e-07 | global_batch_size: 512 | global_step: {i} | "
-    "reduced_train_loss: {loss:.2f} | train_step_timing in s: {s:.3f}"
+    "demo/0 [default0]:Training epoch 0, iteration {i}/19 | lr: 1.499e-07 | global_batch_size: 512"
+    " | global_step: {i} | reduced_train_loss: {loss:.2f} | train_step_timing in s: {s:.3f}"
 )
 _NEMO1 = (
-    "Epoch 0: :   5%|▌  | {i}/20 [00:21<06:46, v_num=None, reduced_train_loss=11.00, global_step={i}.000, train_step_timing in s=21.40]"
-    "DLL 2025-06-12 00:02:13.549782 - {i} reduced_train_loss : {loss}  lr : 0.0  global_step : {i}.0  train_step_timing in s : {s}  epoch : 0 "
+    "Epoch 0: :   5%|▌  | {i}/20 [00:21<06:46, v_num=None, reduced_train_loss=11.00,"
+    " global_step={i}.000, train_step_timing in s=21.40]DLL 2025-06-12 00:02:13.549782 - {i}"
+    " reduced_train_loss : {loss}  lr : 0.0  global_step : {i}.0  train_step_timing in s : {s} "
+    " epoch : 0 "
 )
 _TITAN = (
-    "[rank0]:[titan] 2026-05-24 19:58:2{i},644 - root - INFO - \x1b[31mstep: {i:2d}  \x1b[32mloss: {loss:8.5f}  "
-    "\x1b[38;2;180;60;0mgrad_norm: 24.7500  \x1b[38;2;54;234;195mmemory: 160.92GiB(90.22%)  \x1b[34mtps: 11,454  "
-    "\x1b[36mtflops: 1,065.05  \x1b[35mmfu: 32.76%\x1b[39m"
+    "[rank0]:[titan] 2026-05-24 19:58:2{i},644 - root - INFO - \x1b[31mstep: {i:2d}  \x1b[32mloss:"
+    " {loss:8.5f}  \x1b[38;2;180;60;0mgrad_norm: 24.7500  \x1b[38;2;54;234;195mmemory:"
+    " 160.92GiB(90.22%)  \x1b[34mtps: 11,454  \x1b[36mtflops: 1,065.05  \x1b[35mmfu: 32.76%\x1b[39m"
 )
 _NANOCHAT = (
-    "step 0000{i}/16704 (0.00%) | loss: {loss:.6f} | lrm: 1.00 | dt: {t:.2f}ms | tok/sec: 833,525 | mfu: 52.10 | epoch: 1 | total time: 0.00m"
+    "step 0000{i}/16704 (0.00%) | loss: {loss:.6f} | lrm: 1.00 | dt: {t:.2f}ms | tok/sec: 833,525 |"
+    " mfu: 52.10 | epoch: 1 | total time: 0.00m"
 )
 
 _MODDED = "step:{i}/1750 train_time:{n}ms step_avg:32.00ms"
-_LLMC = "step    {i}/19560 | loss {loss:.6f} (+nanz)| norm 15.1374 (+nanz)| lr 8.57e-07 | {t:.2f} ms | 29.2% bf16 MFU | 113446 tok/s"
+_LLMC = (
+    "step    {i}/19560 | loss {loss:.6f} (+nanz)| norm 15.1374 (+nanz)| lr 8.57e-07 | {t:.2f} ms |"
+    " 29.2% bf16 MFU | 113446 tok/s"
+)
 _NANOGPT = "iter {i}: loss {loss:.4f}, time {t:.2f}ms, mfu 22.83%"
 
 _TEXTS = {
     "primus": _rows(_PRIMUS),
     "megatron-bridge": _rows(_BRIDGE),
     "gpt-neox": "NeoXArgs.from_ymls() ['70M.yml']\n" + _rows(_NEOX),
-    "deepspeed": "[INFO] [config.py:962:print]   train_batch_size ............. 128\n" + _rows(_DEEPSPEED) + "ppl: 2.0179\n",
+    "deepspeed": (
+        "[INFO] [config.py:962:print]   train_batch_size ............. 128\n"
+        + _rows(_DEEPSPEED)
+        + "ppl: 2.0179\n"
+    ),
     "megatron-lm": _ARGUMENTS + _rows(_MEGATRON),
     "nemo-2": "All distributed processes registered. Starting with 8 processes\n" + _rows(_NEMO2),
     "nemo-1": "GPU 0: NVIDIA B200 (UUID: GPU-0)\n" + _rows(_NEMO1, first=0),
-    "torchtitan": "Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=1, ep=1\n" + _rows(_TITAN),
-    "nanochat": "Autodetected device type: cuda\nnum_layers: 24\n" + _rows(_NANOCHAT) + "Peak memory usage: 62389.67MiB\n",
+    "torchtitan": (
+        "Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=8, cp=1, tp=1,"
+        " ep=1\n" + _rows(_TITAN)
+    ),
+    "nanochat": (
+        "Autodetected device type: cuda\nnum_layers: 24\n"
+        + _rows(_NANOCHAT)
+        + "Peak memory usage: 62389.67MiB\n"
+    ),
     "modded-nanogpt": "Total parameters: 275,742,784\n" + _rows(_MODDED),
-    "llm.c": "| sequence length T     | 1024  |\n"
-    + _rows(_LLMC),
+    "llm.c": "| sequence length T     | 1024  |\n" + _rows(_LLMC),
     "nanogpt": "step 0: train loss 10.9886, val loss 10.9897\n" + _rows(_NANOGPT),
 }
 
@@ -85,9 +110,19 @@ EXCERPTS: dict[str, bytes] = {name: text.encode() for name, text in _TEXTS.items
 TEXT_FORMATS = tuple(_TEXTS)  # a log in lines: these are cut, shuffled and interleaved
 
 LINES = {
-    "primus": _PRIMUS, "megatron-bridge": _BRIDGE, "gpt-neox": _NEOX, "deepspeed": _DEEPSPEED, "megatron-lm": _MEGATRON, "nemo-2": _NEMO2,
-    "nemo-1": _NEMO1, "torchtitan": _TITAN, "nanochat": _NANOCHAT, "modded-nanogpt": _MODDED, "llm.c": _LLMC, "nanogpt": _NANOGPT,
-}  # fmt: skip
+    "primus": _PRIMUS,
+    "megatron-bridge": _BRIDGE,
+    "gpt-neox": _NEOX,
+    "deepspeed": _DEEPSPEED,
+    "megatron-lm": _MEGATRON,
+    "nemo-2": _NEMO2,
+    "nemo-1": _NEMO1,
+    "torchtitan": _TITAN,
+    "nanochat": _NANOCHAT,
+    "modded-nanogpt": _MODDED,
+    "llm.c": _LLMC,
+    "nanogpt": _NANOGPT,
+}
 
 
 def write_long(name: str, path, size: int) -> int:
@@ -97,6 +132,12 @@ def write_long(name: str, path, size: int) -> int:
         written = file.write(EXCERPTS[name])
         while written < size:
             step += 1
-            line = LINES[name].format(i=step, n=32 * step, t=8000 + step % 9973 / 7, s=8 + step % 9973 / 997, loss=2 + step % 10007 / 1009)
+            line = LINES[name].format(
+                i=step,
+                n=32 * step,
+                t=8000 + step % 9973 / 7,
+                s=8 + step % 9973 / 997,
+                loss=2 + step % 10007 / 1009,
+            )
             written += file.write(line.encode() + b"\n")
     return step

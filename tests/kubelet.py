@@ -20,7 +20,13 @@ import urllib.parse
 import uuid
 from pathlib import Path
 
-KINDS = {"jobs": ("Job", "batch/v1"), "pods": ("Pod", "v1"), "services": ("Service", "v1"), "configmaps": ("ConfigMap", "v1"), "events": ("Event", "v1")}
+KINDS = {
+    "jobs": ("Job", "batch/v1"),
+    "pods": ("Pod", "v1"),
+    "services": ("Service", "v1"),
+    "configmaps": ("ConfigMap", "v1"),
+    "events": ("Event", "v1"),
+}
 INDEX = "batch.kubernetes.io/job-completion-index"
 CONFIG = """\
 apiVersion: v1
@@ -47,16 +53,23 @@ def copy(thing: dict) -> dict:
 def selected(thing: dict, query: dict[str, str]) -> bool:
     labels = thing["metadata"].get("labels") or {}
     wanted = [w for w in query.get("labelSelector", "").split(",") if w]
-    if any(labels.get(key) != value if equals else key not in labels for key, equals, value in (w.partition("=") for w in wanted)):
+    if any(
+        labels.get(key) != value if equals else key not in labels
+        for key, equals, value in (w.partition("=") for w in wanted)
+    ):
         return False
-    fields = {"metadata.name": thing["metadata"]["name"], "involvedObject.name": thing.get("involvedObject", {}).get("name")}
+    fields = {
+        "metadata.name": thing["metadata"]["name"],
+        "involvedObject.name": thing.get("involvedObject", {}).get("name"),
+    }
     asked = (w.partition("=") for w in query.get("fieldSelector", "").split(",") if w)
     return all(fields.get(key) == value.lstrip("=") for key, _, value in asked)
 
 
 class Kubelet:
-    """`cut_logs_at`: bytes after which a log ends, as that of a full disk would; with `cut_following` only while it is followed, as
-    where the connection breaks. `refused`: words with which the creation of a kind is refused.
+    """`cut_logs_at`: bytes after which a log ends, as that of a full disk would; with
+    `cut_following` only while it is followed, as where the connection breaks. `refused`: words with
+    which the creation of a kind is refused.
     """
 
     def __init__(self, folder: Path):
@@ -89,12 +102,18 @@ class Kubelet:
     def switch(self) -> str:
         return f"{self.mark}sw"
 
-    # --- things -----------------------------------------------------------------------------------------------------
+    # --- things
+    # -----------------------------------------------------------------------------------------------------
 
     def add(self, kind: str, namespace: str, thing: dict) -> dict:
         name, version = KINDS[kind]
         thing |= {"kind": name, "apiVersion": version}
-        thing["metadata"] |= {"namespace": namespace, "uid": str(uuid.uuid4()), "creationTimestamp": now(), "resourceVersion": "1"}
+        thing["metadata"] |= {
+            "namespace": namespace,
+            "uid": str(uuid.uuid4()),
+            "creationTimestamp": now(),
+            "resourceVersion": "1",
+        }
         with self.lock:
             self.things[kind, namespace, thing["metadata"]["name"]] = thing
         return thing
@@ -102,7 +121,11 @@ class Kubelet:
     def remove(self, kind: str, namespace: str, name: str) -> None:
         with self.lock:
             thing = self.things.pop((kind, namespace, name), None)
-            owned = [n for (k, s, n), t in self.things.items() if thing and k == "pods" and t["metadata"].get("owner") == thing["metadata"]["uid"]]
+            owned = [
+                n
+                for (k, s, n), t in self.things.items()
+                if thing and k == "pods" and t["metadata"].get("owner") == thing["metadata"]["uid"]
+            ]
         if kind == "pods":
             self.stop(name)
         for pod in owned:
@@ -110,17 +133,29 @@ class Kubelet:
 
     def listed(self, kind: str, namespace: str | None, query: dict[str, str]) -> list[dict]:
         with self.lock:
-            return [copy(t) for (k, s, _), t in self.things.items() if k == kind and namespace in (None, s) and selected(t, query)]
+            return [
+                copy(t)
+                for (k, s, _), t in self.things.items()
+                if k == kind and namespace in (None, s) and selected(t, query)
+            ]
 
-    # --- jobs and pods ----------------------------------------------------------------------------------------------
+    # --- jobs and pods
+    # ----------------------------------------------------------------------------------------------
 
     def run(self, job: dict) -> None:
         spec, name, namespace = job["spec"], job["metadata"]["name"], job["metadata"]["namespace"]
         job["status"] = {"startTime": now(), "active": spec["completions"]}
         pods = []
         for i in range(spec["completions"]):
-            pod = {"metadata": copy(spec["template"]["metadata"]), "spec": copy(spec["template"]["spec"])}
-            pod["metadata"] |= {"name": f"{name}-{i}-{uuid.uuid4().hex[:5]}", "annotations": {INDEX: str(i)}, "owner": job["metadata"]["uid"]}
+            pod = {
+                "metadata": copy(spec["template"]["metadata"]),
+                "spec": copy(spec["template"]["spec"]),
+            }
+            pod["metadata"] |= {
+                "name": f"{name}-{i}-{uuid.uuid4().hex[:5]}",
+                "annotations": {INDEX: str(i)},
+                "owner": job["metadata"]["uid"],
+            }
             self.addresses += 1
             pod["status"] = {"phase": "Pending", "podIP": f"10.79.0.{self.addresses}"}
             pod["spec"]["hostname"] = f"{name}-{i}"
@@ -131,60 +166,139 @@ class Kubelet:
         threading.Thread(target=self.watch, args=(job, pods), daemon=True).start()
 
     def names(self, pods: list[dict], namespace: str) -> str:
-        """The hosts file that DNS would amount to: a pod has a name if a headless Service of its subdomain selects it."""
+        """The hosts file that DNS would amount to: a pod has a name if a headless Service of its
+        subdomain selects it.
+        """
         lines = ["127.0.0.1 localhost"]
         for pod in pods:
-            host, domain, labels = pod["spec"]["hostname"], pod["spec"].get("subdomain"), pod["metadata"]["labels"]
+            host, domain, labels = (
+                pod["spec"]["hostname"],
+                pod["spec"].get("subdomain"),
+                pod["metadata"]["labels"],
+            )
             service = self.things.get(("services", namespace, domain), {}).get("spec", {})
-            reached = service.get("clusterIP") == "None" and service["selector"].items() <= labels.items()
-            full = [f"{host}.{domain}.{namespace}.svc.cluster.local", f"{host}.{domain}", host] if reached else [pod["metadata"]["name"]]
+            reached = (
+                service.get("clusterIP") == "None" and service["selector"].items() <= labels.items()
+            )
+            full = (
+                [f"{host}.{domain}.{namespace}.svc.cluster.local", f"{host}.{domain}", host]
+                if reached
+                else [pod["metadata"]["name"]]
+            )
             lines.append(f"{pod['status']['podIP']} {' '.join(full)}")
         return "\n".join(lines) + "\n"
 
     def start(self, pod: dict, names: str, namespace: str) -> None:
-        name, address, container = pod["metadata"]["name"], pod["status"]["podIP"], pod["spec"]["containers"][0]
+        name, address, container = (
+            pod["metadata"]["name"],
+            pod["status"]["podIP"],
+            pod["spec"]["containers"][0],
+        )
         host, folder = f"{self.mark}p{address.rpartition('.')[2]}", self.folder / name
         folder.mkdir()
         ip("netns", "add", host)
         self.hosts.append(host)
         ip("-n", host, "link", "set", "lo", "up")
-        ip("link", "add", "eth0", "netns", host, "type", "veth", "peer", "name", host[-12:], "netns", self.switch)
+        ip(
+            "link",
+            "add",
+            "eth0",
+            "netns",
+            host,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            host[-12:],
+            "netns",
+            self.switch,
+        )
         ip("-n", self.switch, "link", "set", host[-12:], "master", "br0", "up")
         ip("-n", host, "addr", "add", f"{address}/24", "dev", "eth0")
         ip("-n", host, "link", "set", "eth0", "up")
         (folder / "hosts").write_text(names)
-        script = f"mount --bind {folder}/hosts /etc/hosts; hostname {pod['spec']['hostname']}; " + self.mounts(pod, folder, namespace)
-        env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": os.environ.get("PYTHONPATH", os.getcwd())}
-        env |= {"JOB_COMPLETION_INDEX": pod["metadata"]["annotations"][INDEX]} | {e["name"]: e["value"] for e in container["env"]}
-        enter = ["nsenter", f"--net=/run/netns/{host}", "unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        script = (
+            f"mount --bind {folder}/hosts /etc/hosts; hostname {pod['spec']['hostname']}; "
+            + self.mounts(pod, folder, namespace)
+        )
+        env = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": os.environ.get("PYTHONPATH", os.getcwd()),
+        }
+        env |= {"JOB_COMPLETION_INDEX": pod["metadata"]["annotations"][INDEX]} | {
+            e["name"]: e["value"] for e in container["env"]
+        }
+        enter = [
+            "nsenter",
+            f"--net=/run/netns/{host}",
+            "unshare",
+            "--mount",
+            "--uts",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ]
         with (folder / "log").open("wb") as log:
-            process = subprocess.Popen([*enter, "bash", "-c", script + 'exec "$@"', "_", *container["command"]], env=env, stdout=log,
-                                       stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+            process = subprocess.Popen(
+                [*enter, "bash", "-c", script + 'exec "$@"', "_", *container["command"]],
+                env=env,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         self.running[name] = process
-        pod["status"] |= {"phase": "Running", "containerStatuses": [{"name": container["name"], "ready": True, "state": {"running": {"startedAt": now()}}}]}
+        pod["status"] |= {
+            "phase": "Running",
+            "containerStatuses": [
+                {
+                    "name": container["name"],
+                    "ready": True,
+                    "state": {"running": {"startedAt": now()}},
+                }
+            ],
+        }
 
     def mounts(self, pod: dict, folder: Path, namespace: str) -> str:
         """Volumes, except /tmp: the tests' own files lie there."""
         volumes, script = {v["name"]: v for v in pod["spec"]["volumes"]}, ""
         for mount in pod["spec"]["containers"][0]["volumeMounts"]:
-            source, volume, target = folder / mount["name"], volumes[mount["name"]], Path(mount["mountPath"])
+            source, volume, target = (
+                folder / mount["name"],
+                volumes[mount["name"]],
+                Path(mount["mountPath"]),
+            )
             if str(target) == "/tmp":
                 continue
             source.mkdir()
-            for key, text in self.things.get(("configmaps", namespace, volume.get("configMap", {}).get("name")), {}).get("data", {}).items():
+            for key, text in (
+                self.things.get(
+                    ("configmaps", namespace, volume.get("configMap", {}).get("name")), {}
+                )
+                .get("data", {})
+                .items()
+            ):
                 (source / key).write_text(text)
             if not target.exists():
                 target.mkdir()
                 self.made_folders.append(target)
             memory = volume.get("emptyDir", {}).get("medium") == "Memory"
-            script += f"mount -t tmpfs tmpfs {target}; " if memory else f"mount --bind {source} {target}; "
+            script += (
+                f"mount -t tmpfs tmpfs {target}; "
+                if memory
+                else f"mount --bind {source} {target}; "
+            )
         return script
 
     def stop(self, name: str, grace_s: float = 10) -> None:
-        """SIGTERM to the pod's first process, and SIGKILL to all of it after the grace period, as a kubelet does."""
+        """SIGTERM to the pod's first process, and SIGKILL to all of it after the grace period, as a
+        kubelet does.
+        """
         process = self.running.get(name)
         if process and process.poll() is None:
-            for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            for child in (
+                Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            ):
                 os.kill(int(child), signal.SIGTERM)
             try:
                 process.wait(timeout=grace_s)
@@ -194,7 +308,9 @@ class Kubelet:
         self.running.pop(name, None)
 
     def watch(self, job: dict, pods: list[dict]) -> None:
-        """The controller of one Job: the first pod that fails or goes ends it, and its other pods are deleted."""
+        """The controller of one Job: the first pod that fails or goes ends it, and its other pods
+        are deleted.
+        """
         deadline, codes = time.monotonic() + job["spec"]["activeDeadlineSeconds"], {}
         while len(codes) < len(pods) and not any(codes.values()) and time.monotonic() < deadline:
             for i, pod in enumerate(pods):
@@ -208,8 +324,16 @@ class Kubelet:
         if not good:
             for pod in pods:
                 self.remove("pods", job["metadata"]["namespace"], pod["metadata"]["name"])
-        reason = "CompletionsReached" if good else "DeadlineExceeded" if time.monotonic() >= deadline else "BackoffLimitExceeded"
-        job["status"]["conditions"] = [{"type": "Complete" if good else "Failed", "status": "True", "reason": reason}]
+        reason = (
+            "CompletionsReached"
+            if good
+            else "DeadlineExceeded"
+            if time.monotonic() >= deadline
+            else "BackoffLimitExceeded"
+        )
+        job["status"]["conditions"] = [
+            {"type": "Complete" if good else "Failed", "status": "True", "reason": reason}
+        ]
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -228,36 +352,89 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def refuse(self, code: int, reason: str) -> None:
-        self.answer({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": reason, "code": code}, code)
+        self.answer(
+            {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "status": "Failure",
+                "reason": reason,
+                "message": reason,
+                "code": code,
+            },
+            code,
+        )
 
     def discovery(self, path: str) -> dict | None:
         verbs = ["create", "delete", "get", "list", "patch", "watch"]
 
         def resources(names: list[str]) -> list[dict]:
-            return [{"name": n, "singularName": KINDS[n][0].lower(), "namespaced": True, "kind": KINDS[n][0], "verbs": verbs} for n in names]
+            return [
+                {
+                    "name": n,
+                    "singularName": KINDS[n][0].lower(),
+                    "namespaced": True,
+                    "kind": KINDS[n][0],
+                    "verbs": verbs,
+                }
+                for n in names
+            ]
 
         batch = {"groupVersion": "batch/v1", "version": "v1"}
         core = ["pods", "services", "configmaps", "events"]
         known = {
             "/version": {"major": "1", "minor": "32", "gitVersion": "v1.32.0-test"},
             "/api": {"kind": "APIVersions", "versions": ["v1"]},
-            "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [{"name": "batch", "versions": [batch], "preferredVersion": batch}]},
-            "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": resources(core)},
-            "/apis/batch/v1": {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "batch/v1", "resources": resources(["jobs"])},
-            "/openapi/v3": {"paths": {g: {"serverRelativeURL": f"/openapi/v3/{g}"} for g in ("api/v1", "apis/batch/v1")}},
+            "/apis": {
+                "kind": "APIGroupList",
+                "apiVersion": "v1",
+                "groups": [{"name": "batch", "versions": [batch], "preferredVersion": batch}],
+            },
+            "/api/v1": {
+                "kind": "APIResourceList",
+                "groupVersion": "v1",
+                "resources": resources(core),
+            },
+            "/apis/batch/v1": {
+                "kind": "APIResourceList",
+                "apiVersion": "v1",
+                "groupVersion": "batch/v1",
+                "resources": resources(["jobs"]),
+            },
+            "/openapi/v3": {
+                "paths": {
+                    g: {"serverRelativeURL": f"/openapi/v3/{g}"}
+                    for g in ("api/v1", "apis/batch/v1")
+                }
+            },
         }
-        return known.get(path) or (self.openapi(path.removeprefix("/openapi/v3/")) if path.startswith("/openapi/v3/") else None)
+        return known.get(path) or (
+            self.openapi(path.removeprefix("/openapi/v3/"))
+            if path.startswith("/openapi/v3/")
+            else None
+        )
 
     def openapi(self, group: str) -> dict:
-        """kubectl asks whether a patch takes `fieldValidation`, and needs nothing else of the schema."""
+        """kubectl asks whether a patch takes `fieldValidation`, and needs nothing else of the
+        schema.
+        """
         paths = {}
-        for plural, (kind, version) in KINDS.items():
+        for plural, (kind, _version) in KINDS.items():
             if ("batch" in group) == (plural == "jobs"):
                 of = {"group": "batch" if plural == "jobs" else "", "version": "v1", "kind": kind}
-                patch = {"parameters": [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}], "responses": {}}
+                patch = {
+                    "parameters": [
+                        {"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}
+                    ],
+                    "responses": {},
+                }
                 patch |= {"x-kubernetes-action": "patch", "x-kubernetes-group-version-kind": of}
                 paths[f"/{group}/namespaces/{{namespace}}/{plural}/{{name}}"] = {"patch": patch}
-        return {"openapi": "3.0.0", "info": {"title": "test", "version": "1"}, "components": {"schemas": {}}, "paths": paths}
+        return {
+            "openapi": "3.0.0",
+            "info": {"title": "test", "version": "1"},
+            "components": {"schemas": {}},
+            "paths": paths,
+        }
 
     def handle_any(self) -> None:
         address = urllib.parse.urlparse(self.path)
@@ -266,7 +443,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path = address.path.rstrip("/")
         if found := self.discovery(path):
             return self.answer(found)
-        match = re.fullmatch(r"/(?:api/v1|apis/batch/v1)(?:/namespaces/([^/]+))?/(\w+)(?:/([^/]+))?(?:/(log|status))?", path)
+        match = re.fullmatch(
+            r"/(?:api/v1|apis/batch/v1)(?:/namespaces/([^/]+))?/(\w+)(?:/([^/]+))?(?:/(log|status))?",
+            path,
+        )
         if not match or match[2] not in KINDS:
             return self.refuse(404, "NotFound")
         namespace, kind, name, part = match.groups()
@@ -275,7 +455,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not name:
             items = self.cluster.listed(kind, namespace, query)
             title, version = KINDS[kind]
-            return self.answer({"kind": f"{title}List", "apiVersion": version, "metadata": {"resourceVersion": "1"}, "items": items})
+            return self.answer(
+                {
+                    "kind": f"{title}List",
+                    "apiVersion": version,
+                    "metadata": {"resourceVersion": "1"},
+                    "items": items,
+                }
+            )
         thing = self.cluster.things.get((kind, namespace, name))
         if thing is None:
             return self.refuse(404, "NotFound")
@@ -303,7 +490,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         left = self.cluster.cut_logs_at if follow or not self.cluster.cut_following else None
         with (self.cluster.folder / pod["metadata"]["name"] / "log").open("rb") as log:
             while left is None or left > 0:
-                over = pod["metadata"]["name"] not in self.cluster.running or pod["status"]["phase"] != "Running"
+                over = (
+                    pod["metadata"]["name"] not in self.cluster.running
+                    or pod["status"]["phase"] != "Running"
+                )
                 data = log.read(65536)[:left]
                 if data:
                     left = None if left is None else left - len(data)

@@ -31,7 +31,11 @@ class Cell:
 
     @property
     def runs(self) -> bool:
-        return self.kind == "code" and not NOT_RUN & set(self.directives) and self.directives.get("eval") != "false"
+        return (
+            self.kind == "code"
+            and not NOT_RUN & set(self.directives)
+            and self.directives.get("eval") != "false"
+        )
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,9 @@ class Notebook:
 
     @property
     def module(self) -> str | None:
-        return next((c.directives["default_exp"] for c in self.cells if "default_exp" in c.directives), None)
+        return next(
+            (c.directives["default_exp"] for c in self.cells if "default_exp" in c.directives), None
+        )
 
     def __str__(self) -> str:
         return self.path.relative_to(ROOT / "nbs").with_suffix("").as_posix()
@@ -62,7 +68,9 @@ def read_notebook(path: Path) -> Notebook:
     cells = []
     for cell in json.loads(path.read_text())["cells"]:
         source = "".join(cell["source"])
-        cells.append(Cell(cell["cell_type"], source, _directives(source), bool(cell.get("outputs"))))
+        cells.append(
+            Cell(cell["cell_type"], source, _directives(source), bool(cell.get("outputs")))
+        )
     return Notebook(path, tuple(cells))
 
 

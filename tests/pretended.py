@@ -6,18 +6,37 @@ from pathlib import Path
 from llmbench.core.records import empty_run
 from llmbench.core.schema import dump_run
 from llmbench.launch.sweep.sheet import run_request
+from llmbench.launch.sweep.sweep import sweep
 from llmbench.spec.request import run_id, spec_record
 from llmbench.spec.study import resolve_study
-from llmbench.launch.sweep.sweep import sweep
 
-STUDY = {"study": "s", "title": "mine", "repeats": 1, "base": {"model": "gpt-tiny", "seq_len": 32, "batch": {"micro": 1, "global_tokens": 64}, "steps": 2, "warmup_steps": 1},
-         "matrix": [{"strategy": "ddp", "world_size": 2}, {"strategy": "single", "world_size": 1}]}  # fmt: skip
+STUDY = {
+    "study": "s",
+    "title": "mine",
+    "repeats": 1,
+    "base": {
+        "model": "gpt-tiny",
+        "seq_len": 32,
+        "batch": {"micro": 1, "global_tokens": 64},
+        "steps": 2,
+        "warmup_steps": 1,
+    },
+    "matrix": [{"strategy": "ddp", "world_size": 2}, {"strategy": "single", "world_size": 1}],
+}
 
 
 def trained(spec, attempt=1, status="ok"):
     """A run file as a finished run leaves it."""
     steps = {"step": [0, 1], "time_s": [0.1, 0.1], "tokens": [64, 64], "loss": [8.0, 7.9]}
-    return empty_run(run_id(spec, attempt), spec_record(spec).model_dump(), status, None, study=spec.study, attempt=attempt, steps=steps)
+    return empty_run(
+        run_id(spec, attempt),
+        spec_record(spec).model_dump(),
+        status,
+        None,
+        study=spec.study,
+        attempt=attempt,
+        steps=steps,
+    )
 
 
 class Pretended:

@@ -27,7 +27,9 @@ def _cell_text(cell: dict) -> str:
 def readme_text() -> str:
     """The README as the index notebook says it."""
     cells = json.loads((ROOT / "nbs/index.ipynb").read_text())["cells"]
-    shown = [c for c in cells if "".join(c["source"]).strip() and "#| hide" not in "".join(c["source"])]
+    shown = [
+        c for c in cells if "".join(c["source"]).strip() and "#| hide" not in "".join(c["source"])
+    ]
     note = "<!-- Written from nbs/index.ipynb by `make notebooks`; edit the notebook. -->\n\n"
     return note + "\n\n".join(_cell_text(c) for c in shown) + "\n"
 

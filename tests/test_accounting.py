@@ -8,8 +8,8 @@ import pytest
 
 from llmbench.core.numbers import relative_difference
 from llmbench.plan.layout_memory import memory_of
-from llmbench.spec.resolve import resolve_run
 from llmbench.plan.traffic import predicted_collectives
+from llmbench.spec.resolve import resolve_run
 
 STEPS = 2
 PROGRAM = f"""
@@ -45,14 +45,32 @@ os._exit(0)
 
 
 def request(strategy, model, precision, **changes):
-    """512 tokens a micro step, two of them: activations weigh as much as state, and gradients have to wait."""
-    given = {"model": model, "strategy": strategy, "precision": precision, "world_size": 2, "seq_len": 128}
+    """512 tokens a micro step, two of them: activations weigh as much as state, and gradients have
+    to wait.
+    """
+    given = {
+        "model": model,
+        "strategy": strategy,
+        "precision": precision,
+        "world_size": 2,
+        "seq_len": 128,
+    }
     return given | {"batch": {"micro": 4, "accum": 2}} | changes
 
 
 def two_ranks(requests, out):
-    """What rank 0 of two held and sent, for each request, trained one after the other in one pair of processes."""
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
+    """What rank 0 of two held and sent, for each request, trained one after the other in one pair
+    of processes.
+    """
+    start = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "--no-python",
+    ]
     command = [*start, sys.executable, "-c", PROGRAM, json.dumps(requests), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert out.exists(), done.stderr[-3000:]
@@ -63,20 +81,36 @@ def check_memory(spec, memory):
     expected = memory_of(spec)
     for kind in ("param_bytes", "grad_bytes", "optimizer_bytes", "peak_bytes"):
         off = relative_difference(expected[kind], memory[kind])
-        assert off <= 0.05, f"{spec.name} {kind}: {expected[kind]:,} predicted, {memory[kind]:,} allocated ({expected['peak_at']})"
+        assert off <= 0.05, (
+            f"{spec.name} {kind}: {expected[kind]:,} predicted, {memory[kind]:,} allocated"
+            f" ({expected['peak_at']})"
+        )
 
 
 def check_collectives(spec, rows):
-    """Bytes within 2 %; calls exactly, but for the norm's and an overflow flag's scalar, at most two a step."""
+    """Bytes within 2 %; calls exactly, but for the norm's and an overflow flag's scalar, at most
+    two a step.
+    """
     precision = spec.precision
-    given = (spec.model, spec.strategy.name, spec.strategy.dp, spec.batch.accum, precision.compute, precision.reduce)
+    given = (
+        spec.model,
+        spec.strategy.name,
+        spec.strategy.dp,
+        spec.batch.accum,
+        precision.compute,
+        precision.reduce,
+    )
     expected = {c.kind: c for c in predicted_collectives(*given)}
     seen = {row["kind"]: row for row in rows if row["bytes"] > 100}
     assert set(seen) == set(expected), spec.name
     for kind, row in seen.items():
         bytes_, calls = STEPS * expected[kind].bytes, STEPS * expected[kind].calls
-        assert relative_difference(row["bytes"], bytes_) <= 0.02, f"{spec.name} {kind}: {bytes_:,} predicted, {row['bytes']:,} sent"
-        assert calls <= row["calls"] <= calls + 2 * STEPS, f"{spec.name} {kind}: {calls} calls predicted, {row['calls']} made"
+        assert relative_difference(row["bytes"], bytes_) <= 0.02, (
+            f"{spec.name} {kind}: {bytes_:,} predicted, {row['bytes']:,} sent"
+        )
+        assert calls <= row["calls"] <= calls + 2 * STEPS, (
+            f"{spec.name} {kind}: {calls} calls predicted, {row['calls']} made"
+        )
 
 
 STRATEGIES = ("ddp", "fsdp", "zero1", "zero2", "zero3")
@@ -100,7 +134,11 @@ def test_two_ranks_hold_and_send_what_is_predicted(strategy, tmp_path):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_recompute_and_steps_without_accumulation(strategy, tmp_path):
     whole = {"batch": {"micro": 4, "accum": 1}}
-    settings = [("gpt-tiny", "bf16", whole), ("llama-tiny", "fp32", whole), ("llama-tiny", "fp32", {"recompute": "full"})]
+    settings = [
+        ("gpt-tiny", "bf16", whole),
+        ("llama-tiny", "fp32", whole),
+        ("llama-tiny", "fp32", {"recompute": "full"}),
+    ]
     check(strategy, settings + [("llama-tiny", "fp32", {"recompute": "selective"})], tmp_path)
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from llmbench.core.errors import RequestError
+from llmbench.core.numbers import test_near
 from llmbench.frameworks.base import (
     backend_refusal,
     is_installed,
@@ -23,24 +25,39 @@ from llmbench.frameworks.base import (
 )
 from llmbench.frameworks.run import BACKENDS, run_backend
 from llmbench.frameworks.study import under_frameworks
-from llmbench.core.errors import RequestError
-from llmbench.core.numbers import test_near
 from llmbench.launch.local import run_local
-from llmbench.spec.named import GOALS, MODELS, named_request
+from llmbench.launch.sweep.sweep import sweep
 from llmbench.report.build import build_report
+from llmbench.spec.named import GOALS, MODELS, named_request
 from llmbench.spec.resolve import resolve_run
 from llmbench.spec.study import resolve_study
-from llmbench.launch.sweep.sweep import sweep
 
 DATA = Path(__file__).parent / "data" / "backends"
 TINY = {"name": "llama-tiny", "n_layers": 2, "d_model": 64, "d_ff": 176, "vocab_size": 512}
-REQUEST = {"model": TINY, "seq_len": 32, "batch": {"micro": 2, "accum": 2}, "steps": 4, "warmup_steps": 1, "collective_steps": 0,
-           "optimizer": {"lr": 1e-2, "lr_warmup_steps": 2, "weight_decay": 0.1}}  # fmt: skip
+REQUEST = {
+    "model": TINY,
+    "seq_len": 32,
+    "batch": {"micro": 2, "accum": 2},
+    "steps": 4,
+    "warmup_steps": 1,
+    "collective_steps": 0,
+    "optimizer": {"lr": 1e-2, "lr_warmup_steps": 2, "weight_decay": 0.1},
+}
 
 
 def rendering(backend, strategy, model, hardware):
-    launch = render_backend(BACKENDS[backend], resolve_run(named_request(strategy, model, hardware)), "OUT", cores=8, python="python")
-    files = [f"==> {name}\n{text}" for name, text in launch.files.items() if name not in ("spec.yaml", "arguments.txt")]
+    launch = render_backend(
+        BACKENDS[backend],
+        resolve_run(named_request(strategy, model, hardware)),
+        "OUT",
+        cores=8,
+        python="python",
+    )
+    files = [
+        f"==> {name}\n{text}"
+        for name, text in launch.files.items()
+        if name not in ("spec.yaml", "arguments.txt")
+    ]
     head, _, command = shell_text(launch).rpartition("exec ")
     return "\n".join([f"{head}exec " + command.replace(" --", " \\\n  --"), *files])
 
@@ -61,14 +78,32 @@ def test_renderings_stay_what_they_were(monkeypatch, backend, model, strategy):
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_no_setting_is_dropped_in_silence(name):
-    backend, odd = BACKENDS[name], {"compile": True, "recompute": "selective", "precision": "bf16", "strategy": "ddp", "world_size": 2, "hardware": "h100"}
+    backend, odd = (
+        BACKENDS[name],
+        {
+            "compile": True,
+            "recompute": "selective",
+            "precision": "bf16",
+            "strategy": "ddp",
+            "world_size": 2,
+            "hardware": "h100",
+        },
+    )
     model = "llama3.1-8b" if name in ("nemo", "primus") else TINY
-    spec = resolve_run(REQUEST | odd | {"model": model, "checkpoint": {"every": 2}, "profile": {"steps": 1}})
+    spec = resolve_run(
+        REQUEST | odd | {"model": model, "checkpoint": {"every": 2}, "profile": {"steps": 1}}
+    )
     said = [n.text for n in render_backend(backend, spec, "OUT").notes]
     for place, value in settings_of(spec):
         honoured = any(place == h or place.startswith(f"{h}.") for h in backend.honours)
-        assert honoured or not matters(spec, place, value) or any(t.startswith(f"{place} = ") for t in said), place
-    assert any(t.startswith("checkpoint = ") for t in said) and any(t.startswith("profile = ") for t in said)
+        assert (
+            honoured
+            or not matters(spec, place, value)
+            or any(t.startswith(f"{place} = ") for t in said)
+        ), place
+    assert any(t.startswith("checkpoint = ") for t in said) and any(
+        t.startswith("profile = ") for t in said
+    )
 
 
 def test_a_missing_framework_is_refused_with_the_line_to_type(monkeypatch):
@@ -85,11 +120,31 @@ def test_a_missing_framework_is_refused_with_the_line_to_type(monkeypatch):
 
 def test_job_files_parse():
     spec = resolve_run(REQUEST | {"strategy": "fsdp", "world_size": 2})
-    assert tomllib.loads(render_backend(BACKENDS["torchtitan"], spec, "OUT").files["job.toml"])["training"]["global_batch_size"] == 8
-    assert json.loads(render_backend(BACKENDS["deepspeed"], resolve_run(REQUEST | {"strategy": "zero1", "world_size": 2}), "OUT").files["deepspeed.json"])["train_batch_size"] == 8
+    assert (
+        tomllib.loads(render_backend(BACKENDS["torchtitan"], spec, "OUT").files["job.toml"])[
+            "training"
+        ]["global_batch_size"]
+        == 8
+    )
+    assert (
+        json.loads(
+            render_backend(
+                BACKENDS["deepspeed"],
+                resolve_run(REQUEST | {"strategy": "zero1", "world_size": 2}),
+                "OUT",
+            ).files["deepspeed.json"]
+        )["train_batch_size"]
+        == 8
+    )
 
 
-NEEDS = {"hf": "transformers", "accelerate": "accelerate", "lightning": "lightning", "deepspeed": "deepspeed", "torchtitan": "torchtitan"}
+NEEDS = {
+    "hf": "transformers",
+    "accelerate": "accelerate",
+    "lightning": "lightning",
+    "deepspeed": "deepspeed",
+    "torchtitan": "torchtitan",
+}
 PARITY = {"torchtitan": 2e-5}  # its log has five or six digits
 
 
@@ -101,18 +156,28 @@ def test_the_same_training_under_each_framework(tmp_path, ranks):
     for name, package in NEEDS.items():
         if importlib.util.find_spec(package) is None:
             continue
-        split = {"strategy": "fsdp", "world_size": ranks} if name == "torchtitan" and ranks > 1 else plain
+        split = (
+            {"strategy": "fsdp", "world_size": ranks}
+            if name == "torchtitan" and ranks > 1
+            else plain
+        )
         run = run_backend(BACKENDS[name], resolve_run(REQUEST | split), tmp_path / name)
         assert run.status == "ok", f"{name}: {run.reason}"
         test_near(run.steps.loss, own.steps.loss, rel=PARITY.get(name, 1e-6))
-        assert run.source.kind == "import" and run.spec.batch.global_tokens == own.spec.batch.global_tokens and run.spec.world_size == ranks
+        assert (
+            run.source.kind == "import"
+            and run.spec.batch.global_tokens == own.spec.batch.global_tokens
+            and run.spec.world_size == ranks
+        )
         assert run.spec.warmup_steps == 1 and run.env.cpu.name == own.env.cpu.name
-        timed = run.steps.time_s[1:] if name == "torchtitan" else run.steps.time_s  # no stamp before torchtitan's first line
+        timed = (
+            run.steps.time_s[1:] if name == "torchtitan" else run.steps.time_s
+        )  # no stamp before torchtitan's first line
         assert all(t > 0 for t in timed)
         assert name == "torchtitan" or run.spec.data.fingerprint == own.spec.data.fingerprint
 
 
-PARSE = '''
+PARSE = """
 import importlib.abc, importlib.machinery, os, sys, types
 import torch, torch.utils.flop_counter
 
@@ -145,67 +210,140 @@ from megatron.training import arguments
 args = arguments.parse_args()
 arguments.validate_args(args)
 print("PARSED", args.data_parallel_size, args.global_batch_size, args.num_layers, args.tensor_model_parallel_size)
-'''
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("strategy", GOALS)
 def test_megatron_takes_its_arguments(model, strategy):
-    "Against the parser and the checks of the Megatron-LM in MEGATRON_PATH (core_v0.16.1 was tried); no GPU is needed."
+    """Against the parser and the checks of the Megatron-LM in MEGATRON_PATH (core_v0.16.1 was
+    tried); no GPU is needed.
+    """
     if not os.environ.get("MEGATRON_PATH"):
         pytest.skip("MEGATRON_PATH names no Megatron-LM")
     spec = resolve_run(named_request(strategy, model, "h100"))
     launch = render_backend(BACKENDS["megatron"], spec, "OUT")
-    env = os.environ | launch.env | {"RANK": "0", "WORLD_SIZE": str(spec.world_size), "LOCAL_RANK": "0"}
-    done = subprocess.run([sys.executable, "-c", PARSE, *launch.files["arguments.txt"].split("\n")[:-1]], env=env, capture_output=True, text=True, timeout=120)
+    env = (
+        os.environ
+        | launch.env
+        | {
+            "RANK": "0",
+            "WORLD_SIZE": str(spec.world_size),
+            "LOCAL_RANK": "0",
+        }
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", PARSE, *launch.files["arguments.txt"].split("\n")[:-1]],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     s, sequences = spec.strategy, spec.batch.global_tokens // spec.seq_len
-    assert f"PARSED {s.dp} {sequences} {spec.model.n_layers} {s.tp}" in done.stdout, done.stderr[-1500:]
+    assert f"PARSED {s.dp} {sequences} {spec.model.n_layers} {s.tp}" in done.stdout, done.stderr[
+        -1500:
+    ]
 
 
 CLASSES = {  # of each section, in megatron-bridge 0.3.1 and megatron-core 0.16.1
-    "model": "GPTModelProvider", "train": "TrainingConfig", "optimizer": "OptimizerConfig", "scheduler": "SchedulerConfig", "ddp": "DistributedDataParallelConfig",
-    "dataset": "GPTDatasetConfig", "logger": "LoggerConfig", "tokenizer": "TokenizerConfig", "checkpoint": "CheckpointConfig", "rng": "RNGConfig",
-    "dist": "DistributedInitConfig", "mixed_precision": "MixedPrecisionConfig",
+    "model": "GPTModelProvider",
+    "train": "TrainingConfig",
+    "optimizer": "OptimizerConfig",
+    "scheduler": "SchedulerConfig",
+    "ddp": "DistributedDataParallelConfig",
+    "dataset": "GPTDatasetConfig",
+    "logger": "LoggerConfig",
+    "tokenizer": "TokenizerConfig",
+    "checkpoint": "CheckpointConfig",
+    "rng": "RNGConfig",
+    "dist": "DistributedInitConfig",
+    "mixed_precision": "MixedPrecisionConfig",
 }
-FILES = ["bridge/models/gpt_provider.py", "bridge/training/config.py", "bridge/training/mixed_precision.py", "bridge/training/tokenizers/config.py"]
-CORE = ["transformer/transformer_config.py", "model_parallel_config.py", "optimizer/optimizer_config.py", "distributed/distributed_data_parallel_config.py",
-        "datasets/gpt_dataset.py", "datasets/blended_megatron_dataset_config.py"]
+FILES = [
+    "bridge/models/gpt_provider.py",
+    "bridge/training/config.py",
+    "bridge/training/mixed_precision.py",
+    "bridge/training/tokenizers/config.py",
+]
+CORE = [
+    "transformer/transformer_config.py",
+    "model_parallel_config.py",
+    "optimizer/optimizer_config.py",
+    "distributed/distributed_data_parallel_config.py",
+    "datasets/gpt_dataset.py",
+    "datasets/blended_megatron_dataset_config.py",
+]
 
 
 def fields_of(root: Path) -> dict[str, set[str]]:
-    "The fields of each class, those of the classes that it is made of included; nothing is imported."
+    """The fields of each class, those of the classes that it is made of included; nothing is
+    imported.
+    """
     own, bases = {}, {}
-    for file in [*(root / "megatron" / f for f in FILES), *(root / "megatron/core" / f for f in CORE)]:
+    for file in [
+        *(root / "megatron" / f for f in FILES),
+        *(root / "megatron/core" / f for f in CORE),
+    ]:
         tree = ast.parse(file.read_text())
-        names = {a.asname: a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names if a.asname}
+        names = {
+            a.asname: a.name
+            for n in ast.walk(tree)
+            if isinstance(n, ast.ImportFrom)
+            for a in n.names
+            if a.asname
+        }
         for node in (n for n in tree.body if isinstance(n, ast.ClassDef)):
             key = f"{'core.' if '/core/' in file.as_posix() else ''}{node.name}"
-            own[key] = {a.target.id for a in node.body if isinstance(a, ast.AnnAssign)} | {f.name for f in node.body if isinstance(f, ast.FunctionDef)}
+            own[key] = {a.target.id for a in node.body if isinstance(a, ast.AnnAssign)} | {
+                f.name for f in node.body if isinstance(f, ast.FunctionDef)
+            }
             bases[key] = [names.get(b.id, b.id) for b in node.bases if isinstance(b, ast.Name)]
 
     def all_of(name: str, above: tuple[str, ...] = ()) -> set[str]:
         found = [k for k in (name, f"core.{name}") if k in own and k not in above]
-        return set().union(*(own[k] | set().union(*(all_of(b, (*above, k)) for b in bases[k])) for k in found))
+        return set().union(
+            *(own[k] | set().union(*(all_of(b, (*above, k)) for b in bases[k])) for k in found)
+        )
 
     return {name: all_of(name) for name in CLASSES.values()}
 
 
 @pytest.mark.slow
 def test_megatron_bridge_has_every_field_that_is_set():
-    "Against the sources in BRIDGE_SOURCES, where both wheels lie unpacked; nothing of them is imported, so no GPU and no CUDA is needed."
+    """Against the sources in BRIDGE_SOURCES, where both wheels lie unpacked; nothing of them is
+    imported, so no GPU and no CUDA is needed.
+    """
     if not os.environ.get("BRIDGE_SOURCES"):
-        pytest.skip("BRIDGE_SOURCES names no folder with megatron-bridge and megatron-core unpacked")
+        pytest.skip(
+            "BRIDGE_SOURCES names no folder with megatron-bridge and megatron-core unpacked"
+        )
     known = fields_of(Path(os.environ["BRIDGE_SOURCES"]))
     for strategy in (*GOALS, "zero1", "zero3", "interleaved"):
         for model in MODELS:
             asked = named_request(strategy if strategy in GOALS else "balanced", model, "h100")
             if strategy not in GOALS:
-                asked |= {"strategy": {"name": "pp", "pp": 2, "schedule": "interleaved", "stages_per_rank": 2} if strategy == "interleaved" else strategy, "recompute": "full"}
-            sections = json.loads(render_backend(BACKENDS["megatron-bridge"], resolve_run(asked), "OUT").files["bridge.json"])
+                asked |= {
+                    "strategy": (
+                        {"name": "pp", "pp": 2, "schedule": "interleaved", "stages_per_rank": 2}
+                        if strategy == "interleaved"
+                        else strategy
+                    ),
+                    "recompute": "full",
+                }
+            sections = json.loads(
+                render_backend(BACKENDS["megatron-bridge"], resolve_run(asked), "OUT").files[
+                    "bridge.json"
+                ]
+            )
             sections["model"]["activation_func"] = sections["model"].pop("activation")
             for name, values in sections.items():
-                assert set(values) <= known[CLASSES[name]], (strategy, model, name, sorted(set(values) - known[CLASSES[name]]))
+                assert set(values) <= known[CLASSES[name]], (
+                    strategy,
+                    model,
+                    name,
+                    sorted(set(values) - known[CLASSES[name]]),
+                )
 
 
 ADAPTERS = Path(__file__).parent / "adapters"
@@ -214,42 +352,87 @@ ADAPTERS = Path(__file__).parent / "adapters"
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_megatron_core_trains_the_same_on_cpu_ranks(tmp_path, ranks):
-    "Its GPT, DDP, optimizer and schedule with our weights and batches, its GPU calls redirected; MEGATRON_PATH or an installed megatron-core (0.16.1 was tried)."
+    """Its GPT, DDP, optimizer and schedule with our weights and batches, its GPU calls redirected;
+    MEGATRON_PATH or an installed megatron-core (0.16.1 was tried).
+    """
     path = os.environ.get("MEGATRON_PATH") or os.environ.get("BRIDGE_SOURCES")
     if not path and not is_installed("megatron.core"):
         pytest.skip("no megatron-core: MEGATRON_PATH names none, and none is installed")
-    plain = {"strategy": "ddp" if ranks > 1 else "single", "world_size": ranks, "optimizer": REQUEST["optimizer"] | {"weight_decay": 0.0}}
+    plain = {
+        "strategy": "ddp" if ranks > 1 else "single",
+        "world_size": ranks,
+        "optimizer": REQUEST["optimizer"] | {"weight_decay": 0.0},
+    }
     own = run_local(resolve_run(REQUEST | plain), tmp_path / "own")
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ADAPTERS.parent.parent), str(ADAPTERS), path])), "OMP_NUM_THREADS": "1"}
-    many = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-    done = subprocess.run([sys.executable, *many, str(ADAPTERS / "megatron_core.py"), str(tmp_path / "own")], env=env, capture_output=True, text=True, timeout=300)
-    (line,) = [text for text in done.stdout.splitlines() if text.startswith('{"losses"')] or [done.stderr[-1500:]]
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(ADAPTERS.parent.parent), str(ADAPTERS), path])
+        ),
+        "OMP_NUM_THREADS": "1",
+    }
+    many = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        if ranks > 1
+        else []
+    )
+    done = subprocess.run(
+        [sys.executable, *many, str(ADAPTERS / "megatron_core.py"), str(tmp_path / "own")],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    (line,) = [text for text in done.stdout.splitlines() if text.startswith('{"losses"')] or [
+        done.stderr[-1500:]
+    ]
     test_near(json.loads(line)["losses"], own.steps.loss, rel=2e-6)
 
 
 @pytest.mark.slow
 def test_a_study_of_frameworks_becomes_a_page(tmp_path):
-    "All frameworks that are installed train one request in turns; the page says that they trained the same."
+    """All frameworks that are installed train one request in turns; the page says that they trained
+    the same.
+    """
     names = ["llmbench", *(name for name, package in NEEDS.items() if is_installed(package))]
     if len(names) < 2:
         pytest.skip("no other framework is installed")
-    asked = {"study": "who", "frameworks": names, "repeats": 1, "base": REQUEST, "matrix": [{"strategy": "single", "world_size": 1}]}
+    asked = {
+        "study": "who",
+        "frameworks": names,
+        "repeats": 1,
+        "base": REQUEST,
+        "matrix": [{"strategy": "single", "world_size": 1}],
+    }
     study = resolve_study(asked)
-    outcome = sweep(study, results=tmp_path / "results", progress=False, run_one=under_frameworks(study))
+    outcome = sweep(
+        study, results=tmp_path / "results", progress=False, run_one=under_frameworks(study)
+    )
     assert outcome.exit_code == 0, outcome.table()
-    build_report(tmp_path / "results", tmp_path / "site", engine="pandoc", source=Path(__file__).parent.parent / "reports")
+    build_report(
+        tmp_path / "results",
+        tmp_path / "site",
+        engine="pandoc",
+        source=Path(__file__).parent.parent / "reports",
+    )
     with (tmp_path / "site/data/who/frameworks.csv").open(newline="") as file:
         sets = list(csv.DictReader(file))
     with (tmp_path / "site/data/who/frameworks_loss.csv").open(newline="") as file:
         apart = {row["framework"]: float(row["worst"]) for row in csv.DictReader(file)}
-    assert len(sets) == len(names) and len(apart) == len(names) - 1 and max(apart.values()) < 2e-5, apart
+    assert (
+        len(sets) == len(names) and len(apart) == len(names) - 1 and max(apart.values()) < 2e-5
+    ), apart
     text = (tmp_path / "site/frameworks.html").read_text()
-    assert text.count('badge yes">same training</span>') == len(names) - 1 and "no comparison" not in text
+    assert (
+        text.count('badge yes">same training</span>') == len(names) - 1
+        and "no comparison" not in text
+    )
 
 
 def nemo_python() -> str:
     "The Python of NeMo's own environment, as make nemo-env leaves it; skips where there is none."
-    found = os.environ.get("NEMO_PYTHON") or str(Path(__file__).parent.parent / ".venv-nemo/bin/python")
+    found = os.environ.get("NEMO_PYTHON") or str(
+        Path(__file__).parent.parent / ".venv-nemo/bin/python"
+    )
     if not Path(found).is_file():
         pytest.skip("no NeMo: type make nemo-env, or let NEMO_PYTHON name its python")
     return found
@@ -257,31 +440,63 @@ def nemo_python() -> str:
 
 @pytest.mark.slow
 def test_nemo_takes_its_recipes(tmp_path):
-    "Five strategies and two models, built in NeMo 2.7.3; its configuration refuses an attribute that it does not have."
+    """Five strategies and two models, built in NeMo 2.7.3; its configuration refuses an attribute
+    that it does not have.
+    """
     python, asked = nemo_python(), {}
     for strategy in GOALS:
         for model in MODELS:
-            spec, file = resolve_run(named_request(strategy, model, "h100")), tmp_path / f"{strategy}_{model}.py"
+            spec, file = (
+                resolve_run(named_request(strategy, model, "h100")),
+                tmp_path / f"{strategy}_{model}.py",
+            )
             file.write_text(render_backend(BACKENDS["nemo"], spec, "OUT").files["recipe.py"])
             asked[str(file)] = spec
-    done = subprocess.run([python, "-W", "ignore", str(ADAPTERS / "nemo_recipes.py"), *asked], capture_output=True, text=True, timeout=600, cwd=tmp_path)
+    done = subprocess.run(
+        [python, "-W", "ignore", str(ADAPTERS / "nemo_recipes.py"), *asked],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=tmp_path,
+    )
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"file"')]
     assert len(told) == len(asked), done.stderr[-1500:]
     for line in told:
         spec = asked[line["file"]]
         sequences = spec.batch.micro * spec.batch.accum * spec.strategy.dp
-        assert (line["tp"], line["pp"], line["steps"], line["sequences"], line["seq_len"]) == (spec.strategy.tp, spec.strategy.pp, spec.steps, sequences, spec.seq_len)
+        assert (line["tp"], line["pp"], line["steps"], line["sequences"], line["seq_len"]) == (
+            spec.strategy.tp,
+            spec.strategy.pp,
+            spec.steps,
+            sequences,
+            spec.seq_len,
+        )
 
 
 @pytest.mark.slow
 def test_nemo_trains_on_cpu_ranks(tmp_path):
-    "Its trainer, strategy, model and optimizer on its mock data, its GPU calls redirected, on one rank and on two: an adapter, not a speed."
+    """Its trainer, strategy, model and optimizer on its mock data, its GPU calls redirected, on one
+    rank and on two: an adapter, not a speed.
+    """
     env = os.environ | {"PYTHONPATH": str(ADAPTERS), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     found = []
     for ranks in ("1", "2"):
-        command = [nemo_python(), "-W", "ignore", str(ADAPTERS / "nemo_train.py"), str(tmp_path / ranks), ranks]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, cwd=tmp_path)
-        (line,) = [text for text in done.stdout.splitlines() if text.startswith('{"losses"')] or [done.stderr[-2500:]]
+        command = [
+            nemo_python(),
+            "-W",
+            "ignore",
+            str(ADAPTERS / "nemo_train.py"),
+            str(tmp_path / ranks),
+            ranks,
+        ]
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=600, cwd=tmp_path
+        )
+        (line,) = [text for text in done.stdout.splitlines() if text.startswith('{"losses"')] or [
+            done.stderr[-2500:]
+        ]
         found.append(json.loads(line)["losses"])
-    assert all(abs(loss - math.log(512)) < 0.2 for loss in found[0]), "mock tokens are drawn evenly of 512: nothing can be learnt"
+    assert all(abs(loss - math.log(512)) < 0.2 for loss in found[0]), (
+        "mock tokens are drawn evenly of 512: nothing can be learnt"
+    )
     test_near(found[1], found[0], rel=1e-4)

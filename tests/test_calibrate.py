@@ -6,14 +6,16 @@ import io
 import numpy as np
 import pytest
 
-from llmbench.compare.calibrate import main
-from llmbench.core.errors import RequestError
-from llmbench.compare.noise import Noise, read_noise, tried
 from llmbench.analysis.stats import repeats_needed, typical, undisturbed
+from llmbench.compare.calibrate import main
+from llmbench.compare.noise import Noise, read_noise, tried
+from llmbench.core.errors import RequestError
 
 
 def recorded(between, within, visits=0.0, runs=40, steps=12):
-    "Runs as a shared machine makes them: two levels of noise, and neighbours that make stretches of steps slower."
+    """Runs as a shared machine makes them: two levels of noise, and neighbours that make stretches
+    of steps slower.
+    """
     random = np.random.default_rng(7)
     times = np.exp(random.normal(-1, between, (runs, 1)) + random.normal(0, within, (runs, steps)))
     for row in times:
@@ -34,13 +36,20 @@ NOISES = {
 @pytest.mark.parametrize("name", NOISES)
 @pytest.mark.parametrize("repeats", [2, 3, 5, 8])
 def test_equal_runs_are_rarely_called_different(name, repeats):
-    """200 comparisons; were one in twenty a false alarm, more than 19 would happen in one of a hundred such tests."""
+    """200 comparisons; were one in twenty a false alarm, more than 19 would happen in one of a
+    hundred such tests.
+    """
     trial = tried(Noise(name, NOISES[name], undisturbed), repeats, 12)
     assert trial.alarms <= 19, trial
 
 
 def test_false_alarms_over_all_noises_are_at_most_one_in_twenty():
-    trials = [tried(Noise(n, times, at), k, 12) for n, times in NOISES.items() for k in (3, 5) for at in (typical, undisturbed)]
+    trials = [
+        tried(Noise(n, times, at), k, 12)
+        for n, times in NOISES.items()
+        for k in (3, 5)
+        for at in (typical, undisturbed)
+    ]
     assert sum(t.alarms for t in trials) <= 0.05 * sum(t.studies for t in trials)
 
 
@@ -57,7 +66,10 @@ def test_the_needed_repeats_do_find_it():
 
 
 def test_the_undisturbed_steps_see_what_the_median_misses():
-    found = {at: tried(Noise("neighbours", NOISES["neighbours"], at), 3, 12).found for at in (typical, undisturbed)}
+    found = {
+        at: tried(Noise("neighbours", NOISES["neighbours"], at), 3, 12).found
+        for at in (typical, undisturbed)
+    }
     assert found[undisturbed] > 1.5 * found[typical]
 
 
@@ -78,4 +90,6 @@ def test_the_command_needs_runs(tmp_path):
 def test_a_real_pair_is_trained_and_compared(tmp_path):
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert main(["--real", "1", "--repeats", "2", "--keep", str(tmp_path)]) == 0
-    assert len(list(tmp_path.rglob("run.json"))) == 4 and out.getvalue().splitlines()[-1].startswith("1 pairs: ")
+    assert len(list(tmp_path.rglob("run.json"))) == 4 and out.getvalue().splitlines()[
+        -1
+    ].startswith("1 pairs: ")

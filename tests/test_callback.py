@@ -7,13 +7,12 @@ import subprocess
 import sys
 
 import pytest
+from notebooks import ROOT
 
 from llmbench.core.numbers import test_near
 from llmbench.core.records import read_run, result_files
 
-from notebooks import ROOT
-
-SCRIPT = '''
+SCRIPT = """
 import json, os, sys
 import torch
 from llmbench.callback import Recorder, lightning_callback, trainer_callback
@@ -92,7 +91,7 @@ else:
 with open(f"{os.environ['SCRATCH']}/losses-{os.environ.get('RANK', 0)}.json", "w") as file:
     json.dump(losses, file)
 sys.stdout.flush(); os._exit(0)
-'''
+"""
 
 FRAMEWORKS = {"trainer": "transformers", "lightning": "lightning", "accelerate": "accelerate"}
 
@@ -101,10 +100,26 @@ def train(tmp_path, driver, accum, ranks, recorded):
     scratch, script = tmp_path / f"scratch-{recorded}", tmp_path / "script.py"
     scratch.mkdir()
     script.write_text(SCRIPT)
-    agent = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    agent = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        if ranks > 1
+        else []
+    )
     results = str(tmp_path / "results") if recorded else ""
-    env = os.environ | {"SCRATCH": str(scratch), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *agent, script, driver, str(accum), results], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    env = os.environ | {
+        "SCRATCH": str(scratch),
+        "PYTHONPATH": str(ROOT),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, *agent, script, driver, str(accum), results],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((scratch / f"losses-{rank}.json").read_text()) for rank in range(ranks)]
 
@@ -119,16 +134,33 @@ def test_a_recorded_training_is_the_same_training(tmp_path, driver, ranks, accum
     assert alone == beside, "not one bit of a loss may change"
     (file,) = result_files(tmp_path / "results")
     run = read_run(file)
-    assert run.status == "ok" and run.source.format == "callback" and run.env.framework == FRAMEWORKS[driver]
-    assert len(run.steps.step) == 4 and all(t > 0 for t in run.steps.time_s) and len(run.ranks) == ranks == run.spec.world_size
+    assert (
+        run.status == "ok"
+        and run.source.format == "callback"
+        and run.env.framework == FRAMEWORKS[driver]
+    )
+    assert (
+        len(run.steps.step) == 4
+        and all(t > 0 for t in run.steps.time_s)
+        and len(run.ranks) == ranks == run.spec.world_size
+    )
     assert run.steps.tokens == [2 * 32 * accum * ranks] * 4 and run.spec.batch.accum == accum
-    assert run.spec.strategy.name == ("ddp" if ranks > 1 else "single") and run.spec.strategy.dp == ranks
-    assert all(r.peak_allocated_bytes and r.optimizer_bytes for r in run.ranks) and run.env.versions[FRAMEWORKS[driver]]
+    assert (
+        run.spec.strategy.name == ("ddp" if ranks > 1 else "single")
+        and run.spec.strategy.dp == ranks
+    )
+    assert (
+        all(r.peak_allocated_bytes and r.optimizer_bytes for r in run.ranks)
+        and run.env.versions[FRAMEWORKS[driver]]
+    )
     if driver == "trainer":  # logs a mean over ranks, rounded by nobody
         test_near(run.steps.loss, alone[0], rel=1e-12)
         assert all(n > 0 for n in run.steps.grad_norm)
     else:
-        each = [sum(rank[i * accum + m] for rank in alone for m in range(accum)) / (accum * ranks) for i in range(4)]
+        each = [
+            sum(rank[i * accum + m] for rank in alone for m in range(accum)) / (accum * ranks)
+            for i in range(4)
+        ]
         test_near(run.steps.loss, each, rel=1e-6)
 
 
@@ -142,7 +174,18 @@ def test_recorded_runs_can_be_compared(tmp_path):
         (file,) = result_files(tmp_path / name / "results")
         (tmp_path / "all" / name).mkdir(parents=True)
         text = json.loads(file.read_text())
-        (tmp_path / "all" / name / "run.json").write_text(json.dumps(text | {"run_id": f"callback.{name}.0.1"}))
-    command = [sys.executable, "-m", "llmbench.cli", "compare", "callback.one.0.1", "callback.two.0.1", "--results", tmp_path / "all"]
+        (tmp_path / "all" / name / "run.json").write_text(
+            json.dumps(text | {"run_id": f"callback.{name}.0.1"})
+        )
+    command = [
+        sys.executable,
+        "-m",
+        "llmbench.cli",
+        "compare",
+        "callback.one.0.1",
+        "callback.two.0.1",
+        "--results",
+        tmp_path / "all",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "comparable" in done.stdout, done.stdout + done.stderr

@@ -14,26 +14,38 @@ from test_faults import at_step
 
 from llmbench.core.errors import RequestError
 from llmbench.core.numbers import test_near
-from llmbench.launch.local import run_local
 from llmbench.core.records import read_run
+from llmbench.launch.local import run_local
+from llmbench.spec.request import run_id
 from llmbench.spec.resolve import resolve_run
 from llmbench.spec.restarts import checkpoint_folder, checkpoints
-from llmbench.spec.request import run_id
 
 ROOT = Path(__file__).parents[1]
 STEPS, EVERY = 18, 3
 REQUEST = {
-    "study": "restarts", "model": "gpt-tiny", "seq_len": 32, "batch": {"micro": 2, "global_tokens": 128}, "steps": STEPS, "warmup_steps": 1,
-    "collective_steps": 0, "optimizer": {"lr": 1.0e-3, "weight_decay": 0.01, "lr_warmup_steps": 8}, "checkpoint": {"every": EVERY},
-}  # fmt: skip
+    "study": "restarts",
+    "model": "gpt-tiny",
+    "seq_len": 32,
+    "batch": {"micro": 2, "global_tokens": 128},
+    "steps": STEPS,
+    "warmup_steps": 1,
+    "collective_steps": 0,
+    "optimizer": {"lr": 1.0e-3, "weight_decay": 0.01, "lr_warmup_steps": 8},
+    "checkpoint": {"every": EVERY},
+}
 TP = {"name": "tp", "dp": 1, "tp": 2}
 LAYOUTS = {
-    "ddp": ("ddp", "gpt-tiny"), "fsdp": ("fsdp", "llama-tiny"), "zero2": ("zero2", "gpt-tiny"), "zero3": ("zero3", "llama-tiny"), "tp": (TP, "llama-tiny"),
-}  # fmt: skip
+    "ddp": ("ddp", "gpt-tiny"),
+    "fsdp": ("fsdp", "llama-tiny"),
+    "zero2": ("zero2", "gpt-tiny"),
+    "zero3": ("zero3", "llama-tiny"),
+    "tp": (TP, "llama-tiny"),
+}
 EP = {"name": "ep", "dp": 2, "ep": 2}
 FSDP_EP = {"name": "fsdp", "dp": 2, "ep": 2}
 ALL = LAYOUTS | {"ep": (EP, "mixtral-tiny"), "fsdp-ep": (FSDP_EP, "mixtral-tiny")}
-# Five steps, drawn once: the same every time. After the last of them a rank still has seven to do, if the kill comes late.
+# Five steps, drawn once: the same every time. After the last of them a rank still has seven to do,
+# if the kill comes late.
 KILLS = sorted(random.Random(4).sample(range(EVERY, 11), 5))
 
 
@@ -97,7 +109,10 @@ def test_a_killed_run_goes_on_with_the_same_losses(whole, tmp_path, name, step):
     run = run_local(spec, tmp_path, on_step=lambda row: seen.append(row["step"]), resume=tmp_path)
     assert run.status == "ok" and run.run_id == killed.run_id, run.reason
     assert seen == list(range(safe, STEPS)), "what was done before the checkpoint is not done again"
-    assert run.steps.step == list(range(STEPS)) and run.spec.data.fingerprint == reference.spec.data.fingerprint
+    assert (
+        run.steps.step == list(range(STEPS))
+        and run.spec.data.fingerprint == reference.spec.data.fingerprint
+    )
     test_near(run.steps.loss, reference.steps.loss, rel=1e-6)
     assert not [e for e in run.events if e.kind == "data_repeated"]
 
@@ -105,7 +120,9 @@ def test_a_killed_run_goes_on_with_the_same_losses(whole, tmp_path, name, step):
     assert resumed.step == safe and resumed.time_s > 0 and resumed.lost_time_s >= 0
     assert resumed.lost_steps == len(killed.steps.step) - safe == run.goodput.lost_steps
     saved = [e for e in run.events if e.kind == "checkpoint_saved"]
-    assert [e.step for e in saved] == [*range(EVERY, STEPS + 1, EVERY)] and all(e.time_s > 0 and e.bytes > 1e6 for e in saved)
+    assert [e.step for e in saved] == [*range(EVERY, STEPS + 1, EVERY)] and all(
+        e.time_s > 0 and e.bytes > 1e6 for e in saved
+    )
     assert run.goodput.starts == 2 and 0 < run.goodput.share < 1
     assert run.goodput.productive_s + run.goodput.lost_s + run.goodput.down_s < run.goodput.wall_s
 
@@ -117,12 +134,22 @@ def test_a_killed_run_goes_on_with_the_same_losses(whole, tmp_path, name, step):
     ("ep", FSDP_EP, 2), ("fsdp-ep", FSDP_EP, 2), ("fsdp-ep", "ddp", 2),
 ])  # fmt: skip
 def test_other_ranks_take_it_up_with_the_same_losses(whole, tmp_path, name, to, ranks):
-    """The same global batch; micro batches are shared out anew, but for experts, whose load is balanced in each of them."""
+    """The same global batch; micro batches are shared out anew, but for experts, whose load is
+    balanced in each of them.
+    """
     folder, reference = whole(name)
-    spec = spec_of(to, ALL[name][1], ranks, batch={"micro": 2 if "ep" in name else 1, "global_tokens": 128}, steps=STEPS + 4)
+    spec = spec_of(
+        to,
+        ALL[name][1],
+        ranks,
+        batch={"micro": 2 if "ep" in name else 1, "global_tokens": 128},
+        steps=STEPS + 4,
+    )
     run = run_local(spec, tmp_path, resume=folder)
     assert run.status == "ok", run.reason
-    assert run.steps.step == list(range(STEPS, STEPS + 4)) and [e.step for e in run.events if e.kind == "resumed"] == [STEPS]
+    assert run.steps.step == list(range(STEPS, STEPS + 4)) and [
+        e.step for e in run.events if e.kind == "resumed"
+    ] == [STEPS]
     longer = run_local(spec_of(*ALL[name], steps=STEPS + 4, checkpoint=None), tmp_path / "whole")
     test_near(longer.steps.loss[:STEPS], reference.steps.loss, rel=1e-6)
     test_near(run.steps.loss, longer.steps.loss[STEPS:], rel=1e-5)
@@ -130,7 +157,9 @@ def test_other_ranks_take_it_up_with_the_same_losses(whole, tmp_path, name, to, 
 
 @pytest.mark.slow
 def test_a_cut_checkpoint_is_not_taken_and_the_one_before_it_is(tmp_path):
-    """The kill comes while the second checkpoint is being written: its folder has another name until it is complete."""
+    """The kill comes while the second checkpoint is being written: its folder has another name
+    until it is complete.
+    """
     spec = spec_of("single", world_size=1, checkpoint={"every": 2})
     run_local(spec, tmp_path, on_step=at_step(4, lambda: kill_all(tmp_path)))
     last = checkpoints(tmp_path)[-1]
@@ -138,7 +167,9 @@ def test_a_cut_checkpoint_is_not_taken_and_the_one_before_it_is(tmp_path):
     writing.mkdir()
     (writing / "__0_0.distcp").write_bytes(b"half")
     run = run_local(spec, tmp_path, resume=tmp_path)
-    assert [e.step for e in run.events if e.kind == "resumed"] == [int(last.name[-8:])] and not writing.exists()
+    assert [e.step for e in run.events if e.kind == "resumed"] == [
+        int(last.name[-8:])
+    ] and not writing.exists()
     assert run.status == "ok" and len(kept_steps(tmp_path)) == 2
 
 
@@ -146,7 +177,12 @@ def test_a_cut_checkpoint_is_not_taken_and_the_one_before_it_is(tmp_path):
 def test_what_does_not_fit_is_answered_in_one_line(whole, tmp_path):
     folder, _ = whole("ddp")
     answers = []
-    for spec in (spec_of("ddp", "llama-tiny"), spec_of("ddp", seed=7), spec_of("zero2"), spec_of("ddp", steps=5)):
+    for spec in (
+        spec_of("ddp", "llama-tiny"),
+        spec_of("ddp", seed=7),
+        spec_of("zero2"),
+        spec_of("ddp", steps=5),
+    ):
         with pytest.raises(RequestError) as e:
             run_local(spec, tmp_path, resume=folder)
         answers.append(str(e.value))
@@ -162,31 +198,58 @@ def test_what_does_not_fit_is_answered_in_one_line(whole, tmp_path):
 
 @pytest.mark.slow
 def test_the_commands_go_on_after_a_kill(tmp_path):
-    """`python -m llmbench.train --resume` after SIGKILL, and `llmbench run --resume`, which ends what was left."""
+    """`python -m llmbench.train --resume` after SIGKILL, and `llmbench run --resume`, which ends
+    what was left.
+    """
     spec = REQUEST | dict(strategy="single", world_size=1, checkpoint={"every": 2})
     (tmp_path / "spec.yaml").write_text(json.dumps(spec))
     out = tmp_path / "results/restarts/.partial" / run_id(resolve_run(spec))
     train = [sys.executable, "-m", "llmbench.train", "--spec", tmp_path / "spec.yaml", "--out", out]
     for more in ([], ["--resume"]):
         before = kept_steps(out)
-        process = subprocess.Popen([*train, *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [*train, *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         while process.poll() is None and kept_steps(out) == before:
             time.sleep(0.01)
         process.kill()
         assert process.wait() == -signal.SIGKILL and not (out / "run.json").exists()
-    command = [sys.executable, "-m", "llmbench.cli", "run", tmp_path / "spec.yaml", "--results", tmp_path / "results", "--resume"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    command = [
+        sys.executable,
+        "-m",
+        "llmbench.cli",
+        "run",
+        tmp_path / "spec.yaml",
+        "--results",
+        tmp_path / "results",
+        "--resume",
+    ]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     run = read_run(tmp_path / "results/restarts" / out.name)
     whole = run_local(resolve_run(spec | {"checkpoint": None}), tmp_path / "whole")
     assert run.status == "ok" and run.goodput.starts == 3 and not out.exists()
     test_near(run.steps.loss, whole.steps.loss, rel=1e-6)
-    assert whole.goodput is None and whole.spec.hash == run.spec.hash, "to keep checkpoints is no other training"
+    assert whole.goodput is None and whole.spec.hash == run.spec.hash, (
+        "to keep checkpoints is no other training"
+    )
 
 
 def test_a_folder_without_a_checkpoint_is_answered_in_one_line(tmp_path):
     (tmp_path / "spec.json").write_text(json.dumps(REQUEST | dict(strategy="single", world_size=1)))
-    command = [sys.executable, "-m", "llmbench.train", "--spec", tmp_path / "spec.json", "--out", tmp_path / "run", "--resume", tmp_path / "none"]
+    command = [
+        sys.executable,
+        "-m",
+        "llmbench.train",
+        "--spec",
+        tmp_path / "spec.json",
+        "--out",
+        tmp_path / "run",
+        "--resume",
+        tmp_path / "none",
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2 and not (tmp_path / "run").exists()
     assert done.stderr.count("\n") == 1 and "no complete checkpoint" in done.stderr, done.stderr

@@ -8,7 +8,6 @@ import tempfile
 import pytest
 import torch
 
-from llmbench.train.convert import from_hf, load_weights, read_shape, save_weights, to_hf
 from llmbench.core.errors import RequestError
 from llmbench.core.files import project_root
 from llmbench.core.numbers import test_near
@@ -16,19 +15,35 @@ from llmbench.launch.local import run_local
 from llmbench.model.decoder import build_model
 from llmbench.spec.presets import preset
 from llmbench.spec.resolve import resolve_run
+from llmbench.train.convert import from_hf, load_weights, read_shape, save_weights, to_hf
 
 pytestmark = pytest.mark.slow
 
 SIZES = {
-    "vocab_size": 131, "hidden_size": 64, "intermediate_size": 112, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 128,
-}  # fmt: skip
+    "vocab_size": 131,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
 STRETCHED = {
-    "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
-}  # fmt: skip
+}
 CASES = {
-    "llama": ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}, "rms_norm_eps": 1e-5}),
+    "llama": (
+        "Llama",
+        {
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0},
+            "rms_norm_eps": 1e-5,
+        },
+    ),
     "llama3.1": ("Llama", {"rope_parameters": STRETCHED}),
     "llama-tied": ("Llama", {"tie_word_embeddings": True}),
     "llama-all-heads": ("Llama", {"num_key_value_heads": 4}),
@@ -37,7 +52,10 @@ CASES = {
     "mistral": ("Mistral", {"sliding_window": None}),
     "mistral-window": ("Mistral", {"sliding_window": 48}),
     "mixtral": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
-    "mixtral-one-of-three": ("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 1, "sliding_window": 64}),
+    "mixtral-one-of-three": (
+        "Mixtral",
+        {"num_local_experts": 3, "num_experts_per_tok": 1, "sliding_window": 64},
+    ),
 }
 
 
@@ -45,7 +63,9 @@ CASES = {
 def hf():
     """transformers, imported by those tests only that run: it takes seconds."""
     pytest.importorskip("safetensors", reason="needs safetensors (pip install 'llmbench[convert]')")
-    return pytest.importorskip("transformers", reason="needs transformers (pip install 'llmbench[bench]')")
+    return pytest.importorskip(
+        "transformers", reason="needs transformers (pip install 'llmbench[bench]')"
+    )
 
 
 TOKENS = torch.randint(0, 131, (2, 96), generator=torch.Generator().manual_seed(5))
@@ -56,7 +76,9 @@ def _theirs(hf, name):
     family, fields = CASES[name]
     config = getattr(hf, f"{family}Config")(**SIZES | fields)
     torch.manual_seed(1)
-    model = getattr(hf, f"{family}ForCausalLM")._from_config(config, attn_implementation="eager").eval()
+    model = (
+        getattr(hf, f"{family}ForCausalLM")._from_config(config, attn_implementation="eager").eval()
+    )
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.1)
@@ -81,8 +103,15 @@ def test_logits_are_those_of_transformers(hf, name, tmp_path):
     tokens = TOKENS[:, : shape.max_seq_len]
     assert _logits(theirs, tokens).std() > 0.5, "the logits say something"
     assert (_logits(_ours(tmp_path / "ours"), tokens) - _logits(theirs, tokens)).abs().max() <= 1e-4
-    to_hf(tmp_path / "ours", tmp_path / "back", model_type="mistral" if "mistral" in name else None, part_bytes=100_000)
-    loaded, told = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "back", output_loading_info=True)
+    to_hf(
+        tmp_path / "ours",
+        tmp_path / "back",
+        model_type="mistral" if "mistral" in name else None,
+        part_bytes=100_000,
+    )
+    loaded, told = hf.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "back", output_loading_info=True
+    )
     assert type(loaded) is type(theirs) and not any(told.values()), told
     assert (_logits(loaded.eval(), tokens) - _logits(theirs, tokens)).abs().max() <= 1e-4
 
@@ -92,7 +121,11 @@ def test_a_window_is_the_longest_sequence(hf, tmp_path):
     theirs = _theirs(hf, "mistral-window")
     theirs.save_pretrained(tmp_path / "hf")
     assert from_hf(tmp_path / "hf", tmp_path / "ours").max_seq_len == 48
-    difference = (_logits(_ours(tmp_path / "ours"), TOKENS[:, :49]) - _logits(theirs, TOKENS[:, :49])).abs().amax(dim=(0, 2))
+    difference = (
+        (_logits(_ours(tmp_path / "ours"), TOKENS[:, :49]) - _logits(theirs, TOKENS[:, :49]))
+        .abs()
+        .amax(dim=(0, 2))
+    )
     assert difference[:48].max() <= 1e-4 and difference[48] > 1e-3
 
 
@@ -101,58 +134,92 @@ def test_presets_are_read_by_transformers(hf, name, tmp_path):
     model = build_model(preset(name), seed=7)
     save_weights(model, tmp_path / "ours")
     to_hf(tmp_path / "ours", tmp_path / "hf")
-    loaded, told = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    loaded, told = hf.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "hf", output_loading_info=True
+    )
     assert not any(told.values()), told
     assert (_logits(loaded.eval()) - _logits(model)).abs().max() <= 1e-4
 
 
 def test_a_stretched_rotation_is_refused_or_exact(hf, tmp_path):
-    """Llama 3.1's own is taken over, as transformers 4 and 5 write it; another one gives other logits and is refused."""
+    """Llama 3.1's own is taken over, as transformers 4 and 5 write it; another one gives other
+    logits and is refused.
+    """
     theirs = _theirs(hf, "llama3.1")
     theirs.save_pretrained(tmp_path / "hf")
     new = json.loads((tmp_path / "hf/config.json").read_text())
-    old = {k: v for k, v in new.items() if k != "rope_parameters"} | {"rope_theta": 500_000.0, "rope_scaling": new["rope_parameters"]}
+    old = {k: v for k, v in new.items() if k != "rope_parameters"} | {
+        "rope_theta": 500_000.0,
+        "rope_scaling": new["rope_parameters"],
+    }
     (tmp_path / "hf/config.json").write_text(json.dumps(old))
     assert from_hf(tmp_path / "hf", tmp_path / "old").rope_scaling.factor == 8.0
     ours = _ours(tmp_path / "old")
     assert (_logits(ours) - _logits(theirs)).abs().max() <= 1e-4
-    plain = load_weights(build_model(ours.shape.model_copy(update={"rope_scaling": None}), seed=0), tmp_path / "old")
+    plain = load_weights(
+        build_model(ours.shape.model_copy(update={"rope_scaling": None}), seed=0), tmp_path / "old"
+    )
     assert (_logits(plain) - _logits(theirs)).abs().max() > 1e-2, "the test would not notice"
-    (tmp_path / "hf/config.json").write_text(json.dumps(old | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}))
+    (tmp_path / "hf/config.json").write_text(
+        json.dumps(old | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}})
+    )
     with pytest.raises(RequestError, match="dynamic"):
         from_hf(tmp_path / "hf", tmp_path / "ours")
 
 
 RUN = {
-    "study": "convert", "model": "llama-tiny", "seq_len": 32, "batch": {"micro": 1, "global_tokens": 128}, "steps": 6, "warmup_steps": 1,
-    "data": {"kind": "text"}, "collective_steps": 0,
-}  # fmt: skip
+    "study": "convert",
+    "model": "llama-tiny",
+    "seq_len": 32,
+    "batch": {"micro": 1, "global_tokens": 128},
+    "steps": 6,
+    "warmup_steps": 1,
+    "data": {"kind": "text"},
+    "collective_steps": 0,
+}
 STARTS = {  # strategy and ranks
-    "ddp": ("ddp", 2), "fsdp": ("fsdp", 2), "hsdp": ({"name": "hsdp", "dp_replicate": 2}, 4), "tp": ("tp", 2), "pp": ("pp", 2),
-    "cp": ("cp", 2), "fsdp-cp": ({"name": "fsdp", "cp": 2}, 2), "tp-pp": ({"name": "mixed", "tp": 2, "pp": 2}, 4),
-}  # fmt: skip
+    "ddp": ("ddp", 2),
+    "fsdp": ("fsdp", 2),
+    "hsdp": ({"name": "hsdp", "dp_replicate": 2}, 4),
+    "tp": ("tp", 2),
+    "pp": ("pp", 2),
+    "cp": ("cp", 2),
+    "fsdp-cp": ({"name": "fsdp", "cp": 2}, 2),
+    "tp-pp": ({"name": "mixed", "tp": 2, "pp": 2}, 4),
+}
 
 
 def _convert(*words):
-    done = subprocess.run([sys.executable, "-m", "llmbench.cli", "convert", *map(str, words)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-m", "llmbench.cli", "convert", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
 
 
 def _run(folder, strategy, world_size, **more):
-    run = run_local(resolve_run(RUN | {"strategy": strategy, "world_size": world_size} | more), folder)
+    run = run_local(
+        resolve_run(RUN | {"strategy": strategy, "world_size": world_size} | more), folder
+    )
     assert run.status == "ok", run.reason
     return run
 
 
 @pytest.fixture(scope="module")
 def carried(tmp_path_factory):
-    """What a run of two ranks has learnt, by the command line to Hugging Face's Mistral and back; a folder inside the project."""
+    """What a run of two ranks has learnt, by the command line to Hugging Face's Mistral and back; a
+    folder inside the project.
+    """
     pytest.importorskip("safetensors", reason="needs safetensors (pip install 'llmbench[convert]')")
     folder = tmp_path_factory.mktemp("carried")
     first = _run(folder / "run", "fsdp", 2, checkpoint={"every": 6}, steps=6)
     _convert("to-hf", folder / "run/checkpoints/step-00000006", folder / "hf", "--as", "mistral")
     assert json.loads((folder / "hf/config.json").read_text())["model_type"] == "mistral"
-    with tempfile.TemporaryDirectory(dir=project_root(), prefix=".weights-") as place:  # a request reads nothing outside the project
+    with tempfile.TemporaryDirectory(
+        dir=project_root(), prefix=".weights-"
+    ) as place:  # a request reads nothing outside the project
         _convert("from-hf", folder / "hf", place, "--name", "carried")
         weights = place.rpartition("/")[2]
         yield weights, first, _run(folder / "one", "single", 1, weights=weights)

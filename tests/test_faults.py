@@ -14,9 +14,16 @@ from llmbench.launch.local import run_local
 from llmbench.spec.resolve import resolve_run
 
 REQUEST = {
-    "study": "faults", "model": "gpt-tiny", "strategy": "ddp", "world_size": 2, "seq_len": 128,
-    "batch": {"micro": 4, "accum": 1}, "steps": 400, "warmup_steps": 2, "timeouts": {"run_s": 120, "collective_s": 20},
-}  # fmt: skip
+    "study": "faults",
+    "model": "gpt-tiny",
+    "strategy": "ddp",
+    "world_size": 2,
+    "seq_len": 128,
+    "batch": {"micro": 4, "accum": 1},
+    "steps": 400,
+    "warmup_steps": 2,
+    "timeouts": {"run_s": 120, "collective_s": 20},
+}
 DEADLINE_S = 60
 
 
@@ -28,18 +35,26 @@ def rank_process(out: Path, rank: int) -> int:
             command = (entry / "cmdline").read_bytes()
         except OSError:
             continue
-        if f"RANK={rank}".encode() in variables and b"llmbench.train" in command and str(out).encode() in command:
+        if (
+            f"RANK={rank}".encode() in variables
+            and b"llmbench.train" in command
+            and str(out).encode() in command
+        ):
             return int(entry.name)
     raise LookupError(f"no process of rank {rank}")
 
 
 def state_of(pid: int) -> str:
-    """The kernel's letter for a process: R runs, S sleeps, T is stopped, Z has ended and was not reaped."""
+    """The kernel's letter for a process: R runs, S sleeps, T is stopped, Z has ended and was not
+    reaped.
+    """
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def ended(pid: int, within_s: float = 10) -> bool:
-    """Whether a killed process is gone: the kernel takes a moment to give back its memory, its parent to notice."""
+    """Whether a killed process is gone: the kernel takes a moment to give back its memory, its
+    parent to notice.
+    """
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:
@@ -75,8 +90,12 @@ def test_a_rank_killed_at_step_10_is_a_crash_with_its_steps(tmp_path):
 
 
 def test_memory_that_runs_out_is_an_oom_with_its_steps(tmp_path, monkeypatch):
-    """The address space of a running rank is closed at step 5: the next large tensor cannot be allocated."""
-    own_mapping = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # of each tensor; the launcher's settings would serve it from what was freed before
+    """The address space of a running rank is closed at step 5: the next large tensor cannot be
+    allocated.
+    """
+    own_mapping = {
+        "MALLOC_MMAP_THRESHOLD_": "65536"
+    }  # of each tensor; the launcher's settings would serve it from what was freed before
     monkeypatch.setattr("llmbench.launch.command._KEEP_MEMORY", own_mapping)
 
     def close_address_space():
@@ -92,17 +111,28 @@ def test_memory_that_runs_out_is_an_oom_with_its_steps(tmp_path, monkeypatch):
 
 
 def test_a_loss_that_is_no_number_is_diverged_with_its_steps(tmp_path):
-    """Adam moves each weight by about the rate; a rate that rises to 1e12 takes some steps to overflow."""
-    wild = REQUEST | {"optimizer": {"lr": 1e12, "lr_warmup_steps": 100, "clip_norm": None}, "batch": {"micro": 2, "accum": 1}}
+    """Adam moves each weight by about the rate; a rate that rises to 1e12 takes some steps to
+    overflow.
+    """
+    wild = REQUEST | {
+        "optimizer": {"lr": 1e12, "lr_warmup_steps": 100, "clip_norm": None},
+        "batch": {"micro": 2, "accum": 1},
+    }
     started = time.monotonic()
     run = run_local(resolve_run(wild), tmp_path)
     assert time.monotonic() - started < DEADLINE_S
     assert run.status == "diverged" and "gradient norm" in run.reason
-    assert run.steps.loss[0] is not None and run.steps.grad_norm[-1] is None and len(run.steps.step) < 400
+    assert (
+        run.steps.loss[0] is not None
+        and run.steps.grad_norm[-1] is None
+        and len(run.steps.step) < 400
+    )
 
 
 def test_a_run_past_its_deadline_is_a_timeout_with_its_steps(tmp_path):
-    """Both ranks are stopped in mid-run, so that a busy machine and an idle one have measured the same before it passes."""
+    """Both ranks are stopped in mid-run, so that a busy machine and an idle one have measured the
+    same before it passes.
+    """
 
     def stop_both():
         for rank in (0, 1):
@@ -115,13 +145,23 @@ def test_a_run_past_its_deadline_is_a_timeout_with_its_steps(tmp_path):
     assert on_step.reached and len(run.steps.time_s) >= 2
 
 
-SPLIT = {"ddp": {}, "fsdp": {}, "zero1": {}, "zero2": {}, "zero3": {}, "tp": {}, "pp": {"batch": {"micro": 2, "accum": 2}}}
+SPLIT = {
+    "ddp": {},
+    "fsdp": {},
+    "zero1": {},
+    "zero2": {},
+    "zero3": {},
+    "tp": {},
+    "pp": {"batch": {"micro": 2, "accum": 2}},
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", SPLIT)
 def test_a_frozen_rank_is_noticed_by_the_collective_deadline(strategy, tmp_path):
-    """SIGSTOP: the process is there, and never answers. DeepSpeed and device meshes make groups of their own."""
+    """SIGSTOP: the process is there, and never answers. DeepSpeed and device meshes make groups of
+    their own.
+    """
     pids = []
 
     def freeze():
@@ -129,7 +169,11 @@ def test_a_frozen_rank_is_noticed_by_the_collective_deadline(strategy, tmp_path)
         os.kill(pids[0], signal.SIGSTOP)
 
     on_step = at_step(3, freeze)
-    asked = REQUEST | {"strategy": strategy, "timeouts": {"run_s": 300, "collective_s": 40}} | SPLIT[strategy]  # also of the first one, on a busy machine
+    asked = (
+        REQUEST
+        | {"strategy": strategy, "timeouts": {"run_s": 300, "collective_s": 40}}
+        | SPLIT[strategy]
+    )  # also of the first one, on a busy machine
     run = run_local(resolve_run(asked), tmp_path, on_step=on_step)
     assert on_step.reached, run.reason
     assert time.monotonic() - on_step.reached["at"] < 40 + DEADLINE_S
@@ -170,18 +214,28 @@ def wait_until(true, within_s=60):
 
 @pytest.mark.parametrize("frozen", ["launcher", "rank", "both"])
 def test_nothing_is_left_of_a_run_whose_sweep_is_killed_while_it_is_frozen(frozen, tmp_path):
-    """Real processes of the launcher and its ranks: SIGSTOP to them, then SIGKILL to who watches; SIGTERM would not reach them."""
+    """Real processes of the launcher and its ranks: SIGSTOP to them, then SIGKILL to who watches;
+    SIGTERM would not reach them.
+    """
     sweep = subprocess.Popen([sys.executable, "-c", WATCHED, str(tmp_path)])
-    started = lambda: {p: line for p, line in processes_with(str(tmp_path)).items() if p != sweep.pid and b"sleep(600)" in line}  # noqa: E731
+    started = lambda: {
+        p: line
+        for p, line in processes_with(str(tmp_path)).items()
+        if p != sweep.pid and b"sleep(600)" in line
+    }
     try:
         wait_until(lambda: len(started()) == 3)
-        wait_until(lambda: sum(b"llmbench.launch.ranks" in line for line in started().values()) == 1)  # a fork bears its parent's words at first
+        wait_until(
+            lambda: sum(b"llmbench.launch.ranks" in line for line in started().values()) == 1
+        )  # a fork bears its parent's words at first
         launcher = [p for p, line in started().items() if b"llmbench.launch.ranks" in line]
         ranks = [p for p in started() if p not in launcher]
         stopped = {"launcher": launcher, "rank": ranks[:1], "both": launcher + ranks}[frozen]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: all(state_of(pid) == "T" for pid in stopped))  # SIGTERM waits there until SIGCONT
+        wait_until(
+            lambda: all(state_of(pid) == "T" for pid in stopped)
+        )  # SIGTERM waits there until SIGCONT
         sweep.kill()
         sweep.wait()
         wait_until(lambda: not started(), 40)

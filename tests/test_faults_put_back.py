@@ -14,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# fault: name of the mutation, file below llmbench/, what stands there once, what is put in its place, what the test then says
+# fault: name of the mutation, file below llmbench/, what stands there once, what is put in its
+# place, what the test then says
 MUTATIONS = {
     "01 a host clock for the GPU": (
         "train/measure.py",
@@ -22,7 +23,12 @@ MUTATIONS = {
         "return CpuClock()",
         "timed by events in its own stream",
     ),
-    "01 events that nobody waits for": ("train/measure.py", "        mark[1].synchronize()\n", "", "device not ready"),
+    "01 events that nobody waits for": (
+        "train/measure.py",
+        "        mark[1].synchronize()\n",
+        "",
+        "device not ready",
+    ),
     "01 the update after the clock": (
         "train/loop.py",
         "        norm = self.strategy.optimizer_step(lr)\n        self.clock.end(mark)\n",
@@ -32,19 +38,28 @@ MUTATIONS = {
     "02 an update in every micro step": (
         "train/strategies/base.py",
         "            self.scaled(loss / of).backward()\n",
-        "            self.scaled(loss / of).backward()\n            self.optimizer_step(1e-3) if index < of - 1 else None\n",
+        (
+            "            self.scaled(loss / of).backward()\n            self.optimizer_step(1e-3)"
+            " if index < of - 1 else None\n"
+        ),
         "single updates before all 4 micro steps are done",
     ),
     "02 an engine that updates in every micro step": (
         "train/strategies/zero.py",
         '"gradient_accumulation_steps": spec.batch.accum,',
-        '"gradient_accumulation_steps": 1, "train_batch_size": spec.batch.micro * spec.strategy.dp,',
+        (
+            '"gradient_accumulation_steps": 1, "train_batch_size": spec.batch.micro *'
+            " spec.strategy.dp,"
+        ),
         "zero1 updates before all 4 micro steps are done",
     ),
     "03 a scaler in some strategies": (
         "train/strategies/base.py",
         "            self.scaled(loss / of).backward()\n",
-        '            self.scaler = torch.amp.GradScaler("cpu")\n            self.scaler.scale(loss / of).backward()\n',
+        (
+            '            self.scaler = torch.amp.GradScaler("cpu")\n           '
+            " self.scaler.scale(loss / of).backward()\n"
+        ),
         "no loss is scaled",
     ),
     "03 bfloat16 master weights under DDP": (
@@ -53,39 +68,70 @@ MUTATIONS = {
         "prepare_model(model, spec, ranks).to(ranks.device).bfloat16(), device_ids",
         "master parameters, gradients and moments",
     ),
-    "04 every rank takes the first share": ("model/data.py", "(m * dp + dp_rank) * micro", "(m * dp) * micro", "every global batch, once"),
+    "04 every rank takes the first share": (
+        "model/data.py",
+        "(m * dp + dp_rank) * micro",
+        "(m * dp) * micro",
+        "every global batch, once",
+    ),
     "04 every rank believes to be the first": (
         "train/loop.py",
         "self.source, self.place, self.ranks.device",
         "self.source, mesh.place_of(0, self.spec.strategy), self.ranks.device",
         "every global batch, once",
     ),
-    "05 no causal mask": ("model/attention.py", '{"is_causal": True}', '{"is_causal": False}', "a later token reached an earlier position"),
-    "05 targets not shifted": ("model/decoder.py", "sequences[:, 1:])", "sequences[:, :-1])", "differ by"),
+    "05 no causal mask": (
+        "model/attention.py",
+        '{"is_causal": True}',
+        '{"is_causal": False}',
+        "a later token reached an earlier position",
+    ),
+    "05 targets not shifted": (
+        "model/decoder.py",
+        "sequences[:, 1:])",
+        "sequences[:, :-1])",
+        "differ by",
+    ),
     "06 a rate where nothing is copied": (
         "train/measure.py",
         'if device.type != "cuda":\n        return None\n',
         'if device.type != "cuda":\n        return 4 * 2048 / 0.489 / 1e9\n',
         "a CPU copies nothing",
     ),
-    "06 a rate from the batch": ("analysis/rates.py", 'run["transfer"]["h2d_gb_s"]', '4 * run["spec"]["seq_len"] / 1e9', "1.28e-07 is None"),
+    "06 a rate from the batch": (
+        "analysis/rates.py",
+        'run["transfer"]["h2d_gb_s"]',
+        '4 * run["spec"]["seq_len"] / 1e9',
+        "1.28e-07 is None",
+    ),
     "07 a baseline that is one GPU": (
         "analysis/scaling.py",
         "100 * ratio * base_world_size / world_size",
         "100 * ratio / world_size",
         "50.0 and 100.0 differ",
     ),
-    "08 seconds against hours": ("analysis/cost.py", "* world_size / 3600 / tokens_per_s", "* world_size / tokens_per_s", "330.6"),
+    "08 seconds against hours": (
+        "analysis/cost.py",
+        "* world_size / 3600 / tokens_per_s",
+        "* world_size / tokens_per_s",
+        "330.6",
+    ),
     "09 the reader's processor": (
         "core/records.py",
         'env = dict(ranks[0][0].get("env") or {})',
-        'env = {"cpu": __import__("llmbench.core.hardware").hardware.cpu_record().model_dump()} | dict(ranks[0][0].get("env") or {})',
+        (
+            'env = {"cpu": __import__("llmbench.core.hardware").hardware.cpu_record().model_dump()}'
+            ' | dict(ranks[0][0].get("env") or {})'
+        ),
         "assert {",
     ),
     "09 the reader's packages": (
         "core/records.py",
         'env = dict(ranks[0][0].get("env") or {})',
-        'env = dict(ranks[0][0].get("env") or {}) | {"lock_hash": __import__("llmbench.core.hardware").hardware.lock_hash()}',
+        (
+            'env = dict(ranks[0][0].get("env") or {}) | {"lock_hash":'
+            ' __import__("llmbench.core.hardware").hardware.lock_hash()}'
+        ),
         "the reader filled in what no rank said",
     ),
     "10 warm-up in the rates": (
@@ -94,15 +140,30 @@ MUTATIONS = {
         '(run["steps"][column] or [])',
         "and 8369 differ",
     ),
-    "11 the peak of a card with a similar name": ("core/hardware.py", "re.fullmatch(a.pattern,", "re.match(a.pattern,", "assert 125 is None"),
+    "11 the peak of a card with a similar name": (
+        "core/hardware.py",
+        "re.fullmatch(a.pattern,",
+        "re.match(a.pattern,",
+        "assert 125 is None",
+    ),
     "12 a column per core": (
         "analysis/rates.py",
         '"tokens_per_s_per_gpu tflops_per_gpu ',
         '"tokens_per_s_per_gpu throughput_per_gpu_core tflops_per_gpu ',
         "throughput_per_gpu_core",
     ),
-    "13 a count without all positions": ("plan/flops.py", "shape.max_seq_len * d if", "512 * d if", "counted from the shape, and built"),
-    "13 a shape with a layer less": ("spec/presets.py", "n_layers=12, d_model=768", "n_layers=11, d_model=768", "gpt-124m has 118,138,368"),
+    "13 a count without all positions": (
+        "plan/flops.py",
+        "shape.max_seq_len * d if",
+        "512 * d if",
+        "counted from the shape, and built",
+    ),
+    "13 a shape with a layer less": (
+        "spec/presets.py",
+        "n_layers=12, d_model=768",
+        "n_layers=11, d_model=768",
+        "gpt-124m has 118,138,368",
+    ),
 }
 MARK = '\n__import__("pathlib").Path(__file__).with_suffix(".imported").touch()\n'
 
@@ -113,11 +174,29 @@ def copied_package(folder):
 
 
 def run_tests(folder, which):
-    """pytest over the faults' tests with the package of `folder`, also in every process that they start."""
-    tests = ["--rootdir", ROOT, "-c", ROOT / "pyproject.toml", ROOT / "tests/test_thirteen_faults.py", "-k", which]
+    """pytest over the faults' tests with the package of `folder`, also in every process that they
+    start.
+    """
+    tests = [
+        "--rootdir",
+        ROOT,
+        "-c",
+        ROOT / "pyproject.toml",
+        ROOT / "tests/test_thirteen_faults.py",
+        "-k",
+        which,
+    ]
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", *map(str, tests)]
     environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
 
 
 @pytest.mark.slow
@@ -135,18 +214,27 @@ def test_the_fault_put_back_is_noticed(tmp_path, name):
     file, old, new, says = MUTATIONS[name]
     source = copied_package(tmp_path) / file
     text = source.read_text()
-    assert text.count(old) == 1, f"llmbench/{file}: the source changed: update the mutation '{name}' ({text.count(old)} × {old!r})"
+    assert text.count(old) == 1, (
+        f"llmbench/{file}: the source changed: update the mutation '{name}' ({text.count(old)} ×"
+        f" {old!r})"
+    )
     source.write_text(text.replace(old, new) + MARK)
     done = run_tests(tmp_path, f"test_fault_{name[:2]}_")
     assert source.with_suffix(".imported").exists(), "the tests ran with another package"
-    assert done.returncode == 1, f"fault {name} was put back and no test failed\n{done.stdout[-3000:]}"
-    assert "1 failed" in done.stdout and says in done.stdout, f"another failure than the fault's\n{done.stdout[-3000:]}"
+    assert done.returncode == 1, (
+        f"fault {name} was put back and no test failed\n{done.stdout[-3000:]}"
+    )
+    assert "1 failed" in done.stdout and says in done.stdout, (
+        f"another failure than the fault's\n{done.stdout[-3000:]}"
+    )
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_the_line_of_a_fault_is_there_once(name):
     file, old, *_ = MUTATIONS[name]
-    assert (ROOT / "llmbench" / file).read_text().count(old) == 1, f"the source changed: update the mutation '{name}'"
+    assert (ROOT / "llmbench" / file).read_text().count(old) == 1, (
+        f"the source changed: update the mutation '{name}'"
+    )
 
 
 def test_every_fault_is_put_back():

@@ -22,38 +22,95 @@ from pydantic import BaseModel
 from test_report import copied_sources, made_run, texts
 
 import llmbench.report.build
-from llmbench.core.files import slug, write_json_atomic
 from llmbench.core.escape import one_line
+from llmbench.core.files import slug, write_json_atomic
 from llmbench.core.records import write_run
-from llmbench.report.build import build_report
 from llmbench.core.schema import RunFile, dump_run
-from llmbench.store.database import open_store
+from llmbench.report.build import build_report
 from llmbench.report.workbench import Study, Workbench
+from llmbench.store.database import open_store
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 PWN = "window.PWNED=1;document.title='PWNED'"
 SECRET = "the-canary-that-no-page-may-show"
 HOSTILE = [
-    f"<script>{PWN}</script>", f"<img src=x onerror=\"{PWN}\">", f"<svg onload={PWN}>", f"</script><script>{PWN}</script>",
-    f"\"><script>{PWN}</script>", f"' onmouseover='{PWN}", "<!-- ", "--> <b>bold</b>", f"<iframe srcdoc='<script>{PWN}</script>'></iframe>",
-    f"[click](javascript:{PWN})", f"<a href=\"javascript:{PWN}\">x</a>", "{{< include /etc/hostname >}}", "{{< include /_secret.md >}}",
-    "{{< include _secret.md >}}", "{{< meta title >}}", "{{< var total.runs >}}", "{{< video x >}}", "{{{< meta x >}}}", "@fig-nowhere and @tbl-runs",
-    f"[x]{{.y onclick=\"{PWN}\"}}", "```{python}\nprint(1)\n```", "`code` ``` ~~~", "$\\input{/etc/hostname}$ $$ x $$", "\\(x\\) \\begin{equation}",
-    "---\ntitle: other\nformat: pdf\n---", "::: {.callout-note}\n:::", "a | b | c\n|---|---|", "line one\nline two\n\nline four\r\n\r\n# Heading\n",
-    "nul\0bell\x07escape\x1b[31m", "\u202egnp.exe\u2066\u200f", "# % ? ( & ; : ! \\ / * + = ~ ^ _", ".hidden", "_hidden", "-rf", "", "  ", "x" * 300,
-    "y" * 100_000, "../../../pwn", "{HERE}/pwn", "=cmd|' /C calc'!A0", "@SUM(A1)", "{=html}\n<b>", "![](x.png){onerror=1}", "ü 😀 \ufeff\u2028\x85",
-    "&lt;script&gt; &amp;lt;", "'; DROP VIEW runs; --", "$study", "1. one", "Table: mine {#tbl-runs-sound}", "nul.html#?x", "<RawBlock>", "%2e%2e%2fpwn",
-]  # fmt: skip
-# what names a run, a place or a moment has a grammar, and a file that breaks it may be set aside; all other texts are free
-NAMES = re.compile(r"run_id|study|spec\.name|spec\.strategy\.name|env\.framework|env\.hostnames\.0|env\.hosts\.0\.hostname|ranks\.0\.host|started_at|ended_at|logged\.0\.name")
+    f"<script>{PWN}</script>",
+    f'<img src=x onerror="{PWN}">',
+    f"<svg onload={PWN}>",
+    f"</script><script>{PWN}</script>",
+    f'"><script>{PWN}</script>',
+    f"' onmouseover='{PWN}",
+    "<!-- ",
+    "--> <b>bold</b>",
+    f"<iframe srcdoc='<script>{PWN}</script>'></iframe>",
+    f"[click](javascript:{PWN})",
+    f'<a href="javascript:{PWN}">x</a>',
+    "{{< include /etc/hostname >}}",
+    "{{< include /_secret.md >}}",
+    "{{< include _secret.md >}}",
+    "{{< meta title >}}",
+    "{{< var total.runs >}}",
+    "{{< video x >}}",
+    "{{{< meta x >}}}",
+    "@fig-nowhere and @tbl-runs",
+    f'[x]{{.y onclick="{PWN}"}}',
+    "```{python}\nprint(1)\n```",
+    "`code` ``` ~~~",
+    "$\\input{/etc/hostname}$ $$ x $$",
+    "\\(x\\) \\begin{equation}",
+    "---\ntitle: other\nformat: pdf\n---",
+    "::: {.callout-note}\n:::",
+    "a | b | c\n|---|---|",
+    "line one\nline two\n\nline four\r\n\r\n# Heading\n",
+    "nul\0bell\x07escape\x1b[31m",
+    "\u202egnp.exe\u2066\u200f",
+    "# % ? ( & ; : ! \\ / * + = ~ ^ _",
+    ".hidden",
+    "_hidden",
+    "-rf",
+    "",
+    "  ",
+    "x" * 300,
+    "y" * 100_000,
+    "../../../pwn",
+    "{HERE}/pwn",
+    "=cmd|' /C calc'!A0",
+    "@SUM(A1)",
+    "{=html}\n<b>",
+    "![](x.png){onerror=1}",
+    "ü 😀 \ufeff\u2028\x85",
+    "&lt;script&gt; &amp;lt;",
+    "'; DROP VIEW runs; --",
+    "$study",
+    "1. one",
+    "Table: mine {#tbl-runs-sound}",
+    "nul.html#?x",
+    "<RawBlock>",
+    "%2e%2e%2fpwn",
+]
+# what names a run, a place or a moment has a grammar, and a file that breaks it may be set aside;
+# all other texts are free
+NAMES = re.compile(
+    r"run_id|study|spec\.name|spec\.strategy\.name|env\.framework|env\.hostnames\.0|env\.hosts\.0\.hostname|ranks\.0\.host|started_at|ended_at|logged\.0\.name"
+)
 
 
 def text_places(kind: Any, path: str = "") -> Iterator[str]:
-    """Every place of a run file that holds a text, walked through the types of its schema; `.0` is a list's first, `.*` a key and its value."""
+    """Every place of a run file that holds a text, walked through the types of its schema; `.0` is
+    a list's first, `.*` a key and its value.
+    """
     origin, inner = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         for name, field in kind.model_fields.items():
@@ -72,7 +129,9 @@ def text_places(kind: Any, path: str = "") -> Iterator[str]:
 
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-SHOWN = [value for value in HOSTILE if not CONTROL.search(value)]  # a run with the others is set aside at the door
+SHOWN = [
+    value for value in HOSTILE if not CONTROL.search(value)
+]  # a run with the others is set aside at the door
 PLACES = sorted(set(text_places(RunFile)))
 FREE = [p for p in PLACES if not NAMES.fullmatch(p)]
 NAMED = [p for p in PLACES if NAMES.fullmatch(p)]
@@ -101,10 +160,19 @@ def put_text(run: dict[str, Any], path: str, text: str) -> None:
 def full_run(strategy: str, attempt: int, study: str) -> dict[str, Any]:
     """A run with something at each place."""
     import_of = {"kind": "import", "format": "torchtitan", "file": "a.log", "sha256": "0" * 64}
-    run = dump_run(made_run(strategy, attempt, study=study)) | {"source": import_of, "reason": "none", "ended_at": "2026-11-21T11:00:00.000Z"}
-    run["collectives"] = [{"kind": "all_reduce", "calls": 4, "bytes": 4 * 10**6, "time_s": 0.1, "exposed_s": 0.05}]
+    run = dump_run(made_run(strategy, attempt, study=study)) | {
+        "source": import_of,
+        "reason": "none",
+        "ended_at": "2026-11-21T11:00:00.000Z",
+    }
+    run["collectives"] = [
+        {"kind": "all_reduce", "calls": 4, "bytes": 4 * 10**6, "time_s": 0.1, "exposed_s": 0.05}
+    ]
     run["window"] = {"steps": 2, "time_s": 1.0, "exposed_s": 0.05}
-    run["events"] = [{"kind": "from_request", "text": "…"}, {"kind": "not_honoured", "text": "seed = 1: …"}]
+    run["events"] = [
+        {"kind": "from_request", "text": "…"},
+        {"kind": "not_honoured", "text": "seed = 1: …"},
+    ]
     run["logged"] = [{"name": "mfu_pct", "values": [1.0] * len(run["steps"]["step"])}]
     run["spec"]["data"]["paths"] = ["a.txt"]
     return run
@@ -115,13 +183,17 @@ def put_raw(folder: Path, name: str, run: dict[str, Any]) -> None:
     (folder / name / "run.json").write_text(json.dumps(run), encoding="utf-8")
 
 
-def made_hostile(folder: Path, places: list[str], values: list[str], study: str, tag: str) -> dict[str, dict[str, str]]:
+def made_hostile(
+    folder: Path, places: list[str], values: list[str], study: str, tag: str
+) -> dict[str, dict[str, str]]:
     """One run a value; each place sees each value once. The text at each place by the run's id."""
     told = {}
     for i in range(len(values)):
         run, said = full_run("ddp", i + 1, study), {}
         for j, place in enumerate(places):
-            if place == "study" and i % 8:  # each study is drawn on every page; its names are tried one by one below
+            if (
+                place == "study" and i % 8
+            ):  # each study is drawn on every page; its names are tried one by one below
                 continue
             said[place] = values[(i + j) % len(values)].replace("{HERE}", str(folder.parent))
             put_text(run, place, said[place])
@@ -135,7 +207,10 @@ def sound(folder: Path) -> None:
         for strategy in ("single", "ddp", "fsdp"):
             run = made_run(strategy, attempt, study="sound")
             write_run(folder / "sound" / run.run_id, run)
-    write_json_atomic(folder / "sound" / "study.json", {"study": "sound", "title": "A sound study", "varies": ["strategy", "world_size"]})
+    write_json_atomic(
+        folder / "sound" / "study.json",
+        {"study": "sound", "title": "A sound study", "varies": ["strategy", "world_size"]},
+    )
 
 
 def tree(folder: Path) -> set[str]:
@@ -159,7 +234,9 @@ def keep_sources(folder: Path) -> Iterator[Path]:
 
 
 class Hostile:
-    """A site of sound and hostile runs, what was said in them, and the same site of the sound runs alone."""
+    """A site of sound and hostile runs, what was said in them, and the same site of the sound runs
+    alone.
+    """
 
     def __init__(self, folder: Path):
         (folder / "alone").mkdir(), (folder / "deep" / "er").mkdir(parents=True)
@@ -168,21 +245,39 @@ class Hostile:
         (source / "_secret.md").write_text(SECRET)
         sound(folder / "alone"), sound(self.results)
         self.free = made_hostile(self.results, FREE, SHOWN, "free", "free")
-        made_hostile(self.results, FREE, [v for v in HOSTILE if v not in SHOWN] * 2, "refused", "refused")
+        made_hostile(
+            self.results, FREE, [v for v in HOSTILE if v not in SHOWN] * 2, "refused", "refused"
+        )
         self.named = made_hostile(self.results, NAMED, HOSTILE[::2], "named", "named")
         for i, value in enumerate(HOSTILE):
-            study = {"study": f"told-{i}", "title": value, "question": value, "baseline": {"name": value}, "varies": ["strategy"]}
+            study = {
+                "study": f"told-{i}",
+                "title": value,
+                "question": value,
+                "baseline": {"name": value},
+                "varies": ["strategy"],
+            }
             write_json_atomic(self.results / f"told-{i}" / "study.json", study)
             if i % 9 == 0:  # a study is drawn on every page: a few are enough
                 put_raw(self.results / f"told-{i}", "one", full_run("ddp", 1, f"told-{i}"))
         before = tree(folder)
         started = time.process_time() + sum(os.times()[2:4])
-        self.alone = build_report(folder / "alone", folder / "deep" / "er" / "alone", engine="pandoc", source=source)
-        self.alone_s = time.process_time() + sum(os.times()[2:4]) - started  # of this process and of its ended children
+        self.alone = build_report(
+            folder / "alone", folder / "deep" / "er" / "alone", engine="pandoc", source=source
+        )
+        self.alone_s = (
+            time.process_time() + sum(os.times()[2:4]) - started
+        )  # of this process and of its ended children
         with keep_sources(folder / "deep" / "er" / "site-sources") as self.sources:
-            self.outcome = build_report(self.results, folder / "deep" / "er" / "site", engine="pandoc", source=source)
+            self.outcome = build_report(
+                self.results, folder / "deep" / "er" / "site", engine="pandoc", source=source
+            )
         self.site = self.outcome.out
-        self.outside = {p for p in tree(folder) - before if not p.startswith(("deep/er/alone", "deep/er/site")) and ".llmbench" not in p}
+        self.outside = {
+            p
+            for p in tree(folder) - before
+            if not p.startswith(("deep/er/alone", "deep/er/site")) and ".llmbench" not in p
+        }
         self.pages = texts(self.site)
 
 
@@ -190,7 +285,10 @@ class Hostile:
 def hostile(tmp_path_factory) -> Iterator[Hostile]:
     folder = tmp_path_factory.mktemp("hostile")
     (folder / "tmp").mkdir()
-    kept, tempfile.tempdir = tempfile.tempdir, str(folder / "tmp")  # what leaves the scratch folder is seen as well
+    kept, tempfile.tempdir = (
+        tempfile.tempdir,
+        str(folder / "tmp"),
+    )  # what leaves the scratch folder is seen as well
     try:
         yield Hostile(folder)
     finally:
@@ -198,7 +296,14 @@ def hostile(tmp_path_factory) -> Iterator[Hostile]:
 
 
 def test_the_walk_finds_the_texts_of_the_schema():
-    assert len(PLACES) >= 55 and {"reason", "env.devices.0.name", "env.versions.*", "events.0.text", "spec.model.name", "study"} <= set(PLACES)
+    assert len(PLACES) >= 55 and {
+        "reason",
+        "env.devices.0.name",
+        "env.versions.*",
+        "events.0.text",
+        "spec.model.name",
+        "study",
+    } <= set(PLACES)
     assert len(HOSTILE) >= 40 and len(set(HOSTILE)) == len(HOSTILE)
 
 
@@ -208,15 +313,24 @@ def test_no_build_fails_and_nothing_is_written_elsewhere(hostile):
 
 
 def test_every_run_has_a_page_or_was_set_aside_by_name(hostile):
-    aside = {r[0] for r in open_store(hostile.results).sql("SELECT file FROM quarantine").fetchall()}
-    held = {(hostile.results / r / "run.json"): json.loads((hostile.results / r / "run.json").read_text())["run_id"] for r in tree(hostile.results)
-            if (hostile.results / r / "run.json").is_file()}  # fmt: skip
+    aside = {
+        r[0] for r in open_store(hostile.results).sql("SELECT file FROM quarantine").fetchall()
+    }
+    held = {
+        (hostile.results / r / "run.json"): json.loads(
+            (hostile.results / r / "run.json").read_text()
+        )["run_id"]
+        for r in tree(hostile.results)
+        if (hostile.results / r / "run.json").is_file()
+    }
     for file, run_id in held.items():
         named = f"{hostile.results.name}/{file.relative_to(hostile.results)}"
         assert named in aside or f"runs/{slug(run_id)}.html" in hostile.pages, named
     free = [f"{hostile.results.name}/free-{i}/run.json" for i in range(len(SHOWN))]
     assert not [f for f in free if f in aside], "a free text is no reason to set a run aside"
-    assert sum("/refused-" in f for f in aside) == 2 * (len(HOSTILE) - len(SHOWN)), "control characters are"
+    assert sum("/refused-" in f for f in aside) == 2 * (len(HOSTILE) - len(SHOWN)), (
+        "control characters are"
+    )
 
 
 def test_the_sound_runs_keep_their_numbers(hostile):
@@ -225,10 +339,16 @@ def test_the_sound_runs_keep_their_numbers(hostile):
         assert mine == theirs and mine
         for name in mine:
             if not name.startswith("quarantine"):
-                assert (hostile.alone.out / kind / "sound" / name).read_bytes() == (hostile.site / kind / "sound" / name).read_bytes(), name
+                assert (hostile.alone.out / kind / "sound" / name).read_bytes() == (
+                    hostile.site / kind / "sound" / name
+                ).read_bytes(), name
 
     def rows(site):
-        return [r for r in csv.DictReader((site / "metrics.csv").open(newline="")) if r["study"] == "sound"]
+        return [
+            r
+            for r in csv.DictReader((site / "metrics.csv").open(newline=""))
+            if r["study"] == "sound"
+        ]
 
     assert rows(hostile.alone.out) == rows(hostile.site) and len(rows(hostile.site)) == 9
 
@@ -244,11 +364,19 @@ class Markup(HTMLParser):
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         for name, value in attributes:
             scheme = re.sub(r"[\s\0]", "", value or "").lower()
-            if name.startswith("on") or scheme.startswith(("javascript:", "vbscript:")) or (name == "href" and scheme.startswith("data:") and tag != "link"):
+            if (
+                name.startswith("on")
+                or scheme.startswith(("javascript:", "vbscript:"))
+                or (name == "href" and scheme.startswith("data:") and tag != "link")
+            ):
                 self.found.append(f"{tag} {name}={value}")
-        if tag in ("iframe", "object", "embed", "base", "form", "meta") and not (tag == "meta" and dict(attributes).keys() & {"charset", "name"}):
+        if tag in ("iframe", "object", "embed", "base", "form", "meta") and not (
+            tag == "meta" and dict(attributes).keys() & {"charset", "name"}
+        ):
             self.found.append(tag)
-        if tag == "script" and (dict(attributes).get("src") or "").rpartition("assets/")[1:] not in (("assets/", "site.js"), ("assets/", "charts.js")):
+        if tag == "script" and (dict(attributes).get("src") or "").rpartition("assets/")[
+            1:
+        ] not in (("assets/", "site.js"), ("assets/", "charts.js")):
             self.found.append(f"script {sorted(dict(attributes).items())}")
 
 
@@ -262,7 +390,11 @@ def test_no_page_holds_anything_that_could_be_executed(hostile):
 
 
 def test_no_file_of_the_host_and_no_secret_stands_on_a_page(hostile):
-    host = Path("/etc/hostname").read_text().strip() if Path("/etc/hostname").is_file() else "no-such-file"
+    host = (
+        Path("/etc/hostname").read_text().strip()
+        if Path("/etc/hostname").is_file()
+        else "no-such-file"
+    )
     for file in hostile.site.rglob("*"):
         if file.is_file() and file.suffix in (".html", ".md", ".js"):
             text = file.read_text(encoding="utf-8")
@@ -272,20 +404,34 @@ def test_no_file_of_the_host_and_no_secret_stands_on_a_page(hostile):
 
 def visible(text: str) -> str:
     """The text of a page as a reader sees it, on one line."""
-    body = re.sub(r"<(script|style)\b.*?</\1>", " ", text.partition('<article class="content">')[2], flags=re.DOTALL)
+    body = re.sub(
+        r"<(script|style)\b.*?</\1>",
+        " ",
+        text.partition('<article class="content">')[2],
+        flags=re.DOTALL,
+    )
     return " ".join(html.unescape(re.sub(r"<[^>]*>", "", body)).split())
 
 
 def test_every_text_is_shown_as_the_text_that_it_is(hostile):
     for run_id, said in hostile.free.items():
         shown = visible(hostile.pages[f"runs/{slug(run_id)}.html"])
-        for place in ("reason", "spec.model.name", "env.devices.0.name", "env.command", "env.versions.*"):
+        for place in (
+            "reason",
+            "spec.model.name",
+            "env.devices.0.name",
+            "env.command",
+            "env.versions.*",
+        ):
             line = " ".join(one_line(said[place], 100).partition(" … ")[0].split())
             assert line in shown, (place, line)
 
 
 def test_no_shortcode_stands_in_the_sources_that_quarto_reads(hostile):
-    made = [*(hostile.sources / "runs").glob("*.qmd"), *(hostile.sources / "_generated").glob("*.md")]
+    made = [
+        *(hostile.sources / "runs").glob("*.qmd"),
+        *(hostile.sources / "_generated").glob("*.md"),
+    ]
     assert len(made) > len(SHOWN)
     for file in made:
         text = file.read_text(encoding="utf-8")
@@ -301,13 +447,22 @@ def test_the_report_in_markdown_is_text_on_github_too(hostile):
 def test_a_spreadsheet_computes_no_cell(hostile):
     for file in hostile.site.rglob("*.csv"):
         for row in csv.reader(file.open(newline="", encoding="utf-8")):
-            odd = [c for c in row if c.lstrip().startswith(("=", "+", "-", "@")) and not re.fullmatch(r"[+-]?[\d.]+([eE][+-]?\d+)?|-?inf", c)]
+            odd = [
+                c
+                for c in row
+                if c.lstrip().startswith(("=", "+", "-", "@"))
+                and not re.fullmatch(r"[+-]?[\d.]+([eE][+-]?\d+)?|-?inf", c)
+            ]
             assert not odd, (file.name, odd)
 
 
 def test_a_page_has_its_usual_size(hostile):
-    usual = max(len(text) for name, text in texts(hostile.alone.out).items() if name.startswith("runs/"))
-    largest = max((len(text), name) for name, text in hostile.pages.items() if name.startswith("runs/"))
+    usual = max(
+        len(text) for name, text in texts(hostile.alone.out).items() if name.startswith("runs/")
+    )
+    largest = max(
+        (len(text), name) for name, text in hostile.pages.items() if name.startswith("runs/")
+    )
     assert largest[0] < 4 * usual + 100_000, (largest, usual)
 
 
@@ -316,7 +471,9 @@ def test_a_hostile_name_of_a_study_stays_below_the_folder(value, tmp_path):
     """Past the reading door, which sets such a study aside: the writing side is safe by itself."""
     folder = tmp_path / "a" / "b" / "reports"
     (folder / "_sql").mkdir(parents=True)
-    (folder / "_sql" / "demo.sql").write_text("SELECT 1 AS one WHERE $study = $study ORDER BY one;\n")
+    (folder / "_sql" / "demo.sql").write_text(
+        "SELECT 1 AS one WHERE $study = $study ORDER BY one;\n"
+    )
     study, before = Study(value, value), tree(tmp_path)
     bench = Workbench(open_store(tmp_path / "a"), folder)
     assert bench.rows("demo", study.name) == [{"one": 1}]
@@ -325,7 +482,9 @@ def test_a_hostile_name_of_a_study_stays_below_the_folder(value, tmp_path):
     assert re.fullmatch(r"[A-Za-z0-9-]+", study.anchor)
 
 
-browser_test = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
+browser_test = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver"
+)
 
 
 @pytest.fixture(scope="module")
@@ -352,7 +511,11 @@ def opened(chromium, site: Path, pages: list[str]) -> None:
     for page in pages:
         chromium.get(f"{site.as_uri()}/{page}")
         found = chromium.execute_script(LOOK)
-        assert not found["pwned"] and found["handlers"] == found["frames"] == found["failed"] == 0 and found["scripts"] <= PLAIN_SCRIPTS, (page, found)
+        assert (
+            not found["pwned"]
+            and found["handlers"] == found["frames"] == found["failed"] == 0
+            and found["scripts"] <= PLAIN_SCRIPTS
+        ), (page, found)
 
 
 @browser_test
@@ -381,21 +544,52 @@ def test_what_a_log_does_not_know_costs_no_page(tmp_path):
             run = full_run("ddp", attempt, "log")
             run["run_id"] += f".{card[-1]}"
             run["env"]["devices"] = [{"rank": 0, "name": card}]
-            run["spec"] |= {"name": None, "hash": None, "world_size": None, "strategy": {}, "batch": {}}
-            run["collectives"] = [{"kind": "all_reduce", "calls": None, "bytes": None, "time_s": 0.1, "exposed_s": None}]
+            run["spec"] |= {
+                "name": None,
+                "hash": None,
+                "world_size": None,
+                "strategy": {},
+                "batch": {},
+            }
+            run["collectives"] = [
+                {
+                    "kind": "all_reduce",
+                    "calls": None,
+                    "bytes": None,
+                    "time_s": 0.1,
+                    "exposed_s": None,
+                }
+            ]
             run["steps"]["loss"][0] = None
             put_raw(tmp_path / "r", f"log-{attempt}-{card[-1]}", run)
-    outcome = build_report(tmp_path / "r", tmp_path / "site", engine="pandoc", source=copied_sources(tmp_path / "reports"))
+    outcome = build_report(
+        tmp_path / "r",
+        tmp_path / "site",
+        engine="pandoc",
+        source=copied_sources(tmp_path / "reports"),
+    )
     assert outcome.problems == () and set(outcome.studies) == {"log", "sound"}
 
 
 def test_a_part_that_cannot_be_drawn_is_a_note_and_the_others_are_there(tmp_path, monkeypatch):
     sound(tmp_path / "r")
-    monkeypatch.setitem(llmbench.report.build._SECTIONS, "memory", lambda bench, study: f"{None:.3f}")
-    outcome = build_report(tmp_path / "r", tmp_path / "site", engine="pandoc", source=copied_sources(tmp_path / "reports"))
-    assert len(outcome.problems) == 1 and outcome.problems[0].startswith("memory of sound: TypeError")
+    monkeypatch.setitem(
+        llmbench.report.build._SECTIONS, "memory", lambda bench, study: f"{None:.3f}"
+    )
+    outcome = build_report(
+        tmp_path / "r",
+        tmp_path / "site",
+        engine="pandoc",
+        source=copied_sources(tmp_path / "reports"),
+    )
+    assert len(outcome.problems) == 1 and outcome.problems[0].startswith(
+        "memory of sound: TypeError"
+    )
     pages = texts(tmp_path / "site")
-    assert "This part could not be drawn" in pages["memory.html"] and "could not be drawn" not in pages["throughput.html"]
+    assert (
+        "This part could not be drawn" in pages["memory.html"]
+        and "could not be drawn" not in pages["throughput.html"]
+    )
 
 
 LOGS = Path(__file__).resolve().parent.parent.parent / "shared" / "logs"
@@ -414,14 +608,26 @@ def test_a_folder_of_real_logs_has_a_site_and_leaves_the_sound_study_its_own(nam
     outcome = build_report(tmp_path / "results", tmp_path / "b", engine="pandoc", source=source)
     assert outcome.problems == () and outcome.runs > alone.runs == 9
     for file in (tmp_path / "a" / "data" / "sound").iterdir():
-        assert file.read_bytes() == (tmp_path / "b" / "data" / "sound" / file.name).read_bytes(), file.name
+        assert file.read_bytes() == (tmp_path / "b" / "data" / "sound" / file.name).read_bytes(), (
+            file.name
+        )
 
 
 def huge_run(kind: str) -> dict[str, Any]:
     """One run with a megabyte in each of ten places, with 200,000 events, or with 50 MB of text."""
     run = full_run("ddp", 1, "huge")
     if kind == "texts":
-        for place in ("reason", "spec.model.name", "spec.model.family", "env.topology", "env.command", "env.devices.0.name", "env.cpu.name", "source.file", "events.0.text"):
+        for place in (
+            "reason",
+            "spec.model.name",
+            "spec.model.family",
+            "env.topology",
+            "env.command",
+            "env.devices.0.name",
+            "env.cpu.name",
+            "source.file",
+            "events.0.text",
+        ):
             put_text(run, place, "<b>&|x " * 150_000)
         run["env"]["versions"] |= {f"package-{i}": "1.0" for i in range(10_000)}
     elif kind == "events":
@@ -431,15 +637,26 @@ def huge_run(kind: str) -> dict[str, Any]:
     return run
 
 
-@pytest.mark.parametrize("kind", ["texts", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("events", "whole"))])
+@pytest.mark.parametrize(
+    "kind", ["texts", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("events", "whole"))]
+)
 def test_a_huge_run_costs_the_others_nothing(hostile, kind, tmp_path):
     sound(tmp_path / "r")
     put_raw(tmp_path / "r", "huge", huge_run(kind))
     before = time.process_time() + sum(os.times()[2:4])
-    outcome = build_report(tmp_path / "r", tmp_path / "site", engine="pandoc", source=copied_sources(tmp_path / "reports"))
+    outcome = build_report(
+        tmp_path / "r",
+        tmp_path / "site",
+        engine="pandoc",
+        source=copied_sources(tmp_path / "reports"),
+    )
     took_s = time.process_time() + sum(os.times()[2:4]) - before
     assert outcome.problems == ()
     sizes = {name: len(text) for name, text in texts(tmp_path / "site").items()}
     usual = {name: len(text) for name, text in texts(hostile.alone.out).items()}
-    assert max(sizes.values()) < 2 * max(usual.values()), sorted(sizes.items(), key=lambda i: -i[1])[:3]
-    assert took_s < 3 * hostile.alone_s + 5, f"{took_s:.1f} s of computing, and {hostile.alone_s:.1f} s without the huge run"
+    assert max(sizes.values()) < 2 * max(usual.values()), sorted(
+        sizes.items(), key=lambda i: -i[1]
+    )[:3]
+    assert took_s < 3 * hostile.alone_s + 5, (
+        f"{took_s:.1f} s of computing, and {hostile.alone_s:.1f} s without the huge run"
+    )

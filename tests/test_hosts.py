@@ -12,16 +12,28 @@ import pytest
 import yaml
 from hosts import POSSIBLE, Hosts
 
-from llmbench.launch.cluster.collect import find_results
 from llmbench.core.files import project_root
 from llmbench.core.numbers import test_near
-from llmbench.launch.local import run_local
 from llmbench.core.records import read_rank, read_run
+from llmbench.launch.cluster.collect import find_results
+from llmbench.launch.local import run_local
 from llmbench.spec.resolve import resolve_run
 from llmbench.store.database import open_store
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not POSSIBLE, reason="needs root, iproute2 (ip and tc), nsenter and unshare")]
-REQUEST = {"study": "hosts", "model": "gpt-tiny", "seq_len": 64, "batch": {"micro": 2, "accum": 1}, "steps": 3, "warmup_steps": 1}
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not POSSIBLE, reason="needs root, iproute2 (ip and tc), nsenter and unshare"
+    ),
+]
+REQUEST = {
+    "study": "hosts",
+    "model": "gpt-tiny",
+    "seq_len": 64,
+    "batch": {"micro": 2, "accum": 1},
+    "steps": 3,
+    "warmup_steps": 1,
+}
 COLLECTIVE_S = 10
 
 
@@ -30,8 +42,23 @@ def start(hosts: Hosts, request: dict, folder: Path, **env: str) -> list:
     (folder / "ask.yaml").write_text(yaml.safe_dump(request))
     nodes = []
     for i in range(hosts.count):
-        told = {"NNODES": str(hosts.count), "NODE_RANK": str(i), "MASTER_ADDR": "host0", "MASTER_PORT": "29500", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "llmbench.entrypoint", str(folder / "ask.yaml"), "--out", str(folder / f"node{i}"), "--wait", "60"]
+        told = {
+            "NNODES": str(hosts.count),
+            "NODE_RANK": str(i),
+            "MASTER_ADDR": "host0",
+            "MASTER_PORT": "29500",
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "llmbench.entrypoint",
+            str(folder / "ask.yaml"),
+            "--out",
+            str(folder / f"node{i}"),
+            "--wait",
+            "60",
+        ]
         nodes.append(hosts.start(i, command, env=told | env, log=folder / f"node{i}.log"))
     return nodes
 
@@ -56,13 +83,18 @@ def test_hosts_train_what_one_host_trains(strategy, nodes, tmp_path):
 
 
 def test_a_host_that_knows_itself_as_127_0_1_1_may_be_node_zero(tmp_path):
-    """Debian's and Ubuntu's hosts file, so that of most machines: it is the one that is meant, and others reach it all the same."""
+    """Debian's and Ubuntu's hosts file, so that of most machines: it is the one that is meant, and
+    others reach it all the same.
+    """
     request = REQUEST | {"strategy": "ddp", "world_size": 2}
     with Hosts(2, tmp_path, debian=True) as hosts:
         codes = [p.wait(timeout=180) for p in start(hosts, request, tmp_path)]
     assert codes == [0, 0], [(tmp_path / f"node{i}.log").read_text() for i in range(2)]
     run = read_run(tmp_path / "node0")
-    assert run.env.hostnames == ["host0", "host1"] and run.env.variables["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert (
+        run.env.hostnames == ["host0", "host1"]
+        and run.env.variables["GLOO_SOCKET_IFNAME"] == "eth0"
+    )
 
 
 def steps_of(folder: Path) -> int:
@@ -80,8 +112,12 @@ def test_a_lost_host_ends_the_others_in_time_with_their_steps(fault, tmp_path):
             time.sleep(0.1)
         before = steps_of(tmp_path / "node0")
         assert before >= 5, (tmp_path / "node0.log").read_text()
-        {"killed": lambda: hosts.kill(1), "frozen": lambda: hosts.signal(1, signal.SIGSTOP), "cut": lambda: hosts.cable(1, "down"),
-         "worker": lambda: kill_worker(hosts)}[fault]()  # fmt: skip
+        {
+            "killed": lambda: hosts.kill(1),
+            "frozen": lambda: hosts.signal(1, signal.SIGSTOP),
+            "cut": lambda: hosts.cable(1, "down"),
+            "worker": lambda: kill_worker(hosts),
+        }[fault]()
         since = time.monotonic()
         nodes[0].wait(timeout=COLLECTIVE_S + 30)
         took = [time.monotonic() - since]
@@ -94,12 +130,18 @@ def test_a_lost_host_ends_the_others_in_time_with_their_steps(fault, tmp_path):
     sys.stderr.write(f"\n{fault}: node 0 after {took[0]:.1f} s, node 1 after {took[1]:.1f} s\n")
     assert max(took) < COLLECTIVE_S + 10, took
     run = read_run(tmp_path / "node0")
-    assert run.status in ("timeout", "crash") and run.reason and len(run.steps.step) >= before, (run.status, run.reason)
+    assert run.status in ("timeout", "crash") and run.reason and len(run.steps.step) >= before, (
+        run.status,
+        run.reason,
+    )
     (found,) = find_results((tmp_path / "node0.log").read_text())
     assert found.run == run
     if fault != "killed":
         other = read_run(tmp_path / "node1/run-node-001.json")
-        assert other.status in ("timeout", "crash") and len(other.steps.step) >= before - 1, (other.status, other.reason)
+        assert other.status in ("timeout", "crash") and len(other.steps.step) >= before - 1, (
+            other.status,
+            other.reason,
+        )
 
 
 def kill_worker(hosts: Hosts) -> None:
@@ -112,25 +154,56 @@ def kill_worker(hosts: Hosts) -> None:
 
 def test_a_node_that_never_comes_is_a_timeout_that_says_so(tmp_path):
     """Node 0 alone does not wait for ever; node 1 alone asks whether node 0 is running."""
-    (tmp_path / "ask.yaml").write_text(yaml.safe_dump(REQUEST | {"strategy": "ddp", "world_size": 2}))
+    (tmp_path / "ask.yaml").write_text(
+        yaml.safe_dump(REQUEST | {"strategy": "ddp", "world_size": 2})
+    )
     with Hosts(2, tmp_path) as hosts:
         alone = []
         for i, master in enumerate(("host0", "host0")):
-            told = {"NNODES": "2", "NODE_RANK": str(i), "MASTER_ADDR": master, "MASTER_PORT": str(29500 + i)}
-            command = [sys.executable, "-m", "llmbench.entrypoint", str(tmp_path / "ask.yaml"), "--out", str(tmp_path / f"node{i}"), "--wait", "8"]
+            told = {
+                "NNODES": "2",
+                "NODE_RANK": str(i),
+                "MASTER_ADDR": master,
+                "MASTER_PORT": str(29500 + i),
+            }
+            command = [
+                sys.executable,
+                "-m",
+                "llmbench.entrypoint",
+                str(tmp_path / "ask.yaml"),
+                "--out",
+                str(tmp_path / f"node{i}"),
+                "--wait",
+                "8",
+            ]
             alone.append(hosts.start(i, command, env=told, log=tmp_path / f"node{i}.log"))
         assert [p.wait(timeout=90) for p in alone] == [1, 1]
     waiting, asking = read_run(tmp_path / "node0"), read_run(tmp_path / "node1/run-node-001.json")
     assert waiting.status == "timeout" and "did not meet" in waiting.reason, waiting.reason
-    assert asking.status == "timeout" and "host0:29501" in asking.reason.replace("10.77.0.10", "host0") and "firewall" in asking.reason
+    assert (
+        asking.status == "timeout"
+        and "host0:29501" in asking.reason.replace("10.77.0.10", "host0")
+        and "firewall" in asking.reason
+    )
 
 
 def test_an_interface_that_is_not_there_ends_every_host_at_once(tmp_path):
     """One rank would leave and the others hang, if nobody looked first."""
     with Hosts(2, tmp_path) as hosts:
-        codes = [p.wait(timeout=60) for p in start(hosts, REQUEST | {"strategy": "ddp", "world_size": 2}, tmp_path, GLOO_SOCKET_IFNAME="eth7")]
+        codes = [
+            p.wait(timeout=60)
+            for p in start(
+                hosts,
+                REQUEST | {"strategy": "ddp", "world_size": 2},
+                tmp_path,
+                GLOO_SOCKET_IFNAME="eth7",
+            )
+        ]
     assert codes == [2, 2]
-    assert "GLOO_SOCKET_IFNAME=eth7: this host has lo, eth0; type export GLOO_SOCKET_IFNAME=eth0" in (tmp_path / "node1.log").read_text()
+    assert (
+        "GLOO_SOCKET_IFNAME=eth7: this host has lo, eth0; type export GLOO_SOCKET_IFNAME=eth0"
+        in (tmp_path / "node1.log").read_text()
+    )
 
 
 # ---- links of a known rate
@@ -164,16 +237,29 @@ os._exit(0)
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_gloo_sends_what_the_formula_says(ranks, tmp_path):
-    """By the counters of the interface: all-reduce and reduce-scatter 2 (n - 1) / n of the tensor, all-gather (n - 1) / n."""
+    """By the counters of the interface: all-reduce and reduce-scatter 2 (n - 1) / n of the tensor,
+    all-gather (n - 1) / n.
+    """
     with Hosts(ranks, tmp_path) as hosts:
-        told = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "host0", "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
+        told = {
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "host0",
+            "MASTER_PORT": "29500",
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "OMP_NUM_THREADS": "1",
+        }
         logs = [tmp_path / f"{i}.log" for i in range(ranks)]
-        started = [hosts.start(i, [sys.executable, "-c", _WIRE], env=told | {"RANK": str(i)}, log=log) for i, log in enumerate(logs)]
+        started = [
+            hosts.start(i, [sys.executable, "-c", _WIRE], env=told | {"RANK": str(i)}, log=log)
+            for i, log in enumerate(logs)
+        ]
         assert [p.wait(timeout=120) for p in started] == [0] * ranks, logs[0].read_text()
     ring = (ranks - 1) / ranks
     for log in logs:
         shares = json.loads(log.read_text().partition("SHARES ")[2])
-        assert shares == pytest.approx({"all_reduce": 2 * ring, "all_gather": ring, "reduce_scatter": 2 * ring}, rel=0.03)
+        assert shares == pytest.approx(
+            {"all_reduce": 2 * ring, "all_gather": ring, "reduce_scatter": 2 * ring}, rel=0.03
+        )
 
 
 _STUDY = """
@@ -187,26 +273,80 @@ matrix:
 
 
 def test_communication_takes_as_long_as_its_bytes_over_the_bandwidth(tmp_path):
-    """A scaling study over ssh's plan on cables of 1 Gb/s, from `launch` to the page that says that the link explains the time."""
+    """A scaling study over ssh's plan on cables of 1 Gb/s, from `launch` to the page that says that
+    the link explains the time.
+    """
     (tmp_path / "study.yaml").write_text(_STUDY)
-    launch = [sys.executable, "-m", "llmbench.cli", "launch", "ssh", str(tmp_path / "study.yaml"), "--ranks-per-node", "1", "--submit", "--results", str(tmp_path / "results")]
-    options = ("shell={shell}", "hosts={hosts}", "folder={folder}/runs", "python={python}", "env.OMP_NUM_THREADS=1", f"env.PYTHONPATH={project_root()}")
+    launch = [
+        sys.executable,
+        "-m",
+        "llmbench.cli",
+        "launch",
+        "ssh",
+        str(tmp_path / "study.yaml"),
+        "--ranks-per-node",
+        "1",
+        "--submit",
+        "--results",
+        str(tmp_path / "results"),
+    ]
+    options = (
+        "shell={shell}",
+        "hosts={hosts}",
+        "folder={folder}/runs",
+        "python={python}",
+        "env.OMP_NUM_THREADS=1",
+        f"env.PYTHONPATH={project_root()}",
+    )
     command = [*launch, *(word for option in options for word in ("-s", option))]
-    beside = [sys.executable, str(Path(__file__).with_name("hosts.py")), "2", "--mbit", "1000", "--", *command]
-    with subprocess.Popen(beside, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    beside = [
+        sys.executable,
+        str(Path(__file__).with_name("hosts.py")),
+        "2",
+        "--mbit",
+        "1000",
+        "--",
+        *command,
+    ]
+    with subprocess.Popen(
+        beside, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         said, _ = process.communicate(timeout=500)
     assert process.returncode == 0, said
     left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
     assert f"llb{process.pid}" not in left, "the hosts are gone with the command"
     with open_store(tmp_path / "results") as store:
-        query = (project_root() / "reports/_sql/links.sql").read_text().replace("$study", "'shaped'")
+        query = (
+            (project_root() / "reports/_sql/links.sql").read_text().replace("$study", "'shaped'")
+        )
         found = store.sql(query)
         rows = [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
-    sys.stderr.write("".join(f"\n{r['strategy']} {r['kind']}: {1000 * r['wire_s']:.0f} ms on the wire, {1000 * r['alone_s']:.0f} ms measured" for r in rows))
-    assert [(r["strategy"], r["kind"]) for r in rows] == [("ddp", "all_reduce"), ("fsdp", "all_gather"), ("fsdp", "reduce_scatter")]
-    assert all(0.8 * 0.125 < r["link_gb_s"] <= 0.125 for r in rows), "1 Gb/s, less what headers take"
+    sys.stderr.write(
+        "".join(
+            f"\n{r['strategy']} {r['kind']}: {1000 * r['wire_s']:.0f} ms on the wire,"
+            f" {1000 * r['alone_s']:.0f} ms measured"
+            for r in rows
+        )
+    )
+    assert [(r["strategy"], r["kind"]) for r in rows] == [
+        ("ddp", "all_reduce"),
+        ("fsdp", "all_gather"),
+        ("fsdp", "reduce_scatter"),
+    ]
+    assert all(0.8 * 0.125 < r["link_gb_s"] <= 0.125 for r in rows), (
+        "1 Gb/s, less what headers take"
+    )
     assert all(abs(r["ratio"] - 1) < 0.20 for r in rows), [r["ratio"] for r in rows]
-    site = [sys.executable, "-m", "llmbench.cli", "report", "--results", str(tmp_path / "results"), "--out", str(tmp_path / "site")]
+    site = [
+        sys.executable,
+        "-m",
+        "llmbench.cli",
+        "report",
+        "--results",
+        str(tmp_path / "results"),
+        "--out",
+        str(tmp_path / "site"),
+    ]
     built = subprocess.run(site, capture_output=True, text=True, timeout=300)
     assert built.returncode == 0, built.stderr
     assert "within 20" in (tmp_path / "site/scaling.html").read_text()

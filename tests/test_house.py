@@ -15,7 +15,12 @@ from readme import readme_text
 
 NOTEBOOKS = library_notebooks()
 WITH_TORCH = {"model", "train", "frameworks", "bench"}
-DOORS = {"entrypoint", "callback", "train.__main__", "cli.__main__"}  # names that people type, wherever the code behind them lives
+DOORS = {
+    "entrypoint",
+    "callback",
+    "train.__main__",
+    "cli.__main__",
+}  # names that people type, wherever the code behind them lives
 BIN = Path(sys.executable).parent
 
 
@@ -38,20 +43,33 @@ def test_notebooks_and_modules_agree(tmp_path):
         subprocess.run([BIN / command], cwd=tmp_path, check=True, capture_output=True)
     for folder in ("llmbench", "nbs"):
         skip = ["-x", "__pycache__", "-x", ".ipynb_checkpoints", "-x", "py.typed"]
-        found = subprocess.run(["diff", "-rq", *skip, ROOT / folder, tmp_path / folder], capture_output=True, text=True)
+        found = subprocess.run(
+            ["diff", "-rq", *skip, ROOT / folder, tmp_path / folder], capture_output=True, text=True
+        )
         assert found.returncode == 0, f"type make notebooks\n{found.stdout}"
 
 
 def test_rooms_import_downwards_only():
-    """The contract of .importlinter: layers, no cycles, no torch where nothing is trained, no tables where something is."""
-    found = subprocess.run([BIN / "lint-imports", "--config", ".importlinter", "--no-cache"], cwd=ROOT, capture_output=True, text=True)
+    """The contract of .importlinter: layers, no cycles, no torch where nothing is trained, no
+    tables where something is.
+    """
+    found = subprocess.run(
+        [BIN / "lint-imports", "--config", ".importlinter", "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert found.returncode == 0, found.stdout
 
 
 def test_a_room_has_at_most_15_notebooks_and_there_are_at_most_13_rooms():
     folders = Counter(n.path.parent for n in NOTEBOOKS)
     assert max(folders.values()) <= 15, folders
-    rooms = {n.module.split(".")[0] for n in NOTEBOOKS} - {"entrypoint", "callback", "bench"}  # two names, and what stays out of the wheel
+    rooms = {n.module.split(".")[0] for n in NOTEBOOKS} - {
+        "entrypoint",
+        "callback",
+        "bench",
+    }  # two names, and what stays out of the wheel
     assert len(rooms) <= 13, rooms
 
 
@@ -60,13 +78,48 @@ def test_a_notebook_lies_in_the_room_that_it_exports_to():
     for n in NOTEBOOKS:
         room, *parts = n.path.relative_to(ROOT / "nbs").with_suffix("").parts
         place = [room.partition("_")[2], *parts[:-1], parts[-1].partition("_")[2]]
-        assert n.module in (".".join(place), *DOORS) and parts[-1][:2].isdecimal(), f"{n} exports {n.module}"
+        assert n.module in (".".join(place), *DOORS) and parts[-1][:2].isdecimal(), (
+            f"{n} exports {n.module}"
+        )
 
 
 def test_all_but_training_imports_without_torch():
-    modules = [f"llmbench.{n.module}" for n in NOTEBOOKS if n.module.split(".")[0] not in WITH_TORCH and n.module not in DOORS]
-    program = f"import sys; sys.modules['torch'] = None; sys.modules['deepspeed'] = None\nimport {', '.join(modules)}"
+    modules = [
+        f"llmbench.{n.module}"
+        for n in NOTEBOOKS
+        if n.module.split(".")[0] not in WITH_TORCH and n.module not in DOORS
+    ]
+    program = (
+        "import sys; sys.modules['torch'] = None; sys.modules['deepspeed'] = None\nimport"
+        f" {', '.join(modules)}"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+def test_ruff_finds_nothing_to_format_and_nothing_to_mend():
+    for words in (["format", "--check"], ["check"]):
+        found = subprocess.run(
+            [BIN / "ruff", *words, "nbs", "tests"], cwd=ROOT, capture_output=True, text=True
+        )
+        assert found.returncode == 0, found.stdout
+
+
+def _ends_in_a_text(source: str) -> set[int]:
+    """Lines that lie in a string: SQL, shell, an expression that no formatter may cut."""
+    tree = ast.parse(source)
+    texts = [n for n in ast.walk(tree) if isinstance(n, (ast.Constant, ast.JoinedStr))]
+    texts = [n for n in texts if isinstance(n, ast.JoinedStr) or isinstance(n.value, str)]
+    return {line for n in texts for line in range(n.lineno, n.end_lineno + 1)}
+
+
+def test_lines_of_code_have_at_most_100_columns():
+    wide = []
+    for path in module_files():
+        source = path.read_text()
+        long = {i for i, line in enumerate(source.splitlines(), 1) if len(line) > 100}
+        if long:
+            wide += [f"{path.relative_to(ROOT)}:{i}" for i in long - _ends_in_a_text(source)]
+    assert not wide, wide
 
 
 def test_no_function_over_50_lines():
@@ -107,7 +160,9 @@ def test_settings_and_pyproject_agree():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     known = project["project"] | project["tool"]["nbdev"]
     for key, value in settings.defaults().items():
-        assert known[key] == value, f"{key}: settings.ini has {value!r}, pyproject.toml {known[key]!r}"
+        assert known[key] == value, (
+            f"{key}: settings.ini has {value!r}, pyproject.toml {known[key]!r}"
+        )
     import llmbench
 
     assert llmbench.__version__ == known["version"]
@@ -119,21 +174,33 @@ def test_readme_is_the_index_notebook():
 
 def test_budgets_are_printed(capsys):
     """A mirror, not a whip: sizes and demonstration ratio stand in the log, nothing fails."""
-    lengths = [f.end_lineno - f.lineno + 1 for p in module_files() for f in functions(ast.parse(p.read_text()))]
-    sizes = {p.relative_to(ROOT).as_posix(): len(p.read_text().splitlines()) for p in module_files()}
+    lengths = [
+        f.end_lineno - f.lineno + 1
+        for p in module_files()
+        for f in functions(ast.parse(p.read_text()))
+    ]
+    sizes = {
+        p.relative_to(ROOT).as_posix(): len(p.read_text().splitlines()) for p in module_files()
+    }
     exported = shown = 0
     for n in NOTEBOOKS:
         for i, cell in enumerate(n.cells):
             if cell.exported and ("def " in cell.source or "class " in cell.source):
-                after = [c for c in n.cells[i + 1 : i + 7] if c.kind == "code" and not c.exported][:3]
-                exported, shown = exported + 1, shown + any(c.has_output or "assert" in c.source for c in after)
+                after = [c for c in n.cells[i + 1 : i + 7] if c.kind == "code" and not c.exported][
+                    :3
+                ]
+                exported, shown = (
+                    exported + 1,
+                    shown + any(c.has_output or "assert" in c.source for c in after),
+                )
     with capsys.disabled():
         sys.stdout.write(
-            f"\n  {len(sizes)} modules, median {statistics.median(sizes.values()):.0f} lines; over 250: "
-            f"{ {k: v for k, v in sizes.items() if v > 250} or 'none'}\n"
-            f"  {len(lengths)} functions, median {statistics.median(lengths):.0f} lines, longest {max(lengths)}\n"
-            f"  notebooks over 80 cells: {[str(n) for n in NOTEBOOKS if len(n.cells) > 80] or 'none'}\n"
-            f"  {shown} of {exported} exported cells are followed by an example ({shown / exported:.0%})\n"
+            f"\n  {len(sizes)} modules, median {statistics.median(sizes.values()):.0f} lines; over"
+            f" 250: { {k: v for k, v in sizes.items() if v > 250} or 'none' }\n  {len(lengths)}"
+            f" functions, median {statistics.median(lengths):.0f} lines, longest {max(lengths)}\n "
+            " notebooks over 80 cells:"
+            f" {[str(n) for n in NOTEBOOKS if len(n.cells) > 80] or 'none'}\n  {shown} of"
+            f" {exported} exported cells are followed by an example ({shown / exported:.0%})\n"
         )
     assert lengths and exported
 
@@ -146,6 +213,13 @@ def test_the_wheel_holds_every_module(tmp_path):
     wheel = next(tmp_path.glob("llmbench-*.whl"))
     subprocess.run([sys.executable, "-m", "zipfile", "-e", wheel, tmp_path / "site"], check=True)
     assert not (tmp_path / "site/llmbench/bench").exists()
-    modules = ", ".join(f"llmbench.{n.module}" for n in NOTEBOOKS if not n.module.startswith("bench."))
+    modules = ", ".join(
+        f"llmbench.{n.module}" for n in NOTEBOOKS if not n.module.startswith("bench.")
+    )
     program = f"import {modules}, llmbench; assert 'site' in llmbench.__file__, llmbench.__file__"
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "site"), "PATH": ""})
+    subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path / "site"), "PATH": ""},
+    )

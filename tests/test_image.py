@@ -35,29 +35,66 @@ def pins(name: str) -> list[tuple[Requirement, int]]:
 
 def here(name: str) -> dict[str, str]:
     """Package and version of a lock as this Python would install it."""
-    return {r.name: next(iter(r.specifier)).version for r, _ in pins(name) if r.marker is None or r.marker.evaluate()}
+    return {
+        r.name: next(iter(r.specifier)).version
+        for r, _ in pins(name)
+        if r.marker is None or r.marker.evaluate()
+    }
 
 
 @pytest.mark.parametrize("name", ["build", "cpu", "gpu"])
 def test_locks_pin_everything_by_hash_and_name_no_index(name):
     found = pins(name)
-    assert len(found) > 2 and all(hashes and [s.operator for s in r.specifier] == ["=="] for r, hashes in found)
-    assert not re.search(r"://|--(index|extra|find|trusted)|^/|file:", lock(name), re.MULTILINE), "nothing of the machine that wrote it"
+    assert len(found) > 2 and all(
+        hashes and [s.operator for s in r.specifier] == ["=="] for r, hashes in found
+    )
+    assert not re.search(r"://|--(index|extra|find|trusted)|^/|file:", lock(name), re.MULTILINE), (
+        "nothing of the machine that wrote it"
+    )
 
 
 def test_locks_hold_what_pyproject_asks_and_agree():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    asked = [Requirement(text) for text in [*project["dependencies"], *extras["train"], *extras["deepspeed"], *extras["tokenizer"]]]
+    asked = [
+        Requirement(text)
+        for text in [
+            *project["dependencies"],
+            *extras["train"],
+            *extras["deepspeed"],
+            *extras["tokenizer"],
+        ]
+    ]
     cpu, gpu, build = here("cpu"), here("gpu"), here("build")
-    light = {"duckdb", "altair", "vl-convert-python", "pypandoc_binary", "papermill", "ipykernel", "orjson", "msgspec"}
+    light = {
+        "duckdb",
+        "altair",
+        "vl-convert-python",
+        "pypandoc_binary",
+        "papermill",
+        "ipykernel",
+        "orjson",
+        "msgspec",
+    }
     for r in asked:
         if r.name not in light and r.name != "tqdm":
-            assert r.specifier.contains(cpu[r.name]), f"{r} is {cpu[r.name]} in the lock; type make lock"
-    assert cpu["torch"].endswith("+cpu") and "torch" not in gpu and not any(n.startswith("nvidia-c") for n in cpu | gpu), "torch's GPU builds come with the base"
+            assert r.specifier.contains(cpu[r.name]), (
+                f"{r} is {cpu[r.name]} in the lock; type make lock"
+            )
+    assert (
+        cpu["torch"].endswith("+cpu")
+        and "torch" not in gpu
+        and not any(n.startswith("nvidia-c") for n in cpu | gpu)
+    ), "torch's GPU builds come with the base"
     assert not light & set(cpu), "the image holds the training half only"
-    assert {n: v for n, v in cpu.items() if n != "torch"} == {n: v for n, v in gpu.items() if n != "nvidia-ml-py"} and build.items() <= cpu.items()
-    written = {Requirement(line).name for line in (DOCKER / "requirements.in").read_text().splitlines() if line and line[0] not in "#-"}
+    assert {n: v for n, v in cpu.items() if n != "torch"} == {
+        n: v for n, v in gpu.items() if n != "nvidia-ml-py"
+    } and build.items() <= cpu.items()
+    written = {
+        Requirement(line).name
+        for line in (DOCKER / "requirements.in").read_text().splitlines()
+        if line and line[0] not in "#-"
+    }
     assert written <= set(cpu)
 
 
@@ -66,34 +103,61 @@ def test_images_install_nothing_but_by_hash(name):
     text = (DOCKER / f"Dockerfile.{name}").read_text()
     installs = re.findall(r"pip install (.*?)(?:\\?\n)", text)
     assert len(installs) == 3 and all("--no-deps" in words for words in installs)
-    assert all("--require-hashes" in words or words.strip().endswith("--no-index /src") for words in installs)
+    assert all(
+        "--require-hashes" in words or words.strip().endswith("--no-index /src")
+        for words in installs
+    )
     assert re.findall(r"-r /src/requirements\.(\w+)\.lock", text) == list(LOCKS[name])
     assert "!docker/*.lock" in (ROOT / ".dockerignore").read_text()
 
 
-# --- slow: a real tool -------------------------------------------------------------------------------------------------
+# --- slow: a real tool
+# -------------------------------------------------------------------------------------------------
 
 needs_tool = pytest.mark.skipif(TOOL is None, reason="needs podman or docker")
 
 
 def llmbench(*words: str, folder: Path = ROOT, **variables: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "llmbench.cli", *words]
-    return subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)} | variables, capture_output=True, text=True)
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
+        capture_output=True,
+        text=True,
+    )
 
 
 TOKEN = f"hf_{secrets.token_hex(16)}"
-SECRETS = {"HF_TOKEN": TOKEN, "REGISTRY_PASSWORD": f"pw-{TOKEN}", "WANDB_API_KEY": f"key-{TOKEN}", "NCCL_SECRET_KEY": TOKEN}
+SECRETS = {
+    "HF_TOKEN": TOKEN,
+    "REGISTRY_PASSWORD": f"pw-{TOKEN}",
+    "WANDB_API_KEY": f"key-{TOKEN}",
+    "NCCL_SECRET_KEY": TOKEN,
+}
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The CPU image of the last commit, built by the command in a clone that has a filled-in secrets.env, and the clone."""
+    """The CPU image of the last commit, built by the command in a clone that has a filled-in
+    secrets.env, and the clone.
+    """
     folder = tmp_path_factory.mktemp("image")
     clone = folder / "llmbench"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
     (clone / "docker/secrets.env").write_text("".join(f"{k}={v}\n" for k, v in SECRETS.items()))
     base = base_image(folder)
-    done = llmbench("image", "build", "cpu", "--tool", TOOL, *([f"--base={base}"] if base else []), *(f"--with={w}" for w in MORE), folder=clone, **SECRETS)
+    done = llmbench(
+        "image",
+        "build",
+        "cpu",
+        "--tool",
+        TOOL,
+        *([f"--base={base}"] if base else []),
+        *(f"--with={w}" for w in MORE),
+        folder=clone,
+        **SECRETS,
+    )
     assert done.returncode == 0, done.stderr
     return clone, done.stdout
 
@@ -105,17 +169,29 @@ def test_an_image_is_built_by_hash_and_described(built):
     from cyclonedx.validation.json import JsonStrictValidator
 
     clone, said = built
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=clone, capture_output=True, text=True).stdout.strip()
-    assert re.search(r"^llmbench:cpu  \d\.\d\d GB  sha256:[0-9a-f]{12}  commit " + commit[:10], said), "name, size, identity, commit"
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=clone, capture_output=True, text=True
+    ).stdout.strip()
+    assert re.search(
+        r"^llmbench:cpu  \d\.\d\d GB  sha256:[0-9a-f]{12}  commit " + commit[:10], said
+    ), "name, size, identity, commit"
     text = (clone / "build/images/llmbench-cpu.cdx.json").read_text()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     bill = json.loads(text)
-    versions = {c["name"].lower().replace("_", "-"): c["version"] for c in bill["components"] if c["purl"].startswith("pkg:pypi/")}
+    versions = {
+        c["name"].lower().replace("_", "-"): c["version"]
+        for c in bill["components"]
+        if c["purl"].startswith("pkg:pypi/")
+    }
     locked = {name.lower().replace("_", "-"): version for name, version in here("cpu").items()}
-    assert {n: versions.get(n) for n in locked} == locked and "llmbench" in versions, "the image holds what the lock says"
+    assert {n: versions.get(n) for n in locked} == locked and "llmbench" in versions, (
+        "the image holds what the lock says"
+    )
     assert any(c["purl"].startswith("pkg:deb/") for c in bill["components"])
     again = llmbench("image", "sbom", "cpu", "--tool", TOOL, "--out", str(clone / "again"))
-    assert again.returncode == 0 and len(json.loads((clone / "again/llmbench-cpu.cdx.json").read_text())["components"]) == len(bill["components"])
+    assert again.returncode == 0 and len(
+        json.loads((clone / "again/llmbench-cpu.cdx.json").read_text())["components"]
+    ) == len(bill["components"])
 
 
 @pytest.mark.slow
@@ -123,22 +199,42 @@ def test_an_image_is_built_by_hash_and_described(built):
 def test_an_image_trains_with_the_network_off(built):
     done = llmbench("image", "verify-offline", "cpu", "--tool", TOOL, **SECRETS)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()[1:-1]] == ["yes"] * 6 and "loss" in done.stdout
-    assert done.stdout.endswith("it trains offline, unprivileged and read-only\n") and TOKEN not in done.stdout + done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:-1]] == [
+        "yes"
+    ] * 6 and "loss" in done.stdout
+    assert (
+        done.stdout.endswith("it trains offline, unprivileged and read-only\n")
+        and TOKEN not in done.stdout + done.stderr
+    )
 
 
 @pytest.mark.slow
 @needs_tool
 def test_an_image_that_cannot_train_is_told(built, tmp_path):
-    """A variable that looks like a secret, and no llmbench in it: both are named, and the exit code is 1."""
-    text = "FROM llmbench:cpu\nENV MY_TOKEN=x\nUSER 0\nRUN rm -r /opt/venv/lib/python3*/site-packages/llmbench\nUSER 1000:1000\n"
+    """A variable that looks like a secret, and no llmbench in it: both are named, and the exit code
+    is 1.
+    """
+    text = (
+        "FROM llmbench:cpu\nENV MY_TOKEN=x\nUSER 0\nRUN rm -r"
+        " /opt/venv/lib/python3*/site-packages/llmbench\nUSER 1000:1000\n"
+    )
     (tmp_path / "Dockerfile").write_text(text)
-    subprocess.run([TOOL, "build", "--tag", "llmbench-broken:cpu", str(tmp_path)], check=True, capture_output=True)
+    subprocess.run(
+        [TOOL, "build", "--tag", "llmbench-broken:cpu", str(tmp_path)],
+        check=True,
+        capture_output=True,
+    )
     try:
-        done = llmbench("image", "verify-offline", "cpu", "--tool", TOOL, "--image", "llmbench-broken:cpu")
+        done = llmbench(
+            "image", "verify-offline", "cpu", "--tool", TOOL, "--image", "llmbench-broken:cpu"
+        )
     finally:
         subprocess.run([TOOL, "image", "rm", "--force", "llmbench-broken:cpu"], capture_output=True)
-    assert done.returncode == 1 and "not shown: no secrets, trains" in done.stdout and "No module named" in done.stdout, done.stdout + done.stderr
+    assert (
+        done.returncode == 1
+        and "not shown: no secrets, trains" in done.stdout
+        and "No module named" in done.stdout
+    ), done.stdout + done.stderr
 
 
 @pytest.mark.slow
@@ -147,18 +243,33 @@ def test_no_layer_and_no_file_of_a_build_holds_a_secret(built):
     clone, said = built
     code = (ROOT / "llmbench/entrypoint.py").read_bytes()[:100]
     label = b"org.opencontainers.image.revision"
-    assert found_in_layers("llmbench:cpu", TOKEN.encode(), code, label) == {code, label}, "it reads files and labels, and no token is in them"
+    assert found_in_layers("llmbench:cpu", TOKEN.encode(), code, label) == {
+        code,
+        label,
+    }, "it reads files and labels, and no token is in them"
     written = [p for p in (clone / "build").rglob("*") if p.is_file()]
-    assert len(written) >= 2 and not any(TOKEN in p.read_text(errors="replace") for p in written) and TOKEN not in said
+    assert (
+        len(written) >= 2
+        and not any(TOKEN in p.read_text(errors="replace") for p in written)
+        and TOKEN not in said
+    )
 
 
 @pytest.mark.slow
 @needs_tool
 def test_a_layer_that_holds_a_secret_is_found(built, tmp_path):
-    """The search itself: a secrets.env that the build took along is seen, though a later layer removes it."""
+    """The search itself: a secrets.env that the build took along is seen, though a later layer
+    removes it.
+    """
     (tmp_path / "secrets.env").write_text(f"HF_TOKEN={TOKEN}\n")
-    (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY secrets.env /secrets.env\nCOPY Dockerfile /secrets.env\n")
-    subprocess.run([TOOL, "build", "--tag", "llmbench-leaky:cpu", str(tmp_path)], check=True, capture_output=True)
+    (tmp_path / "Dockerfile").write_text(
+        "FROM scratch\nCOPY secrets.env /secrets.env\nCOPY Dockerfile /secrets.env\n"
+    )
+    subprocess.run(
+        [TOOL, "build", "--tag", "llmbench-leaky:cpu", str(tmp_path)],
+        check=True,
+        capture_output=True,
+    )
     try:
         assert found_in_layers("llmbench-leaky:cpu", TOKEN.encode()) == {TOKEN.encode()}
     finally:
@@ -167,9 +278,13 @@ def test_a_layer_that_holds_a_secret_is_found(built, tmp_path):
 
 @pytest.mark.slow
 @needs_tool
-@pytest.mark.skipif(not shutil.which("docker-registry"), reason="needs docker-registry (Debian's package)")
+@pytest.mark.skipif(
+    not shutil.which("docker-registry"), reason="needs docker-registry (Debian's package)"
+)
 def test_push_to_a_real_registry(tmp_path):
-    """Signed in with a password that is given by name; what comes back under the digest is what was sent."""
+    """Signed in with a password that is given by name; what comes back under the digest is what was
+    sent.
+    """
     (tmp_path / "hello").write_text("hello\n")
     (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY hello /hello\n")
     image = "llmbench-push-test:cpu"
@@ -178,15 +293,35 @@ def test_push_to_a_real_registry(tmp_path):
     pushed = []
     try:
         with registry(tmp_path) as host:
-            words = ("image", "push", "cpu", "--tool", TOOL, "--image", image, "--registry", f"{host}/team")
+            words = (
+                "image",
+                "push",
+                "cpu",
+                "--tool",
+                TOOL,
+                "--image",
+                image,
+                "--registry",
+                f"{host}/team",
+            )
             refused = llmbench(*words, **user | {"REGISTRY_PASSWORD": "not-the-password"})
-            assert refused.returncode == 1 and re.search("unauthorized|authentication|invalid", refused.stderr) and "not-the-password" not in refused.stderr
+            assert (
+                refused.returncode == 1
+                and re.search("unauthorized|authentication|invalid", refused.stderr)
+                and "not-the-password" not in refused.stderr
+            )
             done = llmbench(*words, **user)
             assert done.returncode == 0, done.stderr
             name = done.stdout.strip()
             pushed = [f"{host}/team/{image}", name]
-            assert re.fullmatch(rf"{host}/team/llmbench-push-test@sha256:[0-9a-f]{{64}}", name) and PASSWORD not in done.stdout + done.stderr
-            stored = tmp_path / "registry/docker/registry/v2/repositories/team/llmbench-push-test/_manifests/tags/cpu/current/link"
+            assert (
+                re.fullmatch(rf"{host}/team/llmbench-push-test@sha256:[0-9a-f]{{64}}", name)
+                and PASSWORD not in done.stdout + done.stderr
+            )
+            stored = (
+                tmp_path
+                / "registry/docker/registry/v2/repositories/team/llmbench-push-test/_manifests/tags/cpu/current/link"
+            )
             assert stored.read_text() == name.partition("@")[2]
         gone = llmbench(*words, **user)
         assert gone.returncode == 1 and "refused" in gone.stderr

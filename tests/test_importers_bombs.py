@@ -46,20 +46,45 @@ for path in sys.argv[2:]:
 
 def read_alone(tmp_path, *paths) -> dict[str, tuple[int, float, str]]:
     "MiB above the importers' own, seconds of processor and what was said, by file name."
-    done = subprocess.run([sys.executable, "-c", _READ, tmp_path / "out", *paths], capture_output=True, text=True, check=True, timeout=500)
+    done = subprocess.run(
+        [sys.executable, "-c", _READ, tmp_path / "out", *paths],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=500,
+    )
     lines = [line.split("\t") for line in done.stdout.splitlines()]
     assert len(lines) == len(paths), (done.stdout, done.stderr)
-    return {os.path.basename(path): (int(mib), float(seconds), said) for path, mib, seconds, said in lines}
+    return {
+        os.path.basename(path): (int(mib), float(seconds), said)
+        for path, mib, seconds, said in lines
+    }
 
 
 def _workbook(**parts: bytes) -> bytes:
     "A workbook whose first sheet, shared strings or workbook part is the one given."
-    names = {"sheet": "xl/worksheets/sheet1.xml", "strings": "xl/sharedStrings.xml", "book": "xl/workbook.xml"}
-    sound = zipfile.ZipFile(io.BytesIO(workbook_bytes({"coll_analysis": [["rank"], [0]], "gpu_timeline": [["type", "time ms"], ["busy", 5]]})))
+    names = {
+        "sheet": "xl/worksheets/sheet1.xml",
+        "strings": "xl/sharedStrings.xml",
+        "book": "xl/workbook.xml",
+    }
+    sound = zipfile.ZipFile(
+        io.BytesIO(
+            workbook_bytes(
+                {
+                    "coll_analysis": [["rank"], [0]],
+                    "gpu_timeline": [["type", "time ms"], ["busy", 5]],
+                }
+            )
+        )
+    )
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
         for name in dict.fromkeys([*sound.namelist(), *(names[k] for k in parts)]):
-            file.writestr(name, next((v for k, v in parts.items() if names[k] == name), None) or sound.read(name))
+            file.writestr(
+                name,
+                next((v for k, v in parts.items() if names[k] == name), None) or sound.read(name),
+            )
     return out.getvalue()
 
 
@@ -68,10 +93,15 @@ _STRINGS = b'<sst xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/ma
 
 
 def _many_sheets() -> bytes:
-    rel = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main" xmlns:r="http://schemas.openxmlformats.org/officeDocument/2006/relationships"'
+    rel = (
+        'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+        ' xmlns:r="http://schemas.openxmlformats.org/officeDocument/2006/relationships"'
+    )
     sheets = "".join(f'<sheet name="s{i}" r:id="r1"/>' for i in range(50_000))
     rows = _SHEET + b"<row><c><v>1</v></c></row>" * 20_000 + b"</sheetData></worksheet>"
-    return _workbook(book=f"<workbook {rel}><sheets>{sheets}</sheets></workbook>".encode(), sheet=rows)
+    return _workbook(
+        book=f"<workbook {rel}><sheets>{sheets}</sheets></workbook>".encode(), sheet=rows
+    )
 
 
 def _directory() -> bytes:
@@ -84,20 +114,36 @@ def _directory() -> bytes:
     return out.getvalue()
 
 
-_LAUGHS = b"<!DOCTYPE x [<!ENTITY a0 'ha'>" + b"".join(b"<!ENTITY a%d '%s'>" % (i, b"&a%d;" % (i - 1) * 10) for i in range(1, 9)) + b"]>"
+_LAUGHS = (
+    b"<!DOCTYPE x [<!ENTITY a0 'ha'>"
+    + b"".join(b"<!ENTITY a%d '%s'>" % (i, b"&a%d;" % (i - 1) * 10) for i in range(1, 9))
+    + b"]>"
+)
 
 
 def _record(payload: bytes) -> bytes:
     head = struct.pack("<Q", len(payload))
-    return head + struct.pack("<I", masked_crc(head)) + payload + struct.pack("<I", masked_crc(payload))
+    return (
+        head
+        + struct.pack("<I", masked_crc(head))
+        + payload
+        + struct.pack("<I", masked_crc(payload))
+    )
 
 
 def _many_tags() -> bytes:
-    return event_bytes([Point("lm loss", 1, 1.7e9, 1.0), *(Point(f"{i:x}", 1, 1.7e9, 1.0) for i in range(600_000))])
+    return event_bytes(
+        [Point("lm loss", 1, 1.7e9, 1.0), *(Point(f"{i:x}", 1, 1.7e9, 1.0) for i in range(600_000))]
+    )
 
 
 def _many_lengths() -> bytes:
-    return event_bytes([Point("lm loss", 1, 1.7e9, 1.0), *(Point("t" * (1 + i % 4000), 1, 1.7e9, 1.0) for i in range(16_000))])
+    return event_bytes(
+        [
+            Point("lm loss", 1, 1.7e9, 1.0),
+            *(Point("t" * (1 + i % 4000), 1, 1.7e9, 1.0) for i in range(16_000)),
+        ]
+    )
 
 
 def _packed_again(head: bytes, body: bytes, times: int) -> bytes:
@@ -106,7 +152,10 @@ def _packed_again(head: bytes, body: bytes, times: int) -> bytes:
 
 
 _ENTRY = b'{"epoch": 0.6, "grad_norm": 47.75, "learning_rate": 0.00016, "loss": 8.3, "step": 1},\n'
-_KERNEL = b'{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1020.5, "dur": 300.0, "args": {"device": 3}},\n'
+_KERNEL = (
+    b'{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1020.5, "dur": 300.0, "args": {"device":'
+    b" 3}},\n"
+)
 _COLUMNS = b"training.runtime(s),training.throughput(samples/s)"
 _MLLOG = b':::MLLOG {"key": "global_batch_size", "value": 8, "metadata": {}}\n'
 
@@ -118,38 +167,142 @@ BOMBS = {
     "other.xlsx": lambda: _workbook(sheet=_SHEET + b"<b/>" * 20_000_000),
     "deep.xlsx": lambda: _workbook(sheet=_SHEET + b"<a>" * 20_000_000),
     "attribute.xlsx": lambda: _workbook(sheet=_SHEET + b'<row r="' + b"9" * 200_000_000),
-    "laughs.xlsx": lambda: _workbook(sheet=b"<!--" + b" " * 5000 + b"-->" + _LAUGHS + _SHEET + b"<row><c><v>&a8;</v></c></row></sheetData></worksheet>"),
+    "laughs.xlsx": lambda: _workbook(
+        sheet=b"<!--"
+        + b" " * 5000
+        + b"-->"
+        + _LAUGHS
+        + _SHEET
+        + b"<row><c><v>&a8;</v></c></row></sheetData></worksheet>"
+    ),
     "sheets.xlsx": _many_sheets,
     "directory.xlsx": _directory,
     "tags.tfevents": _many_tags,
     "lengths.tfevents": _many_lengths,
-    "deep_trace.json": lambda: b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "ts": 1}], "distributedInfo": [' + b"[]," * 20_000_000,
-    "wide_event.json": lambda: b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "ts": 1, "args": {' + b'"":{},' * 10_000_000,
-    "frames.json": lambda: b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "ts": 1}], "stackFrames": [' + b"1," * 30_000_000,
-    "history.json.gz": lambda: _packed_again(b'{"global_step": 5, "log_history": [\n', _ENTRY * 700_000, 40),
-    "kernels.json.gz": lambda: _packed_again(b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "ts": 1},\n', _KERNEL * 600_000, 40),
-    "metrics.json": lambda: b'{"lm loss": {"start_step": 1, "step_interval": 1, "values": {' + b'"1": 2, ' * 10_000_000,
-    "keys.json": lambda: b'{"log_history": [], "max_steps": 5, ' + b",".join(b'"k%d": [%s]' % (i, b"[]," * 100_000 + b"[]") for i in range(200)) + b"}",
-    "lists.json": lambda: b'{"performance_metrics": {}, "step_times": [1], ' + b",".join(b'"x%d": [%s]' % (i, b"[]," * 100_000 + b"[]") for i in range(200)) + b"}",
-    "line.jsonl": lambda: b'{"step": 1, "loss": 2, "num_label_tokens": 3}\n{"step": 2, "x": [' + b"[]," * 20_000_000,
+    "deep_trace.json": (
+        lambda: (
+            b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "ts": 1}], "distributedInfo": ['
+            + b"[]," * 20_000_000
+        )
+    ),
+    "wide_event.json": (
+        lambda: (
+            b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "ts": 1, "args": {'
+            + b'"":{},' * 10_000_000
+        )
+    ),
+    "frames.json": (
+        lambda: (
+            b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "ts": 1}], "stackFrames": ['
+            + b"1," * 30_000_000
+        )
+    ),
+    "history.json.gz": lambda: _packed_again(
+        b'{"global_step": 5, "log_history": [\n', _ENTRY * 700_000, 40
+    ),
+    "kernels.json.gz": lambda: _packed_again(
+        b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "ts": 1},\n', _KERNEL * 600_000, 40
+    ),
+    "metrics.json": (
+        lambda: (
+            b'{"lm loss": {"start_step": 1, "step_interval": 1, "values": {'
+            + b'"1": 2, ' * 10_000_000
+        )
+    ),
+    "keys.json": (
+        lambda: (
+            b'{"log_history": [], "max_steps": 5, '
+            + b",".join(b'"k%d": [%s]' % (i, b"[]," * 100_000 + b"[]") for i in range(200))
+            + b"}"
+        )
+    ),
+    "lists.json": (
+        lambda: (
+            b'{"performance_metrics": {}, "step_times": [1], '
+            + b",".join(b'"x%d": [%s]' % (i, b"[]," * 100_000 + b"[]") for i in range(200))
+            + b"}"
+        )
+    ),
+    "line.jsonl": (
+        lambda: (
+            b'{"step": 1, "loss": 2, "num_label_tokens": 3}\n{"step": 2, "x": ['
+            + b"[]," * 20_000_000
+        )
+    ),
     "line.csv": lambda: _COLUMNS + b"\n" + b"a," * 40_000_000,
     "quotes.csv": lambda: _COLUMNS + b"\n" + b'"\n",' * 15_000_000,
     "columns.csv": lambda: _COLUMNS + b",a" * 500_000 + b"\n" + b"a\n" * 1_000_000,
     "report.json": lambda: b'{"optimum_benchmark": "x", "latency": [' + b"[]," * 20_000_000,
     "runs.csv": lambda: b"wallClockRuntime,status\n" + b"1,ok\n" * 3_000_000,
-    "told.log": lambda: _MLLOG + b"".join(b':::MLLOG {"key": "lora_rank", "value": %d}\n' % i for i in range(500_000)),
-    "steps.log": lambda: _MLLOG + b"".join(b':::MLLOG {"key": "tracked_stats", "value": {"train_loss": 1}, "metadata": {"step": %d}}\n' % i for i in range(500_000)),
-    "long.log": lambda: _MLLOG + b"".join(b':::MLLOG {"key": "x%d", "value": "%s"}\n' % (i, b"v" * 1_000_000) for i in range(100)),
-    "restarts.jsonl": lambda: b"".join(b'{"step": %d, "loss": 2.5, "num_label_tokens": %d}\n' % (i, k) for i in range(60_000) for k in (1, 2)),
+    "told.log": (
+        lambda: (
+            _MLLOG
+            + b"".join(b':::MLLOG {"key": "lora_rank", "value": %d}\n' % i for i in range(500_000))
+        )
+    ),
+    "steps.log": (
+        lambda: (
+            _MLLOG
+            + b"".join(
+                b':::MLLOG {"key": "tracked_stats", "value": {"train_loss": 1}, "metadata": {"step":'
+                b" %d}}\n" % i
+                for i in range(500_000)
+            )
+        )
+    ),
+    "long.log": (
+        lambda: (
+            _MLLOG
+            + b"".join(
+                b':::MLLOG {"key": "x%d", "value": "%s"}\n' % (i, b"v" * 1_000_000)
+                for i in range(100)
+            )
+        )
+    ),
+    "restarts.jsonl": lambda: b"".join(
+        b'{"step": %d, "loss": 2.5, "num_label_tokens": %d}\n' % (i, k)
+        for i in range(60_000)
+        for k in (1, 2)
+    ),
     "result.log": lambda: b'{\n"mean_step_time_sec": 1,\n' + (b"x" * 200_000 + b"\n") * 500,
-    "cards.data": lambda: b'{"event": "config", "data": {}}\n' + b"".join(b'{"event": "data", "data": {"gpudata": {"%d": {"memory": [1, 2]}}}}\n' % i for i in range(600_000)),
-    "field.nsys": lambda: b"Executing 'cuda_gpu_kern_sum' stats report\nTime (%),Total Time (ns),Instances,Name\n1,2,3,\"" + b"x" * 300_000 + b'"\n',
+    "cards.data": (
+        lambda: (
+            b'{"event": "config", "data": {}}\n'
+            + b"".join(
+                b'{"event": "data", "data": {"gpudata": {"%d": {"memory": [1, 2]}}}}\n' % i
+                for i in range(600_000)
+            )
+        )
+    ),
+    "field.nsys": (
+        lambda: (
+            (
+                b"Executing 'cuda_gpu_kern_sum' stats report\nTime (%),Total Time"
+                b' (ns),Instances,Name\n1,2,3,"'
+            )
+            + b"x" * 300_000
+            + b'"\n'
+        )
+    ),
     "nested.gz": lambda: gzip.compress(gzip.compress(b"x" * 10_000_000)),
-}  # fmt: skip
+}
 _QUICK = (
-    "zeros.xlsx", "strings.xlsx", "deep.xlsx", "attribute.xlsx", "laughs.xlsx", "directory.xlsx", "deep_trace.json", "wide_event.json",
-    "line.csv", "quotes.csv", "report.json", "line.jsonl", "result.log", "field.nsys", "nested.gz",
-)  # fmt: skip
+    "zeros.xlsx",
+    "strings.xlsx",
+    "deep.xlsx",
+    "attribute.xlsx",
+    "laughs.xlsx",
+    "directory.xlsx",
+    "deep_trace.json",
+    "wide_event.json",
+    "line.csv",
+    "quotes.csv",
+    "report.json",
+    "line.jsonl",
+    "result.log",
+    "field.nsys",
+    "nested.gz",
+)
 
 
 def _check(tmp_path, names) -> None:
@@ -158,10 +311,18 @@ def _check(tmp_path, names) -> None:
         path.write_bytes(BOMBS[path.name]())
     found = read_alone(tmp_path, *paths)
     for name, (mib, seconds, said) in found.items():
-        print(f"{name}: {(tmp_path / name).stat().st_size / 1e6:.1f} MB, {mib} MiB, {seconds} s, {said[:200]}")
+        print(
+            f"{name}: {(tmp_path / name).stat().st_size / 1e6:.1f} MB, {mib} MiB, {seconds} s,"
+            f" {said[:200]}"
+        )
     for name, (mib, seconds, said) in found.items():
         most_s = MOST_S * max(1, (tmp_path / name).stat().st_size / 1e8)
-        assert mib <= MOST_MIB and seconds <= most_s and "CRASH" not in said and len(said) < 1500, (name, mib, seconds, said[:300])
+        assert mib <= MOST_MIB and seconds <= most_s and "CRASH" not in said and len(said) < 1500, (
+            name,
+            mib,
+            seconds,
+            said[:300],
+        )
 
 
 @pytest.mark.parametrize("names", [_QUICK[i::3] for i in range(3)], ids=" ".join)
@@ -180,7 +341,11 @@ def test_a_false_length_is_not_read(tmp_path):
     path = tmp_path / "events.out.tfevents.1"
     head = struct.pack("<Q", 2**30)
     with path.open("wb") as file:
-        file.write(event_bytes([Point("lm loss", 1, 1.7e9, 2.0)]) + head + struct.pack("<I", masked_crc(head)))
+        file.write(
+            event_bytes([Point("lm loss", 1, 1.7e9, 2.0)])
+            + head
+            + struct.pack("<I", masked_crc(head))
+        )
         file.truncate(file.tell() + 2**30 - 100)
     ((mib, seconds, said),) = read_alone(tmp_path, path).values()
     assert mib < 50 and seconds < 5 and "cut inside of a record" in said, said
@@ -189,7 +354,11 @@ def test_a_false_length_is_not_read(tmp_path):
 def test_a_trace_that_never_ends_says_so(tmp_path):
     "Text a thousand times the size of its file is no trace; what came before is kept."
     path = tmp_path / "a.json.gz"
-    path.write_bytes(_packed_again(b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "ts": 1},\n', b" " * 2**26, 30))
+    path.write_bytes(
+        _packed_again(
+            b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "ts": 1},\n', b" " * 2**26, 30
+        )
+    )
     ((mib, seconds, said),) = read_alone(tmp_path, path).values()
     assert mib < 100 and seconds < MOST_S and "unpacks to more than" in said, said
 
@@ -201,7 +370,9 @@ def test_only_regular_files_are_opened(tmp_path):
     (tmp_path / "nowhere").symlink_to(tmp_path / "absent")
     (tmp_path / "folder").mkdir()
     sound = tmp_path / "a.json"
-    sound.write_text(json.dumps({"global_step": 1, "log_history": [{"loss": 1.0, "step": 1}], "max_steps": 1}))
+    sound.write_text(
+        json.dumps({"global_step": 1, "log_history": [{"loss": 1.0, "step": 1}], "max_steps": 1})
+    )
     (tmp_path / "link").symlink_to(sound)
     names = ("fifo", "zero", "circle", "nowhere", "folder", "link")
     found = read_alone(tmp_path, *(tmp_path / n for n in names))
@@ -212,6 +383,10 @@ def test_only_regular_files_are_opened(tmp_path):
 def test_a_fifo_beside_a_log_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "system_x.json")
     log = tmp_path / "x_result_0.txt"
-    log.write_bytes(_MLLOG + b':::MLLOG {"key": "tracked_stats", "value": {"train_loss": 1.5}, "metadata": {"step": 1}}\n')
+    log.write_bytes(
+        _MLLOG
+        + b':::MLLOG {"key": "tracked_stats", "value": {"train_loss": 1.5}, "metadata": {"step":'
+        b" 1}}\n"
+    )
     ((_, _, said),) = read_alone(tmp_path, log).values()
     assert "mlperf-mllog: 1 runs" in said

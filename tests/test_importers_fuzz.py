@@ -17,19 +17,21 @@ from hypothesis import strategies as st
 from importer_excerpts import EXCERPTS, TEXT_FORMATS, write_long
 
 from llmbench.core.errors import LlmbenchError
+from llmbench.core.schema import dump_run
 from llmbench.importers.base import Source, Tally
 from llmbench.importers.finish import run_file
 from llmbench.importers.formats import detect
 from llmbench.importers.results.table import RESULTS
 from llmbench.importers.table import FORMATS, import_path
 from llmbench.importers.text import clean
-from llmbench.core.schema import dump_run
 
 BY_NAME = {f.name: f for f in FORMATS}
 _TOKEN = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 _FACTORS = (1, 1e-3, 2**20, 2**30, 1e9)
 # Where numbers stand that no log says: choices of ours, counts of events, places of rows.
-_OURS = re.compile(r"^(spec\.warmup_steps|events\.\d+\.(lost_steps|step)|ranks\.\d+\.rank|env\.devices\.\d+\.rank|schema|study|run_id|skipped_steps)")
+_OURS = re.compile(
+    r"^(spec\.warmup_steps|events\.\d+\.(lost_steps|step)|ranks\.\d+\.rank|env\.devices\.\d+\.rank|schema|study|run_id|skipped_steps)"
+)
 
 
 def key(value: float) -> str:
@@ -45,7 +47,9 @@ def numbers_in(text: str) -> set[str]:
                 found |= {float(part), abs(float(part))}
             except ValueError:
                 continue
-    return {key(v * f) for v in found for f in _FACTORS} | {key(round(v * f)) for v in found if abs(v) < 1e12 for f in (2**20, 2**30, 1e9)}
+    return {key(v * f) for v in found for f in _FACTORS} | {
+        key(round(v * f)) for v in found if abs(v) < 1e12 for f in (2**20, 2**30, 1e9)
+    }
 
 
 def numbers_of(value, place: str = ""):
@@ -61,7 +65,9 @@ def numbers_of(value, place: str = ""):
 
 
 def derived_places(run: dict) -> tuple[str, ...]:
-    return tuple(e["text"].partition(" = ")[0] for e in run["events"] if e["kind"] == "derived" and e["text"])
+    return tuple(
+        e["text"].partition(" = ")[0] for e in run["events"] if e["kind"] == "derived" and e["text"]
+    )
 
 
 def check(name: str, content: bytes, path, text: str | None = None) -> int:
@@ -124,7 +130,11 @@ def ends(rng, data):
 
 def bytes_in(rng, data):
     at = rng.randrange(len(data) + 1)
-    return data[:at] + rng.choice([b"\xff\xfe", b"\x00", b"\xe9\x80", b"\xc3\x28"]) * rng.randint(1, 5) + data[at:]
+    return (
+        data[:at]
+        + rng.choice([b"\xff\xfe", b"\x00", b"\xe9\x80", b"\xc3\x28"]) * rng.randint(1, 5)
+        + data[at:]
+    )
 
 
 def gigantic(rng, data):
@@ -134,8 +144,23 @@ def gigantic(rng, data):
 
 def numbers(rng, data):
     "Some numbers become what no number should be."
-    odd = [b"nan", b"inf", b"-inf", b"-1", b"0", b"1e400", b"9" * 30, b"1_0", b"0x1f", b"", b"1.2.3", b"1,2"]
-    return re.sub(rb"\d+(?:\.\d+)?", lambda m: rng.choice(odd) if rng.random() < 0.1 else m[0], data)
+    odd = [
+        b"nan",
+        b"inf",
+        b"-inf",
+        b"-1",
+        b"0",
+        b"1e400",
+        b"9" * 30,
+        b"1_0",
+        b"0x1f",
+        b"",
+        b"1.2.3",
+        b"1,2",
+    ]
+    return re.sub(
+        rb"\d+(?:\.\d+)?", lambda m: rng.choice(odd) if rng.random() < 0.1 else m[0], data
+    )
 
 
 def repeat(rng, data):
@@ -152,7 +177,9 @@ def swap(rng, data):
 
 def doubled(rng, data):
     "Some lines come twice or thrice, and some not at all."
-    return b"".join(line * rng.choice((0, 1, 1, 1, 1, 2, 3)) for line in data.splitlines(keepends=True))
+    return b"".join(
+        line * rng.choice((0, 1, 1, 1, 1, 2, 3)) for line in data.splitlines(keepends=True)
+    )
 
 
 def unspaced(rng, data):
@@ -170,11 +197,40 @@ def noise(rng, data):
 
 def huge(rng, data):
     "Numbers of thousands of digits, beyond 64 bits, beyond a double, or of another script."
-    odd = [b"9" * 5000, b"0" * 5000 + b"7", b"9223372036854775808", b"9007199254740993", b"1e308", b"-1e308", b"1e-400", "١٢".encode(), "²".encode(), b"+"]
-    return re.sub(rb"\d+(?:\.\d+)?", lambda m: rng.choice(odd) if rng.random() < 0.05 else m[0], data)
+    odd = [
+        b"9" * 5000,
+        b"0" * 5000 + b"7",
+        b"9223372036854775808",
+        b"9007199254740993",
+        b"1e308",
+        b"-1e308",
+        b"1e-400",
+        "١٢".encode(),
+        "²".encode(),
+        b"+",
+    ]
+    return re.sub(
+        rb"\d+(?:\.\d+)?", lambda m: rng.choice(odd) if rng.random() < 0.05 else m[0], data
+    )
 
 
-MUTATIONS = (cut, shuffle, interleave, glue, colour, ends, bytes_in, gigantic, numbers, repeat, swap, doubled, unspaced, noise, huge)
+MUTATIONS = (
+    cut,
+    shuffle,
+    interleave,
+    glue,
+    colour,
+    ends,
+    bytes_in,
+    gigantic,
+    numbers,
+    repeat,
+    swap,
+    doubled,
+    unspaced,
+    noise,
+    huge,
+)
 
 
 def mutated(name: str, seed: int, chosen) -> bytes:
@@ -184,13 +240,23 @@ def mutated(name: str, seed: int, chosen) -> bytes:
     return data
 
 
-_PLAN = st.tuples(st.integers(0, 2**32), st.lists(st.integers(0, len(MUTATIONS) - 1), min_size=1, max_size=4))
-_QUICK = settings(max_examples=6, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+_PLAN = st.tuples(
+    st.integers(0, 2**32), st.lists(st.integers(0, len(MUTATIONS) - 1), min_size=1, max_size=4)
+)
+_QUICK = settings(
+    max_examples=6,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 def test_every_text_format_has_an_excerpt():
     results = {f.name for f in RESULTS}
-    assert set(BY_NAME) - results == set(TEXT_FORMATS) and set(EXCERPTS) <= set(BY_NAME), "add a few lines to importer_excerpts.py"
+    assert set(BY_NAME) - results == set(TEXT_FORMATS) and set(EXCERPTS) <= set(BY_NAME), (
+        "add a few lines to importer_excerpts.py"
+    )
 
 
 @pytest.mark.parametrize("name", TEXT_FORMATS)
@@ -217,19 +283,29 @@ def test_mutations_together(name, tmp_path_factory):
 
 
 def campaign(name: str, seeds: range, folder) -> None:
-    "As a user has it: one mutated file, a format that is named or found, run files written. Only our own error may come out."
+    """As a user has it: one mutated file, a format that is named or found, run files written. Only
+    our own error may come out.
+    """
     path = folder / "a.log"
     for seed in seeds:
         rng = random.Random(f"{name} {seed}")
-        path.write_bytes(mutated(name, seed, [rng.randrange(len(MUTATIONS)) for _ in range(rng.randint(1, 4))]))
+        path.write_bytes(
+            mutated(name, seed, [rng.randrange(len(MUTATIONS)) for _ in range(rng.randint(1, 4))])
+        )
         start = time.process_time()
         try:
             done = import_path(path, format=name if rng.random() < 0.7 else None)
-            assert [r.source.format for r in done.runs] and done.missing() is not None and done.write(folder / "results")
+            assert (
+                [r.source.format for r in done.runs]
+                and done.missing() is not None
+                and done.write(folder / "results")
+            )
         except LlmbenchError:
             pass
         took = time.process_time() - start
-        assert took < 20, f"{name}, seed {seed}: {took:.0f} s of processor for {path.stat().st_size} bytes"
+        assert took < 20, (
+            f"{name}, seed {seed}: {took:.0f} s of processor for {path.stat().st_size} bytes"
+        )
 
 
 @pytest.mark.parametrize("name", TEXT_FORMATS)
@@ -286,10 +362,19 @@ print(done.format, done.steps, time.process_time() - start, peak)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TEXT_FORMATS)
 def test_100_mb_in_bounded_memory(name, tmp_path):
-    "Rows that never repeat, 100 MB of them: at most 300 MiB of memory; the time is printed, and bounded loosely."
+    """Rows that never repeat, 100 MB of them: at most 300 MiB of memory; the time is printed, and
+    bounded loosely.
+    """
     path = tmp_path / "long.log"
     rows = write_long(name, path, 100 * 10**6)
-    done = subprocess.run([sys.executable, "-c", _ONE, path, tmp_path / "out"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _ONE, path, tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     kind, steps, seconds, peak = done.stdout.split()
-    print(f"{kind}: {int(steps):,} rows, {float(seconds):.1f} s of processor, {float(peak):.0f} MiB")
+    print(
+        f"{kind}: {int(steps):,} rows, {float(seconds):.1f} s of processor, {float(peak):.0f} MiB"
+    )
     assert int(steps) >= rows - 1 and float(peak) < 300 and float(seconds) < 60

@@ -16,11 +16,23 @@ from kubelet import Kubelet
 from llmbench.cli.main import main
 from llmbench.core.records import marked_result, read_run
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not POSSIBLE or not shutil.which("kubectl"), reason="needs root, iproute2 and kubectl")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not POSSIBLE or not shutil.which("kubectl"), reason="needs root, iproute2 and kubectl"
+    ),
+]
 BASE = {
-    "model": "gpt-tiny", "hardware": "cpu", "strategy": "ddp", "world_size": 2, "seq_len": 64, "batch": {"micro": 2, "accum": 1},
-    "steps": 6, "warmup_steps": 2, "timeouts": {"run_s": 240, "collective_s": 10},
-}  # fmt: skip
+    "model": "gpt-tiny",
+    "hardware": "cpu",
+    "strategy": "ddp",
+    "world_size": 2,
+    "seq_len": 64,
+    "batch": {"micro": 2, "accum": 1},
+    "steps": 6,
+    "warmup_steps": 2,
+    "timeouts": {"run_s": 240, "collective_s": 10},
+}
 
 
 @pytest.fixture
@@ -41,7 +53,17 @@ def submit(tmp_path: Path, request: dict, *options: str):
     """Exit code and the run file of one run that `launch k8s` submits over two pods."""
     ask = tmp_path / "ask.yaml"
     ask.write_text(yaml.safe_dump(BASE | {"study": "kube"} | request))
-    code, _ = llmbench("launch", "k8s", str(ask), "--ranks-per-node", "1", "--submit", "--results", str(tmp_path / "results"), *options)
+    code, _ = llmbench(
+        "launch",
+        "k8s",
+        str(ask),
+        "--ranks-per-node",
+        "1",
+        "--submit",
+        "--results",
+        str(tmp_path / "results"),
+        *options,
+    )
     (file,) = (tmp_path / "results/kube").glob("*/run.json")
     return code, read_run(file)
 
@@ -50,27 +72,59 @@ def test_eight_runs_from_launch_to_site(cluster, tmp_path):
     matrix = [{"strategy": ["ddp", "fsdp", "zero2", "zero3"], "world_size": [2, 3]}]
     study, results = tmp_path / "study.yaml", str(tmp_path / "results")
     study.write_text(yaml.safe_dump({"study": "suite", "base": BASE, "matrix": matrix}))
-    command = ["launch", "k8s", str(study), "--ranks-per-node", "1", "--submit", "--results", results]
+    command = [
+        "launch",
+        "k8s",
+        str(study),
+        "--ranks-per-node",
+        "1",
+        "--submit",
+        "--results",
+        results,
+    ]
     code, told = llmbench(*command)
     assert code == 0 and told.count("  ok") == 8, told
-    assert cluster.listed("pods", None, {}) == cluster.listed("jobs", None, {}) == [], "each run is removed when its result is here"
-    rows = json.loads(llmbench("query", "select strategy, world_size, nodes, status from runs order by 1, 2", "--results", results, "--format", "json")[1])
-    assert [(r["strategy"], r["nodes"]) for r in rows] == [(s, n) for s in ("ddp", "fsdp", "zero2", "zero3") for n in (2, 3)]
+    assert cluster.listed("pods", None, {}) == cluster.listed("jobs", None, {}) == [], (
+        "each run is removed when its result is here"
+    )
+    rows = json.loads(
+        llmbench(
+            "query",
+            "select strategy, world_size, nodes, status from runs order by 1, 2",
+            "--results",
+            results,
+            "--format",
+            "json",
+        )[1]
+    )
+    assert [(r["strategy"], r["nodes"]) for r in rows] == [
+        (s, n) for s in ("ddp", "fsdp", "zero2", "zero3") for n in (2, 3)
+    ]
     assert len(json.loads((tmp_path / "results/suite/study.json").read_text())["runs"]) == 8
     assert llmbench(*command) == (0, ""), "typed again, it has nothing to do"
     site = tmp_path / "site"
     assert llmbench("report", "--results", results, "--out", str(site))[0] == 0
     shown = (site / "runs.html").read_text()
     for run_id in json.loads((tmp_path / "results/suite/study.json").read_text())["runs"]:
-        assert f'href="runs/{run_id}.html"' in shown and (site / f"runs/{run_id}.html").is_file(), run_id
-    assert "8 runs, all ok" in shown and "Communication and the link" in (site / "scaling.html").read_text(), "pods are nodes with one rank each"
+        assert f'href="runs/{run_id}.html"' in shown and (site / f"runs/{run_id}.html").is_file(), (
+            run_id
+        )
+    assert (
+        "8 runs, all ok" in shown
+        and "Communication and the link" in (site / "scaling.html").read_text()
+    ), "pods are nodes with one rank each"
 
 
 def test_without_its_service_a_run_says_so(cluster, tmp_path, monkeypatch):
     """The Service is there and selects nothing, the commonest mistake: names never come."""
     monkeypatch.setattr(cluster, "names", lambda pods, namespace: "127.0.0.1 localhost\n")
     code, run = submit(tmp_path, {}, "-s", "wait_s=5")
-    assert code == 1 and run.status == "timeout" and "has no address after 5 s" in run.reason and "headless Service" in run.reason
+    assert (
+        code == 1
+        and run.status == "timeout"
+        and "has no address after 5 s" in run.reason
+        and "headless Service" in run.reason
+    )
 
 
 def in_the_middle(cluster, act) -> threading.Thread:
@@ -93,45 +147,101 @@ def test_a_pod_that_is_deleted_ends_the_run_with_its_steps(cluster, tmp_path):
     in_the_middle(cluster, lambda pods: cluster.remove("pods", "llmbench", pods[1]))
     began = time.monotonic()
     code, run = submit(tmp_path, {"steps": 100_000})
-    assert code == 1 and run.status in ("crash", "timeout", "cancelled") and time.monotonic() - began < 200
+    assert (
+        code == 1
+        and run.status in ("crash", "timeout", "cancelled")
+        and time.monotonic() - began < 200
+    )
     assert run.reason, run
 
 
 def test_a_log_that_is_cut_is_noticed_and_its_steps_are_kept(cluster, tmp_path):
-    """The Job is Complete and its result is not here: nothing is removed, and the reason says what to type."""
+    """The Job is Complete and its result is not here: nothing is removed, and the reason says what
+    to type.
+    """
     code, whole = submit(tmp_path, {})
     printed = marked_result(whole)
     cluster.cut_logs_at = printed.index('"ranks":[')
     ask = tmp_path / "ask.yaml"
-    assert llmbench("launch", "k8s", str(ask), "--ranks-per-node", "1", "--submit", "--force", "--results", str(tmp_path / "again"))[0] == 1
+    assert (
+        llmbench(
+            "launch",
+            "k8s",
+            str(ask),
+            "--ranks-per-node",
+            "1",
+            "--submit",
+            "--force",
+            "--results",
+            str(tmp_path / "again"),
+        )[0]
+        == 1
+    )
     (file,) = (tmp_path / "again/kube").glob("*/run.json")
     run = read_run(file)
-    assert code == 0 and run.status == "crash" and "cut" in run.reason and "steps until there are kept" in run.reason, run.reason
-    assert 0 < len(run.steps.step) <= 6 and run.steps.loss[0] == whole.steps.loss[0] and run.spec.strategy.name == "ddp"
-    assert len(cluster.listed("jobs", None, {})) == 1 and "kubectl --namespace llmbench logs" in run.reason and "delete" in run.reason
+    assert (
+        code == 0
+        and run.status == "crash"
+        and "cut" in run.reason
+        and "steps until there are kept" in run.reason
+    ), run.reason
+    assert (
+        0 < len(run.steps.step) <= 6
+        and run.steps.loss[0] == whole.steps.loss[0]
+        and run.spec.strategy.name == "ddp"
+    )
+    assert (
+        len(cluster.listed("jobs", None, {})) == 1
+        and "kubectl --namespace llmbench logs" in run.reason
+        and "delete" in run.reason
+    )
 
 
 def test_a_connection_that_breaks_costs_no_result(cluster, tmp_path):
     cluster.cut_logs_at, cluster.cut_following = 500, True
     code, run = submit(tmp_path, {})
-    assert code == 0 and run.status == "ok" and len(run.steps.loss) == 6 and cluster.listed("jobs", None, {}) == []
+    assert (
+        code == 0
+        and run.status == "ok"
+        and len(run.steps.loss) == 6
+        and cluster.listed("jobs", None, {}) == []
+    )
 
 
 def test_a_refused_job_is_a_row_and_leaves_nothing_behind(cluster, tmp_path):
     cluster.refused = {"jobs": "jobs.batch is forbidden: exceeded quota: one"}
     code, run = submit(tmp_path, {})
-    assert code == 1 and run.status == "refused" and "exceeded quota" in run.reason and "type kubectl" in run.reason, run.reason
-    assert [kind for kind in ("services", "configmaps", "jobs") if cluster.listed(kind, None, {})] == []
+    assert (
+        code == 1
+        and run.status == "refused"
+        and "exceeded quota" in run.reason
+        and "type kubectl" in run.reason
+    ), run.reason
+    assert [
+        kind for kind in ("services", "configmaps", "jobs") if cluster.listed(kind, None, {})
+    ] == []
 
 
 def test_a_job_that_somebody_deletes_ends_the_run(cluster, tmp_path):
-    in_the_middle(cluster, lambda pods: [cluster.remove("jobs", "llmbench", n) for k, _, n in list(cluster.things) if k == "jobs"])
+    in_the_middle(
+        cluster,
+        lambda pods: [
+            cluster.remove("jobs", "llmbench", n) for k, _, n in list(cluster.things) if k == "jobs"
+        ],
+    )
     began = time.monotonic()
     code, run = submit(tmp_path, {"steps": 100_000})
     assert code == 1 and run.status != "ok" and time.monotonic() - began < 230
-    assert "no such Job" in run.reason or any("no such Job" in (e.text or "") for e in run.events), run
+    assert "no such Job" in run.reason or any(
+        "no such Job" in (e.text or "") for e in run.events
+    ), run
 
 
 def test_a_run_past_its_deadline_is_a_timeout_with_its_steps(cluster, tmp_path):
     code, run = submit(tmp_path, {"steps": 100_000, "timeouts": {"run_s": 60, "collective_s": 10}})
-    assert code == 1 and run.status == "timeout" and "timeouts.run_s" in run.reason and run.steps.time_s[0], (run.status, run.reason)
+    assert (
+        code == 1
+        and run.status == "timeout"
+        and "timeouts.run_s" in run.reason
+        and run.steps.time_s[0]
+    ), (run.status, run.reason)

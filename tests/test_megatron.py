@@ -4,15 +4,20 @@ import numpy as np
 import pytest
 
 from llmbench.core.errors import RequestError
-from llmbench.model.data import first_batches_fingerprint
 from llmbench.launch.local import run_local
+from llmbench.model.data import first_batches_fingerprint
 from llmbench.model.token_files import idx_path, open_indexed, write_indexed
 from llmbench.spec.resolve import resolve_run
 
 REQUEST = {
-    "model": "gpt-tiny", "seq_len": 32, "batch": {"micro": 2, "global_tokens": 256}, "steps": 6, "warmup_steps": 2, "collective_steps": 0,
+    "model": "gpt-tiny",
+    "seq_len": 32,
+    "batch": {"micro": 2, "global_tokens": 256},
+    "steps": 6,
+    "warmup_steps": 2,
+    "collective_steps": 0,
     "data": {"kind": "megatron", "paths": ["corpus"]},
-}  # fmt: skip
+}
 
 
 def _corpus(folder, dtype="<u2"):
@@ -38,7 +43,9 @@ def test_a_request_names_files_that_are_there(tmp_path, monkeypatch, data, says)
     if says.startswith("corpus.idx"):
         idx_path("corpus").unlink()
     with pytest.raises(RequestError) as told:
-        resolve_run(REQUEST | dict(strategy="single", world_size=1, data={"kind": "megatron"} | data))
+        resolve_run(
+            REQUEST | dict(strategy="single", world_size=1, data={"kind": "megatron"} | data)
+        )
     assert says in str(told.value) and "\n" not in str(told.value)
 
 
@@ -48,7 +55,9 @@ def test_a_run_saw_what_its_request_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _corpus(tmp_path)
     asked = [("single", 1, 6), ("ddp", 2, 6), ("single", 1, 5), ("single", 1, 4)]
-    specs = [resolve_run(REQUEST | dict(strategy=s, world_size=n, steps=steps)) for s, n, steps in asked]
+    specs = [
+        resolve_run(REQUEST | dict(strategy=s, world_size=n, steps=steps)) for s, n, steps in asked
+    ]
     runs = [run_local(spec, tmp_path / str(i)).spec.data for i, spec in enumerate(specs)]
     assert [r.fingerprint for r in runs] == [first_batches_fingerprint(s, s.steps) for s in specs]
     first = first_batches_fingerprint(specs[0])
@@ -60,11 +69,20 @@ def test_a_run_saw_what_its_request_says(tmp_path, monkeypatch):
 @pytest.mark.parametrize("dtype", ["<u2", "<i4"])
 def test_megatron_reads_and_writes_the_same_bytes(tmp_path, dtype):
     """Both directions against megatron-core's own reader and writer."""
-    theirs = pytest.importorskip("megatron.core.datasets.indexed_dataset", reason="needs megatron-core (pip install megatron-core)")
+    theirs = pytest.importorskip(
+        "megatron.core.datasets.indexed_dataset",
+        reason="needs megatron-core (pip install megatron-core)",
+    )
     torch = pytest.importorskip("torch")
     documents = _corpus(tmp_path, dtype)
     read = theirs.IndexedDataset(str(tmp_path / "corpus"))
-    assert read.index.dtype == np.dtype(dtype).type and read.document_indices.tolist() == [0, 1, 2, 3, 4]
+    assert read.index.dtype == np.dtype(dtype).type and read.document_indices.tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
     assert all(np.array_equal(read[i], d) for i, d in enumerate(documents))
     builder = theirs.IndexedDatasetBuilder(str(tmp_path / "built.bin"), dtype=np.dtype(dtype).type)
     for document in documents:
@@ -77,8 +95,13 @@ def test_megatron_reads_and_writes_the_same_bytes(tmp_path, dtype):
 
 @pytest.mark.slow
 def test_documents_of_several_sequences_and_modes_are_read(tmp_path):
-    """What Megatron writes beyond our own writer: two sequences in a document, an empty one, a mode for each sequence."""
-    theirs = pytest.importorskip("megatron.core.datasets.indexed_dataset", reason="needs megatron-core (pip install megatron-core)")
+    """What Megatron writes beyond our own writer: two sequences in a document, an empty one, a mode
+    for each sequence.
+    """
+    theirs = pytest.importorskip(
+        "megatron.core.datasets.indexed_dataset",
+        reason="needs megatron-core (pip install megatron-core)",
+    )
     torch = pytest.importorskip("torch")
     builder = theirs.IndexedDatasetBuilder(str(tmp_path / "m.bin"), dtype=np.int64, multimodal=True)
     builder.add_document(torch.arange(7), [3, 4], [0, 1])
@@ -86,4 +109,8 @@ def test_documents_of_several_sequences_and_modes_are_read(tmp_path):
     builder.add_document(torch.arange(5), [5], [1])
     builder.finalize(str(tmp_path / "m.idx"))
     read = open_indexed(tmp_path / "m")
-    assert [read.document(i).tolist() for i in range(read.n_documents)] == [list(range(7)), [], list(range(5))]
+    assert [read.document(i).tolist() for i in range(read.n_documents)] == [
+        list(range(7)),
+        [],
+        list(range(5)),
+    ]

@@ -24,7 +24,9 @@ SLOW_DEADLINE_S = 1200
 
 @pytest.fixture(scope="module")
 def processes():
-    """Starts the processes of notebooks; their server starts with the first, so that coverage follows it."""
+    """Starts the processes of notebooks; their server starts with the first, so that coverage
+    follows it.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(LIBRARIES))
     with pytest.MonkeyPatch.context() as patch:
@@ -42,13 +44,17 @@ def test_notebook(notebook, processes, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("notebook", [n for n in library_notebooks() if any(c.slow for c in n.cells)], ids=str)
+@pytest.mark.parametrize(
+    "notebook", [n for n in library_notebooks() if any(c.slow for c in n.cells)], ids=str
+)
 def test_notebook_with_its_slow_cells(notebook, processes, tmp_path):
     check(notebook, processes, tmp_path / "log", slow=True)
 
 
 def check(notebook, processes, log: Path, *, slow: bool) -> None:
-    """Run a notebook in a process of its own: what one does to its process (a limit of memory) reaches no other."""
+    """Run a notebook in a process of its own: what one does to its process (a limit of memory)
+    reaches no other.
+    """
     process = processes.Process(target=run_alone, args=(notebook.path, log, slow))
     process.start()
     process.join(SLOW_DEADLINE_S if slow else DEADLINE_S)
@@ -70,11 +76,13 @@ def run_alone(path: Path, log: Path, slow: bool) -> None:
 
 
 def run_cells(notebook, slow: bool) -> None:
-    """Execute the cells of a notebook in order, in one namespace; those marked `#| slow` only if asked."""
+    """Execute the cells of a notebook in order, in one namespace; those marked `#| slow` only if
+    asked.
+    """
     names = {"__name__": "__main__"}
     for number, cell in enumerate(notebook.cells):
         if cell.exported:
             module = importlib.import_module(f"llmbench.{notebook.module}")
             names |= {k: v for k, v in vars(module).items() if not k.startswith("__")}
         elif cell.runs and (slow or not cell.slow):
-            exec(compile(cell.source, f"{notebook.path.name}[cell {number}]", "exec"), names)  # noqa: S102
+            exec(compile(cell.source, f"{notebook.path.name}[cell {number}]", "exec"), names)

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-# One process that is told to be rank 0 of four; whoever calls Decoder.to(device) moves all that the decoder still holds.
+# One process that is told to be rank 0 of four; whoever calls Decoder.to(device) moves all that the
+# decoder still holds.
 SIMULATED = """
 import json, sys
 import torch
@@ -39,20 +40,34 @@ for name, request in json.loads(sys.argv[1]).items():
 print(json.dumps(seen))
 """
 SPLIT = {
-    "fsdp": ("fsdp", "llama-tiny"), "hsdp": ({"name": "hsdp", "dp_replicate": 2}, "llama-tiny"), "tp": ({"name": "tp", "tp": 4}, "llama-tiny"),
-    "pp": ({"name": "pp", "pp": 4}, "llama-tiny"), "fsdp-tp": ({"name": "fsdp", "tp": 2}, "llama-tiny"),
-    "tp-pp": ({"name": "mixed", "tp": 2, "pp": 2}, "gpt-tiny"), "fsdp-ep": ({"name": "fsdp", "ep": 2}, "mixtral-tiny"),
+    "fsdp": ("fsdp", "llama-tiny"),
+    "hsdp": ({"name": "hsdp", "dp_replicate": 2}, "llama-tiny"),
+    "tp": ({"name": "tp", "tp": 4}, "llama-tiny"),
+    "pp": ({"name": "pp", "pp": 4}, "llama-tiny"),
+    "fsdp-tp": ({"name": "fsdp", "tp": 2}, "llama-tiny"),
+    "tp-pp": ({"name": "mixed", "tp": 2, "pp": 2}, "gpt-tiny"),
+    "fsdp-ep": ({"name": "fsdp", "ep": 2}, "mixtral-tiny"),
     "ep": ({"name": "ep", "ep": 4}, "mixtral-tiny"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
 def placed() -> dict[str, dict[str, int]]:
-    """Bytes of the largest move, of what the rank holds then, and of the whole model, for each layout."""
+    """Bytes of the largest move, of what the rank holds then, and of the whole model, for each
+    layout.
+    """
     common = {"world_size": 4, "seq_len": 64, "batch": {"micro": 1, "accum": 4}}
     layouts = SPLIT | {"ddp": ("ddp", "llama-tiny")}
-    requests = {name: common | {"strategy": strategy, "model": model} for name, (strategy, model) in layouts.items()}
-    done = subprocess.run([sys.executable, "-c", SIMULATED, json.dumps(requests)], capture_output=True, text=True, timeout=300)
+    requests = {
+        name: common | {"strategy": strategy, "model": model}
+        for name, (strategy, model) in layouts.items()
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SIMULATED, json.dumps(requests)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 

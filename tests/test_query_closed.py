@@ -13,28 +13,75 @@ from llmbench.core.records import empty_run, write_run
 from llmbench.store.database import open_store, query
 
 NOT_READ = (
-    "COPY runs TO '{f}/out.csv'", "COPY (SELECT 1) TO '{f}/out.parquet' (FORMAT parquet)", "EXPORT DATABASE '{f}/out'", "IMPORT DATABASE '{f}'",
-    "ATTACH '{f}/out.db'", "ATTACH '{f}/results/.llmbench/store.duckdb' AS s", "DETACH facts", "INSTALL httpfs", "LOAD httpfs", "LOAD '{f}/out.duckdb_extension'",
-    "SET enable_external_access = true", "SET allowed_directories = ['/']", "RESET lock_configuration", "SET temp_directory = '{f}/out'", "PRAGMA enable_profiling",
-    "CREATE TABLE t AS SELECT 1", "CREATE OR REPLACE VIEW runs AS SELECT 1", "DELETE FROM facts.runs", "INSERT INTO facts.runs SELECT * FROM facts.runs", "UPDATE facts.runs SET c0 = 1",
-    "DROP TABLE facts.runs", "CREATE SECRET (TYPE s3)", "CALL enable_logging(storage = 'file', storage_path = '{f}/out')", "BEGIN", "CHECKPOINT", "VACUUM",
-    "SELECT 1; COPY runs TO '{f}/out.csv'", "SELECT 1; SELECT 2", "PREPARE p AS SELECT 1", "USE facts",
-    "SELECT * FROM '{f}/secret.csv'", "SELECT * FROM read_csv('{f}/secret.csv')", "SELECT * FROM read_text('{f}/secret.csv')", "SELECT * FROM read_blob('/etc/hostname')",
-    "SELECT * FROM read_json('{f}/results/**/run.json')", "SELECT * FROM read_parquet('{f}/*')", "SELECT * FROM glob('{f}/*')", "SELECT * FROM sniff_csv('{f}/secret.csv')",
-    "SELECT * FROM 'http://127.0.0.1:9/x.csv'", "SELECT getenv('HOME')", "FROM variable_of_python", "EXPLAIN ANALYZE COPY runs TO '{f}/out.csv'",
-    "WITH a AS (SELECT * FROM read_text('/etc/hostname')) SELECT * FROM a", "SELECT * FROM query('SELECT * FROM read_text(''/etc/hostname'')')",
-)  # fmt: skip
+    "COPY runs TO '{f}/out.csv'",
+    "COPY (SELECT 1) TO '{f}/out.parquet' (FORMAT parquet)",
+    "EXPORT DATABASE '{f}/out'",
+    "IMPORT DATABASE '{f}'",
+    "ATTACH '{f}/out.db'",
+    "ATTACH '{f}/results/.llmbench/store.duckdb' AS s",
+    "DETACH facts",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "LOAD '{f}/out.duckdb_extension'",
+    "SET enable_external_access = true",
+    "SET allowed_directories = ['/']",
+    "RESET lock_configuration",
+    "SET temp_directory = '{f}/out'",
+    "PRAGMA enable_profiling",
+    "CREATE TABLE t AS SELECT 1",
+    "CREATE OR REPLACE VIEW runs AS SELECT 1",
+    "DELETE FROM facts.runs",
+    "INSERT INTO facts.runs SELECT * FROM facts.runs",
+    "UPDATE facts.runs SET c0 = 1",
+    "DROP TABLE facts.runs",
+    "CREATE SECRET (TYPE s3)",
+    "CALL enable_logging(storage = 'file', storage_path = '{f}/out')",
+    "BEGIN",
+    "CHECKPOINT",
+    "VACUUM",
+    "SELECT 1; COPY runs TO '{f}/out.csv'",
+    "SELECT 1; SELECT 2",
+    "PREPARE p AS SELECT 1",
+    "USE facts",
+    "SELECT * FROM '{f}/secret.csv'",
+    "SELECT * FROM read_csv('{f}/secret.csv')",
+    "SELECT * FROM read_text('{f}/secret.csv')",
+    "SELECT * FROM read_blob('/etc/hostname')",
+    "SELECT * FROM read_json('{f}/results/**/run.json')",
+    "SELECT * FROM read_parquet('{f}/*')",
+    "SELECT * FROM glob('{f}/*')",
+    "SELECT * FROM sniff_csv('{f}/secret.csv')",
+    "SELECT * FROM 'http://127.0.0.1:9/x.csv'",
+    "SELECT getenv('HOME')",
+    "FROM variable_of_python",
+    "EXPLAIN ANALYZE COPY runs TO '{f}/out.csv'",
+    "WITH a AS (SELECT * FROM read_text('/etc/hostname')) SELECT * FROM a",
+    "SELECT * FROM query('SELECT * FROM read_text(''/etc/hostname'')')",
+)
 READ = (
-    "SELECT run_id FROM runs", "FROM runs", "WITH a AS (FROM runs) SELECT count(*) FROM a", "DESCRIBE runs", "SUMMARIZE runs", "SHOW TABLES", "EXPLAIN FROM runs",
-    "PIVOT (SELECT study, status FROM runs) ON status USING count(*)", "VALUES (1)", "SELECT run_id FROM runs; ", "-- why\nSELECT 1", "SELECT current_date",
-)  # fmt: skip
+    "SELECT run_id FROM runs",
+    "FROM runs",
+    "WITH a AS (FROM runs) SELECT count(*) FROM a",
+    "DESCRIBE runs",
+    "SUMMARIZE runs",
+    "SHOW TABLES",
+    "EXPLAIN FROM runs",
+    "PIVOT (SELECT study, status FROM runs) ON status USING count(*)",
+    "VALUES (1)",
+    "SELECT run_id FROM runs; ",
+    "-- why\nSELECT 1",
+    "SELECT current_date",
+)
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     results = tmp_path / "results"
     for i in range(3):
-        write_run(results / "s" / f"s.x.{i}", empty_run(f"s.x.{i}", {"world_size": 1}, "crash", "x", study="s", attempt=1))
+        write_run(
+            results / "s" / f"s.x.{i}",
+            empty_run(f"s.x.{i}", {"world_size": 1}, "crash", "x", study="s", attempt=1),
+        )
     (tmp_path / "secret.csv").write_text("a\nsecret-word\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -46,7 +93,9 @@ def left_in(place: Path) -> set[str]:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_query_reads_views_only(kept, place, monkeypatch):
-    """By the function that the command line, notebooks and pages use; with tables in memory and with kept ones."""
+    """By the function that the command line, notebooks and pages use; with tables in memory and
+    with kept ones.
+    """
     variable_of_python = [("secret-word",)]  # noqa: F841 (DuckDB would find it by its name)
     if kept:
         monkeypatch.setattr("llmbench.store.cache._SMALL", 1)
@@ -63,14 +112,18 @@ def test_a_query_reads_views_only(kept, place, monkeypatch):
 
 
 def test_the_connection_itself_is_closed(place):
-    """Whoever has the open store, as pages have it, can change its tables in memory and reach nothing beside them."""
+    """Whoever has the open store, as pages have it, can change its tables in memory and reach
+    nothing beside them.
+    """
     import duckdb
 
     before = left_in(place)
     for sql in NOT_READ:
         if sql.startswith("CALL"):  # taken here, and refused when its first line is to be written
             continue
-        if sql.startswith(("SET", "RESET", "INSTALL", "LOAD", "CREATE SECRET")) or any(word in sql for word in ("'{f}", "/etc/", "http")):
+        if sql.startswith(("SET", "RESET", "INSTALL", "LOAD", "CREATE SECRET")) or any(
+            word in sql for word in ("'{f}", "/etc/", "http")
+        ):
             with pytest.raises(duckdb.Error):
                 open_store("results").execute(sql.format(f=place)).fetchall()
     assert left_in(place) == before
@@ -78,10 +131,22 @@ def test_the_connection_itself_is_closed(place):
 
 def test_the_command_says_so_and_says_no_in_one_line(place):
     def llmbench(*words):
-        return subprocess.run([sys.executable, "-m", "llmbench.cli", *words], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=120, check=False)
+        return subprocess.run(
+            [sys.executable, "-m", "llmbench.cli", *words],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            timeout=120,
+            check=False,
+        )
 
     done = llmbench("query", "COPY runs TO 'out.csv'", "--results", "results")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "changes nothing" in done.stderr and not Path("out.csv").exists()
+    assert (
+        done.returncode == 2
+        and done.stderr.count("\n") == 1
+        and "changes nothing" in done.stderr
+        and not Path("out.csv").exists()
+    )
     assert "reaches no file" in " ".join(llmbench("query", "--help").stdout.split())
 
 
@@ -95,7 +160,9 @@ def test_views_that_lie_in_a_results_folder_reach_no_file(place, monkeypatch):
         os.utime(path, ns=(10**18, 10**18))  # a file of this moment would be read again
     query("results", "FROM runs")
     with duckdb.connect("results/.llmbench/store.duckdb") as kept:
-        text = orjson.loads(kept.execute("SELECT value FROM state WHERE name = 'views'").fetchone()[0])
+        text = orjson.loads(
+            kept.execute("SELECT value FROM state WHERE name = 'views'").fetchone()[0]
+        )
         bad = orjson.dumps(f"COPY (SELECT 1) TO '{place}/out.csv'; {text}")
         kept.execute("UPDATE state SET value = ? WHERE name = 'views'", [bad])
     with pytest.raises(duckdb.Error):

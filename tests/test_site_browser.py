@@ -13,15 +13,27 @@ ROOT = Path(__file__).resolve().parent.parent
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
 ]
 
 if not (CHROMIUM and DRIVER):
-    pytest.skip("needs chromium and chromedriver (apt-get install chromium chromium-driver)", allow_module_level=True)
-webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium (pip install 'llmbench[browser]')")
-from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.support.ui import WebDriverWait
+    pytest.skip(
+        "needs chromium and chromedriver (apt-get install chromium chromium-driver)",
+        allow_module_level=True,
+    )
+webdriver = pytest.importorskip(
+    "selenium.webdriver", reason="needs selenium (pip install 'llmbench[browser]')"
+)
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +74,29 @@ class Reader:
         return self.driver.execute_script(f"return {expression}")
 
     def wait(self, expression: str):
-        return WebDriverWait(self.driver, 20).until(lambda _: self.js(expression), f"never true: {expression}")
+        return WebDriverWait(self.driver, 20).until(
+            lambda _: self.js(expression), f"never true: {expression}"
+        )
 
     def click(self, selector: str) -> None:
         self.driver.execute_script("document.querySelector(arguments[0]).click()", selector)
 
     def console(self) -> list[str]:
-        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+        return [
+            entry["message"]
+            for entry in self.driver.get_log("browser")
+            if entry["level"] in ("SEVERE", "WARNING")
+        ]
 
     def requests(self) -> list[str]:
-        events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+        events = [
+            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
+        ]
+        return [
+            e["params"]["request"]["url"]
+            for e in events
+            if e["method"] == "Network.requestWillBeSent"
+        ]
 
 
 @pytest.fixture
@@ -93,7 +117,9 @@ def test_page_is_quiet_and_asks_nothing_of_the_net(reader, page):
     if page != "runs/one.html":
         reader.wait("document.querySelector('.vega-chart svg') !== null")
     asked = reader.requests()
-    assert any(url.endswith("site.js") for url in asked), "the log of requests is empty, so it proves nothing"
+    assert any(url.endswith("site.js") for url in asked), (
+        "the log of requests is empty, so it proves nothing"
+    )
     assert {urlparse(url).scheme for url in asked} <= {"file", "data", "about", "blob"}, asked
     timed = reader.js("performance.getEntriesByType('resource').map(entry => entry.name)")
     assert all(url.startswith(("file://", "data:")) for url in timed), timed
@@ -107,16 +133,20 @@ def test_no_page_is_wider_than_the_screen(reader, page, width):
     if page != "runs/one.html":
         reader.wait("document.querySelector('.vega-chart svg') !== null")
     assert reader.js("document.documentElement.scrollWidth") <= width
-    wide = reader.js("Array.from(document.querySelectorAll('.table-scroll')).every(box => "
-                     "box.getBoundingClientRect().right <= innerWidth + 1)")
+    wide = reader.js(
+        "Array.from(document.querySelectorAll('.table-scroll')).every(box => "
+        "box.getBoundingClientRect().right <= innerWidth + 1)"
+    )
     assert wide, "a table sticks out of its column"
 
 
 def test_a_chart_has_marks_and_fills_its_column(reader):
     reader.open("index.html")
     assert reader.wait(MARKS.format("throughput")) >= 5
-    box, drawing = reader.js("['#chart-throughput', '#chart-throughput svg']"
-                             ".map(s => document.querySelector(s).getBoundingClientRect().width)")
+    box, drawing = reader.js(
+        "['#chart-throughput', '#chart-throughput svg']"
+        ".map(s => document.querySelector(s).getBoundingClientRect().width)"
+    )
     assert 0.97 * box < drawing <= box + 1
 
 
@@ -131,7 +161,10 @@ def test_a_chart_in_a_closed_tab_is_drawn_when_the_tab_opens(reader):
 
 def test_dark_mode_recolours_page_and_chart_and_is_remembered(reader):
     label = "document.querySelector('#chart-throughput .role-axis-label text').getAttribute('fill')"
-    paper, theme = "getComputedStyle(document.body).backgroundColor", "document.documentElement.dataset.theme"
+    paper, theme = (
+        "getComputedStyle(document.body).backgroundColor",
+        "document.documentElement.dataset.theme",
+    )
     reader.open("index.html")
     reader.wait("document.querySelector('#chart-throughput[data-drawn=light]') !== null")
     light = reader.js(label), reader.js(paper)
@@ -143,7 +176,8 @@ def test_dark_mode_recolours_page_and_chart_and_is_remembered(reader):
     def next_page_is_dark(_) -> bool:
         if reader.open("features.html").js(theme) == "dark":
             return True
-        # On a busy machine Chromium now and then opens a file without its storage: what such a page stores, by whatever
+        # On a busy machine Chromium now and then opens a file without its storage: what such a page
+        # stores, by whatever
         # script, no other page ever sees. So the reader chooses again, on a page opened anew.
         if reader.open("index.html").js(theme) == "light":
             reader.click("#theme-switch")
@@ -159,7 +193,10 @@ def test_search_finds_a_word_of_another_page(reader):
     box.send_keys("quokka")
     reader.wait("document.querySelectorAll('#search-results a').length === 1")
     reader.driver.find_element("css selector", "#search-results a").click()
-    reader.wait("location.pathname.endsWith('runs/one.html') && document.querySelector('h1').textContent === 'Run one'")
+    reader.wait(
+        "location.pathname.endsWith('runs/one.html') && document.querySelector('h1').textContent"
+        " === 'Run one'"
+    )
     box = reader.driver.find_element("id", "search-input")
     box.send_keys("zyzzyva")
     reader.wait("document.querySelector('#search-results').textContent.startsWith('Nothing found')")
@@ -167,13 +204,21 @@ def test_search_finds_a_word_of_another_page(reader):
 
 def test_a_table_is_sorted_by_number_with_unknown_values_last(reader):
     reader.open("index.html")
-    column = "Array.from(document.querySelectorAll('#tbl-results tbody tr')).map(row => row.cells[2].textContent)"
+    column = (
+        "Array.from(document.querySelectorAll('#tbl-results tbody tr')).map(row =>"
+        " row.cells[2].textContent)"
+    )
     button = "#tbl-results th:nth-child(3) .sort-button"
     reader.click(button)
     assert reader.js(column) == ["4,734", "5,057", "5,219", "5,380", "–"]
     reader.click(button)
     assert reader.js(column) == ["5,380", "5,219", "5,057", "4,734", "–"]
-    assert reader.js("getComputedStyle(document.querySelector('#tbl-results td:nth-child(3)')).textAlign") == "right"
+    assert (
+        reader.js(
+            "getComputedStyle(document.querySelector('#tbl-results td:nth-child(3)')).textAlign"
+        )
+        == "right"
+    )
 
 
 def test_the_keyboard_reaches_the_text_first(reader):
@@ -203,5 +248,7 @@ CONTRAST = """(() => {
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_text_colour_has_the_contrast_of_wcag_aa(reader, theme):
-    reader.open("index.html").driver.execute_script(f"document.documentElement.dataset.theme = '{theme}'")
+    reader.open("index.html").driver.execute_script(
+        f"document.documentElement.dataset.theme = '{theme}'"
+    )
     assert reader.js(CONTRAST) == []

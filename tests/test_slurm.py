@@ -11,13 +11,16 @@ import pytest
 import yaml
 from hosts import POSSIBLE, Hosts
 
-from llmbench.launch.cluster.slurm import read_slurm
 from llmbench.core.records import read_run
+from llmbench.launch.cluster.slurm import read_slurm
 
 DAEMONS = ("slurmctld", "slurmd", "munged", "sbatch", "scontrol")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not POSSIBLE or not all(shutil.which(d) for d in DAEMONS), reason="needs root, iproute2 and Debian's slurm-wlm, munge"),
+    pytest.mark.skipif(
+        not POSSIBLE or not all(shutil.which(d) for d in DAEMONS),
+        reason="needs root, iproute2 and Debian's slurm-wlm, munge",
+    ),
 ]
 
 CONF = """\
@@ -49,30 +52,52 @@ NodeName=host[0-2] CPUs=2 Sockets=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory
 PartitionName=main Nodes=ALL Default=YES MaxTime=60 State=UP
 """
 BASE = {
-    "model": "gpt-tiny", "hardware": "cpu", "strategy": "ddp", "world_size": 2, "seq_len": 64, "batch": {"micro": 2, "accum": 1},
-    "steps": 3, "warmup_steps": 1, "timeouts": {"run_s": 240, "collective_s": 10},
-}  # fmt: skip
+    "model": "gpt-tiny",
+    "hardware": "cpu",
+    "strategy": "ddp",
+    "world_size": 2,
+    "seq_len": 64,
+    "batch": {"micro": 2, "accum": 1},
+    "steps": 3,
+    "warmup_steps": 1,
+    "timeouts": {"run_s": 240, "collective_s": 10},
+}
 WILD = {"lr": 1.0e18, "clip_norm": None}
 
 
 class Cluster:
-    """slurmctld on host0, slurmd on all three, with a munged of its own: nothing of the machine's is touched."""
+    """slurmctld on host0, slurmd on all three, with a munged of its own: nothing of the machine's
+    is touched.
+    """
 
     def __init__(self, hosts: Hosts, folder: Path):
         self.hosts, self.folder = hosts, folder
-        self.env = {"SLURM_CONF": str(folder / "slurm.conf"), "PYTHONPATH": os.environ.get("PYTHONPATH", os.getcwd())}
+        self.env = {
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "PYTHONPATH": os.environ.get("PYTHONPATH", os.getcwd()),
+        }
         munge = folder / "munge"
         munge.mkdir(mode=0o755)
         (munge / "key").write_bytes(os.urandom(128))
         (munge / "key").chmod(0o400)
-        files = {"socket": "socket", "key-file": "key", "pid-file": "pid", "seed-file": "seed", "log-file": "log"}
+        files = {
+            "socket": "socket",
+            "key-file": "key",
+            "pid-file": "pid",
+            "seed-file": "seed",
+            "log-file": "log",
+        }
         words = [f"--{option}={munge / name}" for option, name in files.items()]
-        self.munged = subprocess.Popen(["munged", "--foreground", "--force", *words], stderr=subprocess.DEVNULL)
+        self.munged = subprocess.Popen(
+            ["munged", "--foreground", "--force", *words], stderr=subprocess.DEVNULL
+        )
         (folder / "state").mkdir()
         (folder / "slurm.conf").write_text(CONF.format(folder=folder))
         hosts.start(0, ["slurmctld", "-D"], env=self.env, log=folder / "ctl.out")
         for i in range(3):
-            hosts.start(i, ["slurmd", "-D", "-N", f"host{i}"], env=self.env, log=folder / f"d{i}.out")
+            hosts.start(
+                i, ["slurmd", "-D", "-N", f"host{i}"], env=self.env, log=folder / f"d{i}.out"
+            )
         self.until(lambda: self.say("sinfo", "-h", "-o", "%T").split() == ["idle"], 60)
 
     def say(self, *words: str) -> str:
@@ -83,7 +108,9 @@ class Cluster:
     def until(self, true, seconds: float) -> None:
         end = time.monotonic() + seconds
         while not true():
-            assert time.monotonic() < end, self.say("scontrol", "show", "nodes") + (self.folder / "ctl.out").read_text()
+            assert time.monotonic() < end, (
+                self.say("scontrol", "show", "nodes") + (self.folder / "ctl.out").read_text()
+            )
             time.sleep(0.5)
 
     def close(self) -> None:
@@ -102,21 +129,53 @@ def cluster(tmp_path):
 
 
 def test_a_study_is_an_array_whose_failures_are_rows(cluster, tmp_path):
-    """Task 0 is ok, 1 diverges, 2 is cancelled by scancel, 3 loses a node; each leaves its status and its steps."""
-    matrix = [{"name": "fine"}, {"name": "wild", "optimizer": WILD}, {"name": "endless", "steps": 100_000}, {"name": "lost", "steps": 99_999}]
+    """Task 0 is ok, 1 diverges, 2 is cancelled by scancel, 3 loses a node; each leaves its status
+    and its steps.
+    """
+    matrix = [
+        {"name": "fine"},
+        {"name": "wild", "optimizer": WILD},
+        {"name": "endless", "steps": 100_000},
+        {"name": "lost", "steps": 99_999},
+    ]
     study = tmp_path / "study.yaml"
     study.write_text(yaml.safe_dump({"study": "slurm", "base": BASE, "matrix": matrix}))
-    options = ["--nodes", "2", "--results", str(tmp_path / "results"), "-s", f"python={sys.executable}"]
-    command = [sys.executable, "-m", "llmbench.cli", "launch", "slurm", str(study), "--submit", *options]
+    options = [
+        "--nodes",
+        "2",
+        "--results",
+        str(tmp_path / "results"),
+        "-s",
+        f"python={sys.executable}",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "llmbench.cli",
+        "launch",
+        "slurm",
+        str(study),
+        "--submit",
+        *options,
+    ]
     launched = cluster.hosts.start(0, command, env=cluster.env, log=tmp_path / "launch.log")
     shared = tmp_path / "results/slurm/.partial"
 
     def task(i: int):
         handles = list(shared.glob("*/handle.txt"))
-        return read_slurm(cluster.say("scontrol", "show", "job", "-o", handles[0].read_text().strip()), 4)[i] if handles else None
+        return (
+            read_slurm(
+                cluster.say("scontrol", "show", "job", "-o", handles[0].read_text().strip()), 4
+            )[i]
+            if handles
+            else None
+        )
 
     def steps(name: str) -> int:
-        return sum(f.read_text().count('"kind":"step"') for f in shared.glob(f"*/runs/slurm.{name}.*/rank-*.jsonl"))
+        return sum(
+            f.read_text().count('"kind":"step"')
+            for f in shared.glob(f"*/runs/slurm.{name}.*/rank-*.jsonl")
+        )
 
     cluster.until(lambda: steps("endless") > 8, 180)
     handle = next(shared.glob("*/handle.txt")).read_text().strip()
@@ -128,30 +187,64 @@ def test_a_study_is_an_array_whose_failures_are_rows(cluster, tmp_path):
     before = time.monotonic()
     cluster.hosts.kill(1)
     launched.wait(timeout=120)
-    sys.stderr.write(f"\na lost node: the launcher had its results after {time.monotonic() - before:.1f} s\n")
+    sys.stderr.write(
+        f"\na lost node: the launcher had its results after {time.monotonic() - before:.1f} s\n"
+    )
     text = (tmp_path / "launch.log").read_text()
-    runs = {p.parent.name.split(".")[1]: read_run(p) for p in (tmp_path / "results/slurm").glob("slurm.*/run.json")}
+    runs = {
+        p.parent.name.split(".")[1]: read_run(p)
+        for p in (tmp_path / "results/slurm").glob("slurm.*/run.json")
+    }
     assert {name: run.status.value for name, run in runs.items()} | {"lost": ""} == {
         "fine": "ok", "wild": "diverged", "endless": "cancelled", "lost": ""}, text  # fmt: skip
-    assert runs["lost"].status in ("crash", "timeout") and len(runs["lost"].steps.step) >= 4, runs["lost"].reason
-    assert runs["fine"].env.hostnames == ["host0", "host1"] and runs["fine"].spec.launcher == "slurm"
+    assert runs["lost"].status in ("crash", "timeout") and len(runs["lost"].steps.step) >= 4, runs[
+        "lost"
+    ].reason
+    assert (
+        runs["fine"].env.hostnames == ["host0", "host1"] and runs["fine"].spec.launcher == "slurm"
+    )
     assert len(runs["endless"].steps.step) >= 4 and runs["wild"].steps.loss[0]
     assert launched.returncode == 1
 
 
 def test_what_goes_wrong_before_the_ranks_is_told_in_its_own_words(cluster, tmp_path):
-    """A partition that is not there is refused by sbatch; a Python without llmbench says so in the log that sbatch names."""
+    """A partition that is not there is refused by sbatch; a Python without llmbench says so in the
+    log that sbatch names.
+    """
     ask = tmp_path / "ask.yaml"
     ask.write_text(yaml.safe_dump(BASE | {"study": "slurm"}))
     found = []
     for option in ("partition=nowhere", "python=/usr/bin/python3 -E"):
         results = tmp_path / option.partition("=")[0]
-        command = [sys.executable, "-m", "llmbench.cli", "launch", "slurm", str(ask), "--submit", "--nodes", "2", "--results", str(results), "-s", option]
-        assert cluster.hosts.start(0, command, env=cluster.env, log=tmp_path / "launch.log").wait(timeout=180) == 1, (tmp_path / "launch.log").read_text()
+        command = [
+            sys.executable,
+            "-m",
+            "llmbench.cli",
+            "launch",
+            "slurm",
+            str(ask),
+            "--submit",
+            "--nodes",
+            "2",
+            "--results",
+            str(results),
+            "-s",
+            option,
+        ]
+        assert (
+            cluster.hosts.start(0, command, env=cluster.env, log=tmp_path / "launch.log").wait(
+                timeout=180
+            )
+            == 1
+        ), (tmp_path / "launch.log").read_text()
         (file,) = results.glob("slurm/*/run.json")
         found.append(read_run(file))
     refused, failed = found
-    assert refused.status == "refused" and "invalid partition" in refused.reason.lower() and "-s partition=NAME" in refused.reason, refused.reason
+    assert (
+        refused.status == "refused"
+        and "invalid partition" in refused.reason.lower()
+        and "-s partition=NAME" in refused.reason
+    ), refused.reason
     assert failed.status == "crash" and "No module named" in failed.reason, failed.reason
 
 
@@ -159,9 +252,37 @@ def test_srun_may_start_every_rank(cluster, tmp_path):
     """One task a rank, four ranks on two hosts, without an agent."""
     ask = tmp_path / "ask.yaml"
     ask.write_text(yaml.safe_dump(BASE | {"study": "slurm", "world_size": 4, "strategy": "fsdp"}))
-    options = ["--nodes", "2", "--results", str(tmp_path / "results"), "-s", f"python={sys.executable}", "-s", "per_rank=true"]
-    command = [sys.executable, "-m", "llmbench.cli", "launch", "slurm", str(ask), "--submit", *options]
-    assert cluster.hosts.start(0, command, env=cluster.env, log=tmp_path / "launch.log").wait(timeout=180) == 0, (tmp_path / "launch.log").read_text()
+    options = [
+        "--nodes",
+        "2",
+        "--results",
+        str(tmp_path / "results"),
+        "-s",
+        f"python={sys.executable}",
+        "-s",
+        "per_rank=true",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "llmbench.cli",
+        "launch",
+        "slurm",
+        str(ask),
+        "--submit",
+        *options,
+    ]
+    assert (
+        cluster.hosts.start(0, command, env=cluster.env, log=tmp_path / "launch.log").wait(
+            timeout=180
+        )
+        == 0
+    ), (tmp_path / "launch.log").read_text()
     (file,) = (tmp_path / "results/slurm").glob("*/run.json")
     run = read_run(file)
-    assert run.status == "ok" and [r.host for r in run.ranks] == ["host0", "host0", "host1", "host1"]
+    assert run.status == "ok" and [r.host for r in run.ranks] == [
+        "host0",
+        "host0",
+        "host1",
+        "host1",
+    ]

@@ -8,32 +8,50 @@ import pytest
 
 from llmbench.core.numbers import relative_difference
 from llmbench.launch.local import run_local
+from llmbench.plan.split_traffic import added_up, part_of, split_collectives
 from llmbench.spec.named import named_request
 from llmbench.spec.resolve import resolve_run
-from llmbench.plan.split_traffic import added_up, part_of, split_collectives
 
 LAYOUTS = {
-    "tp2": dict(name="tp", tp=2), "pp2": dict(name="pp", pp=2), "cp2": dict(name="cp", cp=2), "hsdp": dict(name="hsdp", dp_replicate=2),
-    "tp2-dp2": dict(name="tp", tp=2, dp=2), "tp2-pp2": dict(name="mixed", tp=2, pp=2), "fsdp-tp2": dict(name="fsdp", tp=2, dp=2),
-    "cp2-tp2": dict(name="mixed", tp=2, cp=2), "pp2-dp2": dict(name="pp", pp=2, dp=2), "tp4": dict(name="tp", tp=4),
-    "fsdp-pp2": dict(name="fsdp", pp=2, dp=2), "fsdp-pp2-gpipe": dict(name="fsdp", pp=2, dp=2, schedule="gpipe"),
-    "fsdp-pp2-interleaved": dict(name="fsdp", pp=2, dp=2, schedule="interleaved", stages_per_rank=2),
-    "fsdp1-cp2": dict(name="fsdp", cp=2), "fsdp1-cp4": dict(name="fsdp", cp=4), "hsdp2x1-cp2": dict(name="hsdp", dp_replicate=2, cp=2),
-}  # fmt: skip
+    "tp2": dict(name="tp", tp=2),
+    "pp2": dict(name="pp", pp=2),
+    "cp2": dict(name="cp", cp=2),
+    "hsdp": dict(name="hsdp", dp_replicate=2),
+    "tp2-dp2": dict(name="tp", tp=2, dp=2),
+    "tp2-pp2": dict(name="mixed", tp=2, pp=2),
+    "fsdp-tp2": dict(name="fsdp", tp=2, dp=2),
+    "cp2-tp2": dict(name="mixed", tp=2, cp=2),
+    "pp2-dp2": dict(name="pp", pp=2, dp=2),
+    "tp4": dict(name="tp", tp=4),
+    "fsdp-pp2": dict(name="fsdp", pp=2, dp=2),
+    "fsdp-pp2-gpipe": dict(name="fsdp", pp=2, dp=2, schedule="gpipe"),
+    "fsdp-pp2-interleaved": dict(
+        name="fsdp", pp=2, dp=2, schedule="interleaved", stages_per_rank=2
+    ),
+    "fsdp1-cp2": dict(name="fsdp", cp=2),
+    "fsdp1-cp4": dict(name="fsdp", cp=4),
+    "hsdp2x1-cp2": dict(name="hsdp", dp_replicate=2, cp=2),
+}
 
 
 def _predicted(spec, pp_rank):
     step = dict(micro=spec.batch.micro, seq_len=spec.seq_len, accum=spec.batch.accum)
     precision = dict(compute=spec.precision.compute, reduce=spec.precision.reduce)
-    return added_up(split_collectives(spec.model, spec.strategy, pp_rank=pp_rank, **step, **precision))
+    return added_up(
+        split_collectives(spec.model, spec.strategy, pp_rank=pp_rank, **step, **precision)
+    )
 
 
 def _check(expected, seen, what, scalars=2):
     """Bytes within 1 %, calls exactly but for the scalars of a step (norm, votes)."""
     assert set(seen) == set(expected), f"{what}: {seen}"
     for kind, (calls, size) in expected.items():
-        assert relative_difference(seen[kind][1], size) <= 0.01, f"{what} {kind}: {size:,} bytes predicted, {seen[kind][1]:,} seen"
-        assert calls <= seen[kind][0] <= calls + scalars, f"{what} {kind}: {calls} calls predicted, {seen[kind][0]} seen"
+        assert relative_difference(seen[kind][1], size) <= 0.01, (
+            f"{what} {kind}: {size:,} bytes predicted, {seen[kind][1]:,} seen"
+        )
+        assert calls <= seen[kind][0] <= calls + scalars, (
+            f"{what} {kind}: {calls} calls predicted, {seen[kind][0]} seen"
+        )
 
 
 @pytest.mark.slow
@@ -41,18 +59,34 @@ def _check(expected, seen, what, scalars=2):
 @pytest.mark.parametrize("layout", list(LAYOUTS))
 def test_real_ranks_send_what_is_predicted(layout, model, tmp_path):
     world_size = 2 if layout in ("tp2", "pp2", "cp2", "fsdp1-cp2") else 4
-    given = dict(model=model, strategy=LAYOUTS[layout], world_size=world_size, seq_len=64, batch={"micro": 2, "accum": 2}, steps=3)
-    spec = resolve_run(given | dict(warmup_steps=1, precision="bf16" if layout == "tp2-dp2" else "fp32"))
+    given = dict(
+        model=model,
+        strategy=LAYOUTS[layout],
+        world_size=world_size,
+        seq_len=64,
+        batch={"micro": 2, "accum": 2},
+        steps=3,
+    )
+    spec = resolve_run(
+        given | dict(warmup_steps=1, precision="bf16" if layout == "tp2-dp2" else "fp32")
+    )
     run = run_local(spec, tmp_path)
     assert run.status == "ok", run.reason
-    seen = {c.kind: (c.calls / run.window.steps, c.bytes / run.window.steps) for c in run.collectives if c.bytes > 100}
-    candidates = [_predicted(spec, rank) for rank in range(spec.strategy.pp)]  # the busiest rank is kept
+    seen = {
+        c.kind: (c.calls / run.window.steps, c.bytes / run.window.steps)
+        for c in run.collectives
+        if c.bytes > 100
+    }
+    candidates = [
+        _predicted(spec, rank) for rank in range(spec.strategy.pp)
+    ]  # the busiest rank is kept
     volume = sum(size for _, size in seen.values())
     expected = min(candidates, key=lambda c: abs(sum(size for _, size in c.values()) - volume))
     _check({k: v for k, v in expected.items() if v[1]}, seen, layout)
 
 
-# --- eight simulated ranks: one process that is told to be rank R, collectives that return at once -----------------------
+# --- eight simulated ranks: one process that is told to be rank R, collectives that return at once
+# -----------------------
 
 SIMULATED = """
 import json, sys, warnings
@@ -127,7 +161,13 @@ NARROW = {
     "llama3.1-8b": {"d_model": 128, "d_ff": 448, "vocab_size": 4008, "n_layers": 8},
     "qwen2.5-7b": {"d_model": 112, "d_ff": 592, "vocab_size": 4752, "n_layers": 8},
 }
-NAMES = ("maximum_performance", "truly_identical", "memory_optimized", "minimal_communication", "balanced")
+NAMES = (
+    "maximum_performance",
+    "truly_identical",
+    "memory_optimized",
+    "minimal_communication",
+    "balanced",
+)
 
 
 def simulate(request, narrow, rank):
@@ -141,7 +181,12 @@ def simulate(request, narrow, rank):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("model", list(NARROW))
 def test_the_named_layouts_of_eight_gpus(model, name):
-    request = named_request(name, model, "h100") | {"seq_len": 64, "precision": "bf16", "steps": 3, "warmup_steps": 1}
+    request = named_request(name, model, "h100") | {
+        "seq_len": 64,
+        "precision": "bf16",
+        "steps": 3,
+        "warmup_steps": 1,
+    }
     request["batch"] = {"micro": 1, "accum": 2}
     request = {k: v for k, v in request.items() if k != "runs"}
     spec = resolve_run(request)
@@ -149,7 +194,13 @@ def test_the_named_layouts_of_eight_gpus(model, name):
     for rank in (0, 7):
         seen = simulate(request, NARROW[model], rank)
         part = part_of(spec.model, spec.strategy, rank // (8 // spec.strategy.pp))
-        assert {k: tuple(v) for k, v in seen["shapes"].items()} == part.pieces(), f"{name}: shapes of rank {rank}"
+        assert {k: tuple(v) for k, v in seen["shapes"].items()} == part.pieces(), (
+            f"{name}: shapes of rank {rank}"
+        )
         expected = _predicted(small, rank // (8 // spec.strategy.pp))
         counted = {kind: (calls, seen["bytes"][kind]) for kind, calls in seen["calls"].items()}
-        _check({k: v for k, v in expected.items() if v[1]}, {k: v for k, v in counted.items() if v[1] > 100}, f"{name} rank {rank}")
+        _check(
+            {k: v for k, v in expected.items() if v[1]},
+            {k: v for k, v in counted.items() if v[1] > 100},
+            f"{name} rank {rank}",
+        )

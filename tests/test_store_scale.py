@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from llmbench.store import cache, ingest
-from llmbench.core.errors import RequestError
 from llmbench.bench.growth import write_runs
-from llmbench.store.quickcheck import quick_run
+from llmbench.core.errors import RequestError
+from llmbench.store import cache, ingest
 from llmbench.store.database import open_store, query
+from llmbench.store.quickcheck import quick_run
 
 ROOT = Path(__file__).resolve().parents[1]
 VIEWS = ("runs", "steps", "groups", "ranks", "collectives", "details", "studies", "quarantine")
@@ -107,7 +107,9 @@ def moved_study(results):
 
 
 def declared(results):
-    (results / "growth-0/study.json").write_text('{"study": "growth-0", "baseline": {"strategy": "ddp"}, "title": "T"}')
+    (results / "growth-0/study.json").write_text(
+        '{"study": "growth-0", "baseline": {"strategy": "ddp"}, "title": "T"}'
+    )
 
 
 def a_second_id(results):
@@ -125,8 +127,18 @@ def back_in_time(results):
     other.replace(file)
 
 
-CHANGES = [changed_status, broken, same_size, moved_study, declared, a_second_id, back_in_time,
-           lambda r: first(r).unlink(), lambda r: shutil.rmtree(r / "growth-1"), lambda r: write_runs(r, 130)]  # fmt: skip
+CHANGES = [
+    changed_status,
+    broken,
+    same_size,
+    moved_study,
+    declared,
+    a_second_id,
+    back_in_time,
+    lambda r: first(r).unlink(),
+    lambda r: shutil.rmtree(r / "growth-1"),
+    lambda r: write_runs(r, 130),
+]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -150,7 +162,11 @@ def test_only_the_studies_that_changed_are_read(results, monkeypatch):
     rows(results)
     broken(results)
     parts = []
-    monkeypatch.setattr(ingest.Deriver, "do", lambda self, job, do=ingest.Deriver.do: parts.append(len(job["files"])) or do(self, job))
+    monkeypatch.setattr(
+        ingest.Deriver,
+        "do",
+        lambda self, job, do=ingest.Deriver.do: parts.append(len(job["files"])) or do(self, job),
+    )
     rows(results)
     assert parts == [50]
 
@@ -177,7 +193,9 @@ def test_several_folders_and_copies(results, tmp_path):
     first(results).unlink()  # one side has lost one, the other another
     first(results, 1).write_text("{")
     now = rows(results, published)
-    assert now == anew(results, published) and len(now["runs"]) == 119 and len(now["quarantine"]) == 1
+    assert (
+        now == anew(results, published) and len(now["runs"]) == 119 and len(now["quarantine"]) == 1
+    )
 
 
 def test_a_folder_that_cannot_be_written(results, tmp_path):
@@ -207,9 +225,25 @@ def test_a_reader_keeps_what_it_opened(results):
 
 def test_many_at_once(results):
     """Readers and writers in threads and processes: each sees a whole state."""
-    seen, program = [], "import sys; from llmbench.store.database import query; print(query(sys.argv[1], 'SELECT count(*) FROM runs')[1][0][0])"
-    children = [subprocess.Popen([sys.executable, "-c", program, results], cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    threads = [threading.Thread(target=lambda: seen.append(query(results, "SELECT count(*) FROM runs")[1][0][0])) for _ in range(4)]
+    seen, program = (
+        [],
+        (
+            "import sys; from llmbench.store.database import query; print(query(sys.argv[1],"
+            " 'SELECT count(*) FROM runs')[1][0][0])"
+        ),
+    )
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, results], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    threads = [
+        threading.Thread(
+            target=lambda: seen.append(query(results, "SELECT count(*) FROM runs")[1][0][0])
+        )
+        for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -225,13 +259,26 @@ def test_a_user_may_write_beside_the_views(results):
 
 
 def test_a_wrong_name_is_answered_from_the_views(results):
-    with pytest.raises(RequestError, match="allowed: collectives, details, groups, quarantine, ranks, runs, steps, studies"):
+    with pytest.raises(
+        RequestError,
+        match="allowed: collectives, details, groups, quarantine, ranks, runs, steps, studies",
+    ):
         query(results, "SELECT * FROM rums")
 
 
 def test_a_quick_answer_imports_little(results):
-    program = f"import sys; from llmbench.store.database import query; query({str(results)!r}, 'SELECT 1 FROM runs'); print(*sys.modules)"
+    program = (
+        f"import sys; from llmbench.store.database import query; query({str(results)!r}, 'SELECT 1"
+        " FROM runs'); print(*sys.modules)"
+    )
     open_store(results).close()
     environment = os.environ | {"XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"]}
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
     assert not {"numpy", "pydantic", "yaml", "llmbench.analysis.groups"} & set(done.stdout.split())

@@ -1,19 +1,20 @@
 """The eight-run suite on CPU ranks: the matrix of params/studies/oci-a10.yaml, with a model that two cores can train."""
 
 import pytest
-
 from notebooks import ROOT
 
 from llmbench.core.numbers import test_near
 from llmbench.core.records import read_run, result_files
-from llmbench.spec.study import load_study
 from llmbench.launch.sweep.sweep import directly, sweep
+from llmbench.spec.study import load_study
 
 STUDIES = ROOT / "params/studies"
 
 
 def _shape(path):
-    return sorted((r.strategy.name, r.world_size, r.batch.micro, r.batch.accum) for r in load_study(path).runs)
+    return sorted(
+        (r.strategy.name, r.world_size, r.batch.micro, r.batch.accum) for r in load_study(path).runs
+    )
 
 
 def test_the_twin_has_the_matrix_of_the_suite():
@@ -21,15 +22,33 @@ def test_the_twin_has_the_matrix_of_the_suite():
     suite = load_study(STUDIES / "oci-a10.yaml").runs
     assert len(suite) == 8
     for run in suite:
-        assert (run.model.name, run.seq_len, run.precision.compute) == ("gpt-124m", 2048, "bfloat16")
-        assert (run.steps, run.warmup_steps, run.seed, run.optimizer.lr_warmup_steps) == (100, 10, 42, 5)
-        assert (run.optimizer.lr, run.optimizer.weight_decay, run.optimizer.clip_norm) == (1e-4, 0.01, 1.0)
+        assert (run.model.name, run.seq_len, run.precision.compute) == (
+            "gpt-124m",
+            2048,
+            "bfloat16",
+        )
+        assert (run.steps, run.warmup_steps, run.seed, run.optimizer.lr_warmup_steps) == (
+            100,
+            10,
+            42,
+            5,
+        )
+        assert (run.optimizer.lr, run.optimizer.weight_decay, run.optimizer.clip_norm) == (
+            1e-4,
+            0.01,
+            1.0,
+        )
         assert run.batch.global_tokens == 4 * run.world_size * 2048
 
 
 @pytest.mark.slow
 def test_the_suite_trains_on_cpu_ranks(tmp_path):
-    outcome = sweep(load_study(STUDIES / "cpu-oci-twin.yaml"), results=tmp_path, progress=False, run_one=directly)
+    outcome = sweep(
+        load_study(STUDIES / "cpu-oci-twin.yaml"),
+        results=tmp_path,
+        progress=False,
+        run_one=directly,
+    )
     assert outcome.exit_code == 0, outcome.table()
     runs = [read_run(f) for f in result_files(tmp_path)]
     assert len(runs) == 8

@@ -16,7 +16,10 @@ from llmbench.core.schema import Status
 ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.slow
 
-BASE = "{model: gpt-tiny, seq_len: 32, batch: {micro: 1, global_tokens: 64}, steps: %d, warmup_steps: 1, timeouts: {run_s: 300, collective_s: 60}}"
+BASE = (
+    "{model: gpt-tiny, seq_len: 32, batch: {micro: 1, global_tokens: 64}, steps: %d, warmup_steps:"
+    " 1, timeouts: {run_s: 300, collective_s: 60}}"
+)
 TWO = f"""
 study: two
 title: Two runs
@@ -47,7 +50,9 @@ def command(verb, file, results, *more):
 
 
 def llmbench(verb, file, results, *more):
-    return subprocess.run(command(verb, file, results, *more), cwd=ROOT, capture_output=True, text=True, timeout=400)
+    return subprocess.run(
+        command(verb, file, results, *more), cwd=ROOT, capture_output=True, text=True, timeout=400
+    )
 
 
 def study_file(folder, text):
@@ -66,7 +71,9 @@ def test_a_study_is_run_once_and_repeated_by_force(tmp_path):
     assert first.returncode == 0, first.stdout + first.stderr
     assert "2 of 2 runs are ok" in first.stdout and "[2/2] ddp-w2 #1 ok" in first.stderr
     runs = runs_of(results / "two")
-    assert json.loads((results / "two" / "study.json").read_text())["runs"] == [*sorted(runs, reverse=True)]
+    assert json.loads((results / "two" / "study.json").read_text())["runs"] == [
+        *sorted(runs, reverse=True)
+    ]
     for name, run in runs.items():
         assert run.run_id == name and len(run.steps.loss) == 4
         notebook = (results / "two" / name / "run.ipynb").read_text()
@@ -76,7 +83,9 @@ def test_a_study_is_run_once_and_repeated_by_force(tmp_path):
     before = {p: p.stat().st_mtime_ns for p in results.rglob("run.json")}
     second = llmbench("sweep", file, results)
     assert second.returncode == 0 and second.stdout.count("finished before") == 2
-    assert before == {p: p.stat().st_mtime_ns for p in results.rglob("run.json")}, "finished runs are left alone"
+    assert before == {p: p.stat().st_mtime_ns for p in results.rglob("run.json")}, (
+        "finished runs are left alone"
+    )
 
     third = llmbench("sweep", file, results, "--force")
     assert third.returncode == 0 and "finished before" not in third.stdout
@@ -89,7 +98,10 @@ def test_one_failing_run_does_not_stop_the_rest(tmp_path):
     file, results = study_file(tmp_path, ONE_DIVERGES), tmp_path / "results"
     done = llmbench("sweep", file, results)
     assert done.returncode == 1
-    statuses = [run.status for _, run in sorted(runs_of(results / "mixed").items(), key=lambda item: item[0])]
+    statuses = [
+        run.status
+        for _, run in sorted(runs_of(results / "mixed").items(), key=lambda item: item[0])
+    ]
     assert sorted(statuses) == [Status.diverged, Status.ok, Status.refused]
     assert "1 of 3 runs are ok, 2 failed" in done.stdout and ": refused: " in done.stdout
     (wild,) = (results / "mixed").glob("*.wild.*")
@@ -98,7 +110,9 @@ def test_one_failing_run_does_not_stop_the_rest(tmp_path):
 
     again = llmbench("sweep", file, results)
     assert again.returncode == 1, "a study with failed runs stays failed"
-    assert again.stdout.count("finished before") == 2, "ok and diverged are answers; the refused one is asked again"
+    assert again.stdout.count("finished before") == 2, (
+        "ok and diverged are answers; the refused one is asked again"
+    )
 
 
 def wait_for(condition, process, seconds=300):
@@ -129,13 +143,21 @@ def processes_of(results):
 def test_ctrl_c_leaves_a_state_from_which_the_same_command_goes_on(tmp_path):
     file, results = study_file(tmp_path, LONG), tmp_path / "results"
     started = subprocess.Popen(
-        command("sweep", file, results), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whoever runs the tests in the background has it ignored
-    )  # fmt: skip
+        command("sweep", file, results),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # whoever runs the tests in the background has it ignored
+    )
     wait_for(lambda: steps_written(results), started)
     os.kill(started.pid, signal.SIGINT)
     out, err = started.communicate(timeout=120)
-    assert started.returncode == 1 and "interrupted; the same command goes on from here" in out, out + err
+    assert started.returncode == 1 and "interrupted; the same command goes on from here" in out, (
+        out + err
+    )
     assert "Traceback" not in err
     (run,) = runs_of(results / "long").values()
     assert run.status == Status.cancelled and run.steps.loss, "what was measured is kept"
@@ -145,14 +167,27 @@ def test_ctrl_c_leaves_a_state_from_which_the_same_command_goes_on(tmp_path):
 
     file.write_text(LONG.replace("steps: 100000", "steps: 5"))
     again = llmbench("sweep", file, results)
-    assert again.returncode == 0 and "2 of 2 runs are ok" in again.stdout, again.stdout + again.stderr
+    assert again.returncode == 0 and "2 of 2 runs are ok" in again.stdout, (
+        again.stdout + again.stderr
+    )
 
 
 def test_plain_papermill_runs_the_sheet_and_fails_when_the_run_fails(tmp_path):
     parameters = tmp_path / "run.yaml"
     results = f"results: {tmp_path / 'results'}\n"
-    plain = [sys.executable, "-m", "papermill", "nbs/runs/benchmark.ipynb", str(tmp_path / "out.ipynb"), "-f", str(parameters)]
-    asked = "model: gpt-tiny\nstrategy: ddp\nworld_size: 2\nseq_len: 32\nbatch: {micro: 1}\nsteps: 4\nwarmup_steps: 1\n"
+    plain = [
+        sys.executable,
+        "-m",
+        "papermill",
+        "nbs/runs/benchmark.ipynb",
+        str(tmp_path / "out.ipynb"),
+        "-f",
+        str(parameters),
+    ]
+    asked = (
+        "model: gpt-tiny\nstrategy: ddp\nworld_size: 2\nseq_len: 32\nbatch: {micro: 1}\nsteps:"
+        " 4\nwarmup_steps: 1\n"
+    )
 
     parameters.write_text(asked + results)
     good = subprocess.run(plain, cwd=ROOT, capture_output=True, text=True, timeout=400)

@@ -9,18 +9,30 @@ from pretended import STUDY, Pretended, swept
 
 from llmbench.core.records import read_run
 from llmbench.launch.sweep.sheet import SheetRequest
+from llmbench.launch.sweep.sweep import run_requests
 from llmbench.spec.request import run_id
 from llmbench.spec.study import resolve_study
-from llmbench.launch.sweep.sweep import run_requests
 
 
 def damages(text: str, other: str) -> dict[str, bytes]:
-    bombs = {"deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "deep list": b"[" * 200_000 + b"]" * 200_000}
+    bombs = {
+        "deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+        "deep list": b"[" * 200_000 + b"]" * 200_000,
+    }
     return bombs | {
-        "empty": b"", "cut": text.encode()[:200], "mark of UTF-8": b"\xef\xbb\xbf" + text.encode(), "UTF-16": text.encode("utf-16"), "UTF-32": text.encode("utf-32"),
-        "another run's": other.encode(), "NUL": b"\0" * 100, "a list": b"[]", "null": b"null", "not UTF-8": text.encode().replace(b"gpt-tiny", b"gpt-\xff\xfe"),
-        "another schema": text.replace("llmbench.run/1", "llmbench.run/9").encode(), "a word": text.replace('"ok"', '"fine"').encode(),
-    }  # fmt: skip
+        "empty": b"",
+        "cut": text.encode()[:200],
+        "mark of UTF-8": b"\xef\xbb\xbf" + text.encode(),
+        "UTF-16": text.encode("utf-16"),
+        "UTF-32": text.encode("utf-32"),
+        "another run's": other.encode(),
+        "NUL": b"\0" * 100,
+        "a list": b"[]",
+        "null": b"null",
+        "not UTF-8": text.encode().replace(b"gpt-tiny", b"gpt-\xff\xfe"),
+        "another schema": text.replace("llmbench.run/1", "llmbench.run/9").encode(),
+        "a word": text.replace('"ok"', '"fine"').encode(),
+    }
 
 
 def test_a_damaged_run_file_is_no_finished_run(tmp_path, capsys):
@@ -53,8 +65,14 @@ def test_what_is_no_file_is_no_finished_run(kind, tmp_path):
 
         os.chdir(folder)
         socket.socket(socket.AF_UNIX).bind("run.json")
-    make = {"pipe": lambda: os.mkfifo(path), "device": lambda: path.symlink_to("/dev/zero"), "dangling": lambda: path.symlink_to("nowhere"),
-            "circle": lambda: path.symlink_to("run.json"), "folder": path.mkdir, "socket": lambda: None}  # fmt: skip
+    make = {
+        "pipe": lambda: os.mkfifo(path),
+        "device": lambda: path.symlink_to("/dev/zero"),
+        "dangling": lambda: path.symlink_to("nowhere"),
+        "circle": lambda: path.symlink_to("run.json"),
+        "folder": path.mkdir,
+        "socket": lambda: None,
+    }
     make[kind]()
     signal.alarm(20)
     try:
@@ -62,4 +80,9 @@ def test_what_is_no_file_is_no_finished_run(kind, tmp_path):
     finally:
         signal.alarm(0)
         os.chdir(ROOT)
-    assert run_id(spec) in asked and outcome.exit_code == 0 and path.is_file() and not path.is_symlink()
+    assert (
+        run_id(spec) in asked
+        and outcome.exit_code == 0
+        and path.is_file()
+        and not path.is_symlink()
+    )

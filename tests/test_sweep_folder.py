@@ -14,16 +14,21 @@ from pretended import STUDY, swept
 from llmbench.core.errors import LlmbenchError, RequestError
 from llmbench.core.records import read_run
 from llmbench.launch.sweep.sheet import SheetRequest, make_room
+from llmbench.launch.sweep.sweep import locked
 from llmbench.spec.request import run_id
 from llmbench.spec.study import resolve_study
-from llmbench.launch.sweep.sweep import locked
 
 
 def test_a_sweep_that_is_refused_writes_nothing(tmp_path):
-    """The second one has another title, baseline and repeats; the first one's study.json stays as it is."""
+    """The second one has another title, baseline and repeats; the first one's study.json stays as
+    it is.
+    """
     swept(tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    with locked(tmp_path / "s"), pytest.raises(LlmbenchError, match="another sweep is running in s"):
+    with (
+        locked(tmp_path / "s"),
+        pytest.raises(LlmbenchError, match="another sweep is running in s"),
+    ):
         swept(tmp_path, title="theirs", repeats=7, baseline={"strategy": "single"})
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
     swept(tmp_path, title="theirs")
@@ -36,12 +41,30 @@ def test_a_launch_of_the_study_waits_for_the_sweep_too(tmp_path, capsys):
     file = tmp_path / "s.yaml"
     file.write_text(yaml.safe_dump(STUDY))
     with locked(tmp_path / "s"):
-        assert main(["launch", "ssh", str(file), "--submit", "--results", str(tmp_path), "-s", "hosts=left", "-s", "shell=false"]) == 1
+        assert (
+            main(
+                [
+                    "launch",
+                    "ssh",
+                    str(file),
+                    "--submit",
+                    "--results",
+                    str(tmp_path),
+                    "-s",
+                    "hosts=left",
+                    "-s",
+                    "shell=false",
+                ]
+            )
+            == 1
+        )
     assert "another sweep" in capsys.readouterr().err and not (tmp_path / "s/study.json").exists()
 
 
 def test_a_link_is_not_written_through(tmp_path):
-    """Of the lock, of the working folder, of the notebook, of a log that a resumed run would go on with."""
+    """Of the lock, of the working folder, of the notebook, of a log that a resumed run would go on
+    with.
+    """
     victim, target = tmp_path / "victim", tmp_path / "target"
     victim.write_text("somebody's")
     target.mkdir()
@@ -66,12 +89,18 @@ def test_a_link_is_not_written_through(tmp_path):
     (place / run_id(spec)).symlink_to(target)
     (place / "study.json").symlink_to(victim)
     outcome, asked = swept(tmp_path / "r")
-    assert outcome.exit_code == 0 and run_id(spec) in asked and not (place / run_id(spec)).is_symlink()
+    assert (
+        outcome.exit_code == 0 and run_id(spec) in asked and not (place / run_id(spec)).is_symlink()
+    )
     resumed = SheetRequest(spec, 1, tmp_path / "r", resume=True)
     (place / run_id(spec) / "stdout.log").symlink_to(victim)
     make_room(resumed)
     assert not (resumed.partial / "stdout.log").is_symlink()
-    assert victim.read_text() == "somebody's" and not list(target.iterdir()) and not (place / "study.json").is_symlink()
+    assert (
+        victim.read_text() == "somebody's"
+        and not list(target.iterdir())
+        and not (place / "study.json").is_symlink()
+    )
 
 
 def test_a_folder_that_is_not_utf_8_is_refused_and_a_dash_is_a_name(tmp_path, monkeypatch):
@@ -85,19 +114,30 @@ def test_a_folder_that_is_not_utf_8_is_refused_and_a_dash_is_a_name(tmp_path, mo
 
 def cli(tmp_path, *words):
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-m", "llmbench.cli", *words], cwd=tmp_path, capture_output=True, timeout=200, env=env, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "llmbench.cli", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=200,
+        env=env,
+        check=False,
+    )
 
 
 def test_the_command_says_in_one_line_that_a_folder_is_not_utf_8(tmp_path):
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(STUDY))
     done = cli(tmp_path, "sweep", "s.yaml", b"--results", b"r\xff")
-    assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and b"not UTF-8" in done.stderr, done.stderr
+    assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and b"not UTF-8" in done.stderr, (
+        done.stderr
+    )
 
 
 @pytest.mark.slow
 def test_a_real_run_in_a_folder_that_begins_with_a_dash(tmp_path):
     """Through launcher and ranks, which are given the folder as an argument."""
-    (tmp_path / "r.yaml").write_text(yaml.safe_dump({"study": "s", **STUDY["base"], "strategy": "ddp", "world_size": 2}))
+    (tmp_path / "r.yaml").write_text(
+        yaml.safe_dump({"study": "s", **STUDY["base"], "strategy": "ddp", "world_size": 2})
+    )
     for name in ("nbs", "settings.ini"):
         (tmp_path / name).symlink_to(ROOT / name)
     done = cli(tmp_path, "run", "r.yaml", "--results=-x")

@@ -5,13 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from llmbench.analysis.stats import calm_half, turns_interval
 from llmbench.compare.findings import Contender, decide_speed, speed_sentence
 from llmbench.compare.noise import read_turns, tried_in_turns
-from llmbench.analysis.stats import calm_half, turns_interval
 
 ROOT = Path(__file__).resolve().parents[1]
 ROTATIONS = read_turns(ROOT / "reports" / "recorded" / "cpu-equals")
-HOURS = sorted(f for f in (ROOT / "reports" / "recorded" / "cpu-equals-hours").glob("*") if f.is_dir())
+HOURS = sorted(
+    f for f in (ROOT / "reports" / "recorded" / "cpu-equals-hours").glob("*") if f.is_dir()
+)
 STUDIES, REPEATS = 100, 5
 
 
@@ -19,7 +21,12 @@ def hiccups(share, longer=3.0, others=1.0):
     "So many of a run's steps take `longer` times as long; the others are quicker."
 
     def plant(times, random):
-        hit = random.permuted(np.tile(np.arange(times.shape[-1]) < round(share * times.shape[-1]), (*times.shape[:-1], 1)), axis=-1)
+        hit = random.permuted(
+            np.tile(
+                np.arange(times.shape[-1]) < round(share * times.shape[-1]), (*times.shape[:-1], 1)
+            ),
+            axis=-1,
+        )
         return times * np.where(hit, longer, others)
 
     return plant
@@ -30,7 +37,12 @@ def noise(spread):
 
     def plant(times, random):
         factors = np.exp(random.normal(0, spread, times.shape))
-        return times * factors / (times * factors).mean(axis=-1, keepdims=True) * times.mean(axis=-1, keepdims=True)
+        return (
+            times
+            * factors
+            / (times * factors).mean(axis=-1, keepdims=True)
+            * times.mean(axis=-1, keepdims=True)
+        )
 
     return plant
 
@@ -41,8 +53,14 @@ def drift(to):
 
 
 CASES = {
-    **{f"hiccups in {share:.0%} of the steps": hiccups(share) for share in (1 / 16, 0.125, 0.25, 0.4)},
-    **{f"hiccups in {share:.0%}, the others 5 % quicker": hiccups(share, others=0.95) for share in (1 / 16, 0.125, 0.25, 0.4)},
+    **{
+        f"hiccups in {share:.0%} of the steps": hiccups(share)
+        for share in (1 / 16, 0.125, 0.25, 0.4)
+    },
+    **{
+        f"hiccups in {share:.0%}, the others 5 % quicker": hiccups(share, others=0.95)
+        for share in (1 / 16, 0.125, 0.25, 0.4)
+    },
     "short hiccups in 40 %, the others 10 % quicker": hiccups(0.4, 1.3, 0.9),
     "noise of 15 %": noise(0.15),
     "drift to 1.2": drift(1.2),
@@ -51,7 +69,9 @@ CASES = {
 
 
 def studies(plant, seed):
-    "Drawn studies of five rotations, the planted side first; with the true share of time that was planted."
+    """Drawn studies of five rotations, the planted side first; with the true share of time that was
+    planted.
+    """
     random = np.random.default_rng(seed)
     for _ in range(STUDIES):
         times = ROTATIONS.times[random.permutation(len(ROTATIONS.times))[:REPEATS]]
@@ -63,22 +83,32 @@ def studies(plant, seed):
 def claimed(planted, other):
     "1: the planted side is claimed to be slower; -1: faster; 0: nothing is claimed."
     names = tuple(f"r{k}" for k in range(REPEATS))
-    pair = [Contender(n, n, 2, 1024, t.tolist(), [], platform="cpu", turns=names) for n, t in (("planted", planted), ("other", other))]
+    pair = [
+        Contender(n, n, 2, 1024, t.tolist(), [], platform="cpu", turns=names)
+        for n, t in (("planted", planted), ("other", other))
+    ]
     decision = decide_speed(pair, comparable=True)
     return (1 if decision.order[0].name == "other" else -1) if decision.claimed else 0, decision
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_claim_has_the_sign_of_the_time_spent_or_there_is_none(name):
-    found = [(claimed(planted, other)[0], share) for planted, other, share in studies(CASES[name], 7)]
-    right = sum(claim == 0 or (abs(share) > 1e-6 and claim == np.sign(share)) for claim, share in found)
+    found = [
+        (claimed(planted, other)[0], share) for planted, other, share in studies(CASES[name], 7)
+    ]
+    right = sum(
+        claim == 0 or (abs(share) > 1e-6 and claim == np.sign(share)) for claim, share in found
+    )
     assert right >= 98, f"{name}: {right} of {STUDIES}"
 
 
 def test_the_faster_half_alone_would_have_named_the_wrong_one():
     "What decided before: by it the side that spends more time wins, and noise is a win."
     for plant in (hiccups(0.125, others=0.95), noise(0.15)):
-        wins = [turns_interval(list(zip(p.tolist(), o.tolist(), strict=True)), calm_half) for p, o, _ in studies(plant, 7)]
+        wins = [
+            turns_interval(list(zip(p.tolist(), o.tolist(), strict=True)), calm_half)
+            for p, o, _ in studies(plant, 7)
+        ]
         assert sum(i.excludes(1.0) and i.estimate < 1 for i in wins) > 50
 
 
@@ -92,7 +122,11 @@ def test_long_steps_of_one_side_are_claimed_and_counted():
 def test_more_time_with_quicker_other_steps_never_wins_and_is_explained():
     for planted, other, share in list(studies(hiccups(0.125, others=0.95), 3))[:10]:
         claim, decision = claimed(planted, other)
-        assert share > 0.15 and claim >= 0 and "planted: 10 of 80 steps took" in speed_sentence(decision, "gpt-tiny")
+        assert (
+            share > 0.15
+            and claim >= 0
+            and "planted: 10 of 80 steps took" in speed_sentence(decision, "gpt-tiny")
+        )
 
 
 def test_five_repeats_in_turns_find_three_percent_and_rarely_call_equals_different():
@@ -101,9 +135,20 @@ def test_five_repeats_in_turns_find_three_percent_and_rarely_call_equals_differe
 
 
 def test_recordings_over_hours_keep_the_promise():
-    "Six recordings and more, each from its own stretch of the day, on a machine that others kept busy."
+    """Six recordings and more, each from its own stretch of the day, on a machine that others kept
+    busy.
+    """
     assert len(HOURS) >= 6
-    trials = [tried_in_turns(read_turns(folder), REPEATS, studies=400, planted=100) for folder in HOURS]
+    trials = [
+        tried_in_turns(read_turns(folder), REPEATS, studies=400, planted=100) for folder in HOURS
+    ]
     assert sum(t.alarms for t in trials) <= 0.05 * sum(t.studies for t in trials), trials
-    whole = [turns_interval([(a, b) for a, b in read_turns(folder).times.tolist()], read_turns(folder).at) for folder in HOURS]
-    assert sum(i.excludes(1.0) for i in whole) <= 1, "all rotations of a recording against each other, sides as they were"
+    whole = [
+        turns_interval(
+            [(a, b) for a, b in read_turns(folder).times.tolist()], read_turns(folder).at
+        )
+        for folder in HOURS
+    ]
+    assert sum(i.excludes(1.0) for i in whole) <= 1, (
+        "all rotations of a recording against each other, sides as they were"
+    )

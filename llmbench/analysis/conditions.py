@@ -28,20 +28,31 @@ _LINKS = ("link_gb_s", "all_reduce_bus_gb_s", "h2d_gb_s")
 
 
 def matmul_tflops_per_core(run: Mapping[str, Any], cores: Any) -> float | None:
-    "TFLOP/s of the measured matrix product of all ranks, per core in use; None where a rank did not measure it."
+    """TFLOP/s of the measured matrix product of all ranks, per core in use; None where a rank did
+    not measure it.
+    """
     rates = [device.get("matmul_tflops") for device in (run.get("env") or {}).get("devices") or ()]
-    return sum(rates) / cores if rates and None not in rates and isinstance(cores, int) and cores else None
+    return (
+        sum(rates) / cores
+        if rates and None not in rates and isinstance(cores, int) and cores
+        else None
+    )
 
 
 def _middle(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value]
     return median(known) if known and len(known) == len(values) else None
 
-
+# %% ../../nbs/60_analysis/50_conditions.ipynb #178fe794
 def _measured(runs: Runs, cores: Any, links: Sequence[str]) -> dict[str, float | None]:
     "The medians of a set's conditions by path."
-    found = {"env.devices[].matmul_tflops": _middle([matmul_tflops_per_core(run, cores) for run in runs])}
-    return found | {f"transfer.{link}": _middle([(run.get("transfer") or {}).get(link) for run in runs]) for link in links}
+    found = {
+        "env.devices[].matmul_tflops": _middle([matmul_tflops_per_core(run, cores) for run in runs])
+    }
+    return found | {
+        f"transfer.{link}": _middle([(run.get("transfer") or {}).get(link) for run in runs])
+        for link in links
+    }
 
 
 def times_apart(a: float | None, b: float | None) -> float:
@@ -54,11 +65,20 @@ def _names(runs: Runs, field: str) -> set[str]:
     envs = [run.get("env") or {} for run in runs]
     if field == "hosts":
         return {name for env in envs for name in env.get("hostnames") or ()}
-    return {device["uuid_hash"] for env in envs for device in env.get("devices") or () if device.get("uuid_hash")}
+    return {
+        device["uuid_hash"]
+        for env in envs
+        for device in env.get("devices") or ()
+        if device.get("uuid_hash")
+    }
 
 
 def _few(names: set[str]) -> str:
-    return " + ".join(sorted(names)) if len(names) <= 2 else f"{len(names)} {'others' if len(names) > 1 else 'other'}"
+    return (
+        " + ".join(sorted(names))
+        if len(names) <= 2
+        else f"{len(names)} {'others' if len(names) > 1 else 'other'}"
+    )
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -69,9 +89,11 @@ def _moment(text: str | None) -> datetime | None:
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
-
+# %% ../../nbs/60_analysis/50_conditions.ipynb #c9f8c54e
 def days_between(a: Runs, b: Runs) -> float:
-    "Days from the last start of the one set to the first of the other; 0 where they overlap or do not say."
+    """Days from the last start of the one set to the first of the other; 0 where they overlap or do
+    not say.
+    """
     starts = [sorted(t for run in runs if (t := _moment(run.get("started_at")))) for runs in (a, b)]
     if not all(starts):
         return 0.0
@@ -79,7 +101,9 @@ def days_between(a: Runs, b: Runs) -> float:
     return max(0.0, (begin - last).total_seconds(), (first - end).total_seconds()) / 86400
 
 # %% ../../nbs/60_analysis/50_conditions.ipynb #50307e60
-def _far(path: str, one: float, other: float, only_said: bool, alone: bool) -> tuple[list[Difference], list[Difference]]:
+def _far(
+    path: str, one: float, other: float, only_said: bool, alone: bool
+) -> tuple[list[Difference], list[Difference]]:
     "Difference or remark for a condition, by the limits of its rule."
     rule, apart = rule_of(path), times_apart(one, other)
     found = Difference(rule.fact, *(float(f"{value:.3g}") for value in (one, other)))
@@ -100,11 +124,20 @@ def _elsewhere(a: Runs, b: Runs) -> Iterator[Difference]:
         if one and other and not one & other:
             yield Difference(fact, _few(one), _few(other))
     if days_between(a, b) > rule_of("started_at").limits[0]:
-        yield Difference("started_at", *(min(t for run in runs if (t := run.get("started_at")))[:10] for runs in (a, b)))
+        yield Difference(
+            "started_at",
+            *(min(t for run in runs if (t := run.get("started_at")))[:10] for runs in (a, b)),
+        )
 
-
-def conditions(a: Runs, b: Runs, varies: Sequence[str] = DEFAULT_VARIES, keys: tuple[FactsKey, FactsKey] | None = None) -> Verdict:
-    """What speaks against comparing two sets of repeats in the conditions that they met; differences name `a`'s value first.
+# %% ../../nbs/60_analysis/50_conditions.ipynb #b115f23b
+def conditions(
+    a: Runs,
+    b: Runs,
+    varies: Sequence[str] = DEFAULT_VARIES,
+    keys: tuple[FactsKey, FactsKey] | None = None,
+) -> Verdict:
+    """What speaks against comparing two sets of repeats in the conditions that they met;
+    differences name `a`'s value first.
 
     keys: of the first run of each, where they are known already.
     """
@@ -113,11 +146,18 @@ def conditions(a: Runs, b: Runs, varies: Sequence[str] = DEFAULT_VARIES, keys: t
     left, right = map(facts_of_key, keys or (facts_key(a[0]), facts_key(b[0])))
     together, cores = _in_turns(a, b), [facts["hardware.cpu_cores"] for facts in (left, right)]
     same = left["world_size"] == right["world_size"]
-    one, other = (_measured(runs, n, _LINKS if same else _LINKS[2:]) for runs, n in zip((a, b), cores, strict=True))
+    one, other = (
+        _measured(runs, n, _LINKS if same else _LINKS[2:])
+        for runs, n in zip((a, b), cores, strict=True)
+    )
     if left["precision.compute"] != right["precision.compute"]:
         one["env.devices[].matmul_tflops"] = None
     differences, remarks = [], []
     for path, value in one.items():
-        found = _far(path, value, other[path], together, min(len(a), len(b)) == 1) if value and other[path] else ([], [])
+        found = (
+            _far(path, value, other[path], together, min(len(a), len(b)) == 1)
+            if value and other[path]
+            else ([], [])
+        )
         differences, remarks = differences + found[0], remarks + found[1]
     return judge(differences, (), (), [*remarks, *_elsewhere(a, b)])

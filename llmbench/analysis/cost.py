@@ -33,26 +33,34 @@ class Price(BaseModel):
     def _whole_numbers_too(cls, value: object) -> object:
         return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
-
+# %% ../../nbs/60_analysis/65_cost.ipynb #0c0148ee
 def _price(path: Path, number: int, row: object) -> Price:
     if not isinstance(row, dict):
         raise RequestError(
-            f"{path}: price {number} is not a mapping; write device:, price_per_hour:, currency:, as_of:, source:"
+            f"{path}: price {number} is not a mapping; write device:, price_per_hour:, currency:,"
+            " as_of:, source:"
         )
     try:
         return Price(**row)
     except (ValidationError, TypeError) as e:
-        first = e.errors(include_url=False)[0] if isinstance(e, ValidationError) else {"loc": (), "msg": str(e)}
+        first = (
+            e.errors(include_url=False)[0]
+            if isinstance(e, ValidationError)
+            else {"loc": (), "msg": str(e)}
+        )
         field = ".".join(map(str, first["loc"])) or "row"
         raise RequestError(
-            f"{path}: price {number}: {field}: {first['msg']}; fields: {', '.join(Price.model_fields)}"
+            f"{path}: price {number}: {field}: {first['msg']}; fields:"
+            f" {', '.join(Price.model_fields)}"
         ) from None
 
 # %% ../../nbs/60_analysis/65_cost.ipynb #ba9f0c96
 def load_prices(path: Path | str | None = None) -> tuple[Price, ...]:
-    """The price table of a YAML file, by default the one that settings.ini names; a project without one has no prices.
+    """The price table of a YAML file, by default the one that settings.ini names; a project without
+    one has no prices.
 
-    Raises RequestError for a file that is named and missing, a wrong row, or a device that stands twice.
+    Raises RequestError for a file that is named and missing, a wrong row, or a device that stands
+    twice.
     """
     default = path is None
     path = load_settings().path("cost", "prices") if default else Path(path)
@@ -70,7 +78,9 @@ def load_prices(path: Path | str | None = None) -> tuple[Price, ...]:
     return prices
 
 # %% ../../nbs/60_analysis/65_cost.ipynb #3f0ed2c7
-def price_of(device_name: str | None, prices: tuple[Price, ...], currency: str = "USD") -> Price | None:
+def price_of(
+    device_name: str | None, prices: tuple[Price, ...], currency: str = "USD"
+) -> Price | None:
     "The price of a device in `currency`; None where the table has none."
     if not device_name:
         return None
@@ -79,8 +89,12 @@ def price_of(device_name: str | None, prices: tuple[Price, ...], currency: str =
     return next((p for p in prices if p.device in names and p.currency == currency), None)
 
 # %% ../../nbs/60_analysis/65_cost.ipynb #756644a4
-def usd_per_1m_tokens(price_per_hour: float | None, world_size: int | None, tokens_per_s: float | None) -> float | None:
-    "Price of a million tokens, in the currency of `price_per_hour` (one accelerator, one hour); None where unknown."
+def usd_per_1m_tokens(
+    price_per_hour: float | None, world_size: int | None, tokens_per_s: float | None
+) -> float | None:
+    """Price of a million tokens, in the currency of `price_per_hour` (one accelerator, one hour);
+    None where unknown.
+    """
     if not (price_per_hour and world_size and tokens_per_s):
         return None
     return price_per_hour * world_size / 3600 / tokens_per_s * 1e6

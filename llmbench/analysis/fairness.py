@@ -19,11 +19,17 @@ from typing import Any, Literal
 
 import orjson
 
-from ..core.errors import RequestError, unknown_name
 from .rules import FACTS, RULES, rule_of_fact
+from ..core.errors import RequestError, unknown_name
 
 # %% ../../nbs/60_analysis/45_fairness.ipynb #c7310f53
-_REQUEST = tuple(dict.fromkeys(rule.fact for rule in FACTS.values() if rule.path.startswith("spec.") and rule.kind == "varied"))
+_REQUEST = tuple(
+    dict.fromkeys(
+        rule.fact
+        for rule in FACTS.values()
+        if rule.path.startswith("spec.") and rule.kind == "varied"
+    )
+)
 
 
 def _at(value: Mapping[str, Any] | None, path: str) -> Any:
@@ -36,19 +42,43 @@ def _at(value: Mapping[str, Any] | None, path: str) -> Any:
 
 # %% ../../nbs/60_analysis/45_fairness.ipynb #8069299b
 _UNRECORDED = {  # what this harness did before it recorded the setting
-    "model.n_experts": 1, "model.experts_per_token": 1, "model.balance_coef": 0.0, "model.rope_scaling": "none",
-    "strategy.reshard_after_forward": True, "strategy.dp_replicate": 1, "strategy.bucket_mib": 25.0,
-    "strategy.schedule": "1f1b", "strategy.stages_per_rank": 1, "strategy.layers_per_stage": "even", "strategy.compression": "none",
-    "memory_limit_gib": "none", "strategy.offload": "none", "strategy.quantize": "none", "strategy.hpz": 1, "precision.float8_by": "torchao",
+    "model.n_experts": 1,
+    "model.experts_per_token": 1,
+    "model.balance_coef": 0.0,
+    "model.rope_scaling": "none",
+    "strategy.reshard_after_forward": True,
+    "strategy.dp_replicate": 1,
+    "strategy.bucket_mib": 25.0,
+    "strategy.schedule": "1f1b",
+    "strategy.stages_per_rank": 1,
+    "strategy.layers_per_stage": "even",
+    "strategy.compression": "none",
+    "memory_limit_gib": "none",
+    "strategy.offload": "none",
+    "strategy.quantize": "none",
+    "strategy.hpz": 1,
+    "precision.float8_by": "torchao",
     "strategy.offload_adam": "torch",
-    **dict.fromkeys(("strategy.overlap_comm", "strategy.reduce_bucket", "strategy.max_live_parameters"), "as it comes"),
-}  # fmt: skip
+    **dict.fromkeys(
+        ("strategy.overlap_comm", "strategy.reduce_bucket", "strategy.max_live_parameters"),
+        "as it comes",
+    ),
+}
+
+# %% ../../nbs/60_analysis/45_fairness.ipynb #1b2d8e8b
 _SETTING_OF = {
-    "strategy.reshard_after_forward": ("fsdp", "hsdp"), "strategy.dp_replicate": ("hsdp",),
-    "strategy.bucket_mib": ("ddp",), "strategy.compression": ("ddp",), "strategy.offload": ("fsdp", "hsdp", "zero2", "zero3"),
-    "strategy.quantize": ("zero3",), "strategy.hpz": ("zero3",), "strategy.offload_adam": ("zero2", "zero3"),
-    "strategy.overlap_comm": ("zero1", "zero2", "zero3"), "strategy.reduce_bucket": ("zero1", "zero2", "zero3"), "strategy.max_live_parameters": ("zero3",),
-}  # fmt: skip
+    "strategy.reshard_after_forward": ("fsdp", "hsdp"),
+    "strategy.dp_replicate": ("hsdp",),
+    "strategy.bucket_mib": ("ddp",),
+    "strategy.compression": ("ddp",),
+    "strategy.offload": ("fsdp", "hsdp", "zero2", "zero3"),
+    "strategy.quantize": ("zero3",),
+    "strategy.hpz": ("zero3",),
+    "strategy.offload_adam": ("zero2", "zero3"),
+    "strategy.overlap_comm": ("zero1", "zero2", "zero3"),
+    "strategy.reduce_bucket": ("zero1", "zero2", "zero3"),
+    "strategy.max_live_parameters": ("zero3",),
+}
 
 
 def _idle(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -64,7 +94,7 @@ def _idle(facts: Mapping[str, Any]) -> Iterator[str]:
     if facts["model.family"] == "gpt2":
         yield from ("model.rope_theta", "model.rope_scaling")
 
-
+# %% ../../nbs/60_analysis/45_fairness.ipynb #4db55462
 def _explicit_nulls(facts: dict[str, Any], harness: bool) -> dict[str, Any]:
     "Nulls that mean 'none' rather than 'unknown' become that word, as do settings that do nothing."
     if harness and facts["optimizer.clip_norm"] is None and facts["optimizer.name"]:
@@ -80,7 +110,11 @@ def _cores_in_use(env: Mapping[str, Any], world_size: int | None) -> int | None:
     threads, cores = env.get("threads_per_rank"), _at(env, "cpu.logical_cores")
     if not (threads and world_size):
         return None
-    return min(threads * world_size, cores * max(1, len(env.get("hostnames") or []))) if cores else threads * world_size
+    return (
+        min(threads * world_size, cores * max(1, len(env.get("hostnames") or [])))
+        if cores
+        else threads * world_size
+    )
 
 
 def _joined(values: Iterable[Any]) -> Any:
@@ -93,15 +127,24 @@ def _joined(values: Iterable[Any]) -> Any:
 
 _LINK = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS")
 
-
+# %% ../../nbs/60_analysis/45_fairness.ipynb #5cf99aaa
 @lru_cache(maxsize=256)
 def card_links(topology: str | None) -> str | None:
-    "How cards reach each other, out of the matrix of `nvidia-smi topo -m`: NV18, or PHB + SYS; another text as it is."
-    rows = [line.split() for line in (topology or "").splitlines() if re.match(r"GPU\d+\s", line.strip())]
+    """How cards reach each other, out of the matrix of `nvidia-smi topo -m`: NV18, or PHB + SYS;
+    another text as it is.
+    """
+    rows = [
+        line.split()
+        for line in (topology or "").splitlines()
+        if re.match(r"GPU\d+\s", line.strip())
+    ]
     rows = [row[1 : 1 + len(rows)] for row in rows if "X" in row]
     if not rows:
         return topology
-    return " + ".join(sorted({link for row in rows for link in row if _LINK.fullmatch(link)})) or "one card"
+    return (
+        " + ".join(sorted({link for row in rows for link in row if _LINK.fullmatch(link)}))
+        or "one card"
+    )
 
 # %% ../../nbs/60_analysis/45_fairness.ipynb #b02b027a
 def _over_hosts(env: Mapping[str, Any], path: str) -> Any:
@@ -134,8 +177,12 @@ def _software(env: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         else:
             yield (fact if own == "versions.*" else own), version
 
-
-_PACKAGES_OF = {"megatron": ("megatron-core",), "nemo": ("nemo-toolkit",), "megatron_bridge": ("megatron-bridge",)}
+# %% ../../nbs/60_analysis/45_fairness.ipynb #4543f04d
+_PACKAGES_OF = {
+    "megatron": ("megatron-core",),
+    "nemo": ("nemo-toolkit",),
+    "megatron_bridge": ("megatron-bridge",),
+}
 
 # %% ../../nbs/60_analysis/45_fairness.ipynb #05b71f3c
 FactsKey = tuple[bytes, bool, bytes, tuple[str, ...]]
@@ -144,11 +191,31 @@ _PLACE = re.compile(r"([\w.]+) = ")
 
 def places_not_honoured(run: Mapping[str, Any]) -> tuple[str, ...]:
     "Places of the request that the framework had no place for, by the run's own events."
-    told = [_PLACE.match(e.get("text") or "") for e in run.get("events") or () if e.get("kind") == "not_honoured"]
+    told = [
+        _PLACE.match(e.get("text") or "")
+        for e in run.get("events") or ()
+        if e.get("kind") == "not_honoured"
+    ]
     return tuple(sorted({m[1] for m in told if m}))
 
 
-_OF_HOSTS = ("driver", "cuda", "rocm", "nccl", "topology", "kernel", "cpu", "python", "versions", "git", "container_digest", "lock_hash", "variables")
+_OF_HOSTS = (
+    "driver",
+    "cuda",
+    "rocm",
+    "nccl",
+    "topology",
+    "kernel",
+    "cpu",
+    "python",
+    "versions",
+    "git",
+    "container_digest",
+    "lock_hash",
+    "variables",
+)
+
+# %% ../../nbs/60_analysis/45_fairness.ipynb #f1b81041
 _OF_ENV = ("platform", "backend", "threads_per_rank", "framework", *_OF_HOSTS)
 _OF_DEVICES = ("name", "power_limit_w", "clock_mhz", "memory_gib")
 
@@ -174,46 +241,90 @@ def _happened(run: Mapping[str, Any]) -> tuple[bool, int]:
     again = ((run.get("goodput") or {}).get("starts") or 1) - 1
     return "oversubscribed" in kinds, max(again, kinds.count("resumed"))
 
-
+# %% ../../nbs/60_analysis/45_fairness.ipynb #b5280efa
 def _measured(run: Mapping[str, Any]) -> tuple:
-    "Clock, turns, counter, steps, tokens of a step, whether rows are means, sources of memory, updates left out."
+    """Clock, turns, counter, steps, tokens of a step, whether rows are means, sources of memory,
+    updates left out.
+    """
     measurement, steps = run.get("measurement") or {}, run.get("steps") or {}
     sources = {rank.get("memory_source") for rank in run.get("ranks") or ()} - {None}
     return (
-        measurement.get("clock"), "in turns" if measurement.get("turns") else "alone", measurement.get("energy_source"),
-        len(steps.get("step") or ()) or None, sorted(set(steps.get("tokens") or ()) - {None}),
-        any(n and n > 1 for n in steps.get("mean_of") or ()), sorted(sources), run.get("skipped_steps") or 0,
-    )  # fmt: skip
+        measurement.get("clock"),
+        "in turns" if measurement.get("turns") else "alone",
+        measurement.get("energy_source"),
+        len(steps.get("step") or ()) or None,
+        sorted(set(steps.get("tokens") or ()) - {None}),
+        any(n and n > 1 for n in steps.get("mean_of") or ()),
+        sorted(sources),
+        run.get("skipped_steps") or 0,
+    )
 
-
+# %% ../../nbs/60_analysis/45_fairness.ipynb #5fc6858c
 def facts_key(run: Mapping[str, Any]) -> FactsKey:
-    "What the facts of a run depend on: its request as bytes, whether it is one of this harness in full, machine and measurement as bytes, what was not honoured."
+    """What the facts of a run depend on: its request as bytes, whether it is one of this harness in
+    full, machine and measurement as bytes, what was not honoured.
+    """
     run = run if "spec" in run else {"spec": run}
     spec, env, source = run["spec"], run.get("env") or {}, run.get("source") or {}
-    asked_here = source.get("kind") == "harness" or any(e.get("kind") == "from_request" for e in run.get("events") or ())
-    machine = {name: env.get(name) for name in _OF_ENV} | {"topology": card_links(env.get("topology"))}
+    asked_here = source.get("kind") == "harness" or any(
+        e.get("kind") == "from_request" for e in run.get("events") or ()
+    )
+    machine = {name: env.get(name) for name in _OF_ENV} | {
+        "topology": card_links(env.get("topology"))
+    }
     hosts = [dict(zip(_OF_HOSTS, record, strict=True)) for record in _hosts(env)]
-    more = hosts, _different(env.get("devices") or (), _OF_DEVICES), len(env.get("hostnames") or ()), _placement(run, env)
-    return orjson.dumps(spec), asked_here, orjson.dumps((machine, *more, _happened(run), _measured(run))), places_not_honoured(run)
+    more = (
+        hosts,
+        _different(env.get("devices") or (), _OF_DEVICES),
+        len(env.get("hostnames") or ()),
+        _placement(run, env),
+    )
+    return (
+        orjson.dumps(spec),
+        asked_here,
+        orjson.dumps((machine, *more, _happened(run), _measured(run))),
+        places_not_honoured(run),
+    )
 
-
+# %% ../../nbs/60_analysis/45_fairness.ipynb #cb34d904
 def _hosts(env: Mapping[str, Any]) -> list[tuple]:
     "Hosts that differ, without their names."
-    told = (host | {"topology": card_links(host.get("topology"))} for host in env.get("hosts") or ())
-    seen = {orjson.dumps(record): record for record in (tuple(map(host.get, _OF_HOSTS)) for host in told)}
+    told = (
+        host | {"topology": card_links(host.get("topology"))} for host in env.get("hosts") or ()
+    )
+    seen = {
+        orjson.dumps(record): record
+        for record in (tuple(map(host.get, _OF_HOSTS)) for host in told)
+    }
     return list(seen.values())
 
-
+# %% ../../nbs/60_analysis/45_fairness.ipynb #2d94a1b4
 def _really(facts: Mapping[str, Any], lost: Iterable[str]) -> dict[str, Any]:
     "What is known of the settings that were not honoured."
-    found = {name: None for name in facts for place in lost if name == place or name.startswith(f"{place}.")}
-    if "precision.reduce" in found:  # gradients have the type of their parameters, unless shards were cast for the arithmetic
+    found = {
+        name: None
+        for name in facts
+        for place in lost
+        if name == place or name.startswith(f"{place}.")
+    }
+    if (
+        "precision.reduce" in found
+    ):  # gradients have the type of their parameters, unless shards were cast for the arithmetic
         param = facts["precision.param"]
-        found["precision.reduce"] = param if facts["precision.compute"] == param or facts["strategy.name"] in ("single", "ddp") else None
+        found["precision.reduce"] = (
+            param
+            if facts["precision.compute"] == param or facts["strategy.name"] in ("single", "ddp")
+            else None
+        )
     return found
 
 # %% ../../nbs/60_analysis/45_fairness.ipynb #68b4d07d
-def _hardware(env: Mapping[str, Any], devices: Sequence[Sequence[Any]], placed: Sequence[Any], world_size: int | None) -> Iterator[tuple[str, Any]]:
+def _hardware(
+    env: Mapping[str, Any],
+    devices: Sequence[Sequence[Any]],
+    placed: Sequence[Any],
+    world_size: int | None,
+) -> Iterator[tuple[str, Any]]:
     "Facts of the devices and of the hosts, in the order of a verdict."
     platform = env["platform"]
     card = platform not in (None, "cpu")
@@ -221,73 +332,126 @@ def _hardware(env: Mapping[str, Any], devices: Sequence[Sequence[Any]], placed: 
     yield "hardware.device", _joined(dict.fromkeys(d[0] for d in devices))
     yield "hardware.cpu_cores", NOT_APPLICABLE if card else _cores_in_use(env, world_size)
     missing = NOT_APPLICABLE if platform == "rocm" else None  # not every driver of AMD tells
-    for fact, value in (("hardware.power_limit_w", _joined(d[1] for d in devices)), ("hardware.driver", _over_hosts(env, "driver"))):
+    for fact, value in (
+        ("hardware.power_limit_w", _joined(d[1] for d in devices)),
+        ("hardware.driver", _over_hosts(env, "driver")),
+    ):
         yield fact, (missing if value is None else value) if card else NOT_APPLICABLE
     yield "hardware.clock_mhz", _joined(d[2] for d in devices) if card else NOT_APPLICABLE
     yield "hardware.memory_gib", _joined(d[3] for d in devices) if card else NOT_APPLICABLE
     yield from zip(("hardware.hosts", "hardware.ranks_per_host"), placed, strict=True)
     links = _over_hosts(env, "topology")
-    yield "hardware.topology", links if card and (world_size or 2) > 1 else NOT_APPLICABLE if card or links is None else links
-    for fact, path in (("cpu", "cpu.name"), ("host_cores", "cpu.logical_cores"), ("host_memory_gib", "cpu.memory_gib")):
+    yield (
+        "hardware.topology",
+        (
+            links
+            if card and (world_size or 2) > 1
+            else NOT_APPLICABLE
+            if card or links is None
+            else links
+        ),
+    )
+    for fact, path in (
+        ("cpu", "cpu.name"),
+        ("host_cores", "cpu.logical_cores"),
+        ("host_memory_gib", "cpu.memory_gib"),
+    ):
         yield f"hardware.{fact}", _over_hosts(env, path)
 
-
+# %% ../../nbs/60_analysis/45_fairness.ipynb #6d717306
 def _programs(env: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     "Facts of what ran on them."
     card, several = env["platform"] not in (None, "cpu"), (spec.get("world_size") or 2) > 1
     yield "software.framework", env["framework"]
     yield "software.torch", None
-    yield "software.toolkit", _over_hosts(env, "rocm" if env["platform"] == "rocm" else "cuda") if card else NOT_APPLICABLE
+    yield (
+        "software.toolkit",
+        (
+            _over_hosts(env, "rocm" if env["platform"] == "rocm" else "cuda")
+            if card
+            else NOT_APPLICABLE
+        ),
+    )
     yield "software.nccl", _over_hosts(env, "nccl") if card and several else NOT_APPLICABLE
     yield "software.backend", env["backend"] if several else NOT_APPLICABLE
     python = _over_hosts(env, "python")
-    yield from (("software.kernel", _over_hosts(env, "kernel")), ("software.python", python and python.rpartition(".")[0]), ("software.python_patch", python))
-    yield from ((name, _over_hosts(env, name)) for name in ("git.commit", "git.dirty", "container_digest", "lock_hash"))
+    yield from (
+        ("software.kernel", _over_hosts(env, "kernel")),
+        ("software.python", python and python.rpartition(".")[0]),
+        ("software.python_patch", python),
+    )
+    yield from (
+        (name, _over_hosts(env, name))
+        for name in ("git.commit", "git.dirty", "container_digest", "lock_hash")
+    )
     yield "variables", "recorded" if env["recorded"] else None
     yield from _software(env)
     yield from _named(env, "variables")
 
 # %% ../../nbs/60_analysis/45_fairness.ipynb #996c8359
-_CONDITIONAL = [rule.path for rule in RULES if rule.path.startswith("env.variables.") and rule.path.endswith("*") and rule.when]
+_CONDITIONAL = [
+    rule.path
+    for rule in RULES
+    if rule.path.startswith("env.variables.") and rule.path.endswith("*") and rule.when
+]
 
 
 def _uses_deepspeed(spec: Mapping[str, Any], env: Mapping[str, Any]) -> bool:
-    return env["framework"] == "deepspeed" or str(_at(spec, "strategy.name") or "").startswith("zero")
+    return env["framework"] == "deepspeed" or str(_at(spec, "strategy.name") or "").startswith(
+        "zero"
+    )
 
 
-def _without_use(facts: Mapping[str, Any], spec: Mapping[str, Any], env: Mapping[str, Any]) -> Iterator[str]:
+def _without_use(
+    facts: Mapping[str, Any], spec: Mapping[str, Any], env: Mapping[str, Any]
+) -> Iterator[str]:
     "Names of facts that mean nothing in this run, by the condition of their rules."
     held = {
-        "accelerators": env["platform"] not in (None, "cpu"), "CPUs": env["platform"] in (None, "cpu"),
-        "several ranks": (spec.get("world_size") or 2) > 1, "DeepSpeed in both": _uses_deepspeed(spec, env),
+        "accelerators": env["platform"] not in (None, "cpu"),
+        "CPUs": env["platform"] in (None, "cpu"),
+        "several ranks": (spec.get("world_size") or 2) > 1,
+        "DeepSpeed in both": _uses_deepspeed(spec, env),
         "float8 in both": _at(spec, "precision.compute") == "float8",
-    }  # fmt: skip
+    }
     conditional = (path.removeprefix("env.") for path in _CONDITIONAL)
     for name in dict.fromkeys((*facts, *conditional)):
         if not all(held.get(condition, True) for condition in rule_of_fact(name).when.split(", ")):
             yield name
 
-
+# %% ../../nbs/60_analysis/45_fairness.ipynb #e1139de0
 def _about_measurement(measured: Sequence[Any], happened: Sequence[Any]) -> dict[str, Any]:
     clock, turns, counter, steps, tokens, means, sources, skipped = measured
     return {
-        "measurement.clock": clock, "measurement.turns": turns, "measurement.energy_source": counter, "steps.measured": steps,
-        "batch.tokens_of_steps": _joined(tokens), "steps.mean_of": "means of steps" if means else "single steps",
-        "memory_source": _joined(sources), "precision.skipped_steps": skipped,
-        "events.oversubscribed": happened[0], "events.restarts": happened[1],
-    }  # fmt: skip
+        "measurement.clock": clock,
+        "measurement.turns": turns,
+        "measurement.energy_source": counter,
+        "steps.measured": steps,
+        "batch.tokens_of_steps": _joined(tokens),
+        "steps.mean_of": "means of steps" if means else "single steps",
+        "memory_source": _joined(sources),
+        "precision.skipped_steps": skipped,
+        "events.oversubscribed": happened[0],
+        "events.restarts": happened[1],
+    }
 
-
+# %% ../../nbs/60_analysis/45_fairness.ipynb #cdc26fcf
 @lru_cache(maxsize=4096)
 def facts_of_key(key: FactsKey) -> dict[str, Any]:
     "`comparable_facts` for a key of `facts_key`; each is worked out once, so nobody may change it."
-    spec, (env, hosts, devices, _, placed, happened, measured) = orjson.loads(key[0]), orjson.loads(key[2])
+    spec, (env, hosts, devices, _, placed, happened, measured) = (
+        orjson.loads(key[0]),
+        orjson.loads(key[2]),
+    )
     facts = {name: _at(spec, name) for name in _REQUEST}
     if spec.get("weights"):  # where training begins is the seed's doing, or theirs
         facts["seed"] = f"{facts['seed']} from {spec['weights']}"
     said = _explicit_nulls(facts, key[1])
     really = said | _really(said, key[3])
-    env |= {"hostnames": [None] * (placed[0] or 0), "hosts": hosts, "recorded": key[1] or bool(env["variables"])}
+    env |= {
+        "hostnames": [None] * (placed[0] or 0),
+        "hosts": hosts,
+        "recorded": key[1] or bool(env["variables"]),
+    }
     found = really | dict.fromkeys(_idle(really), "none") | {"launcher": spec.get("launcher")}
     found |= dict(_hardware(env, devices, placed, spec.get("world_size")))
     found |= dict(_programs(env, spec)) | _about_measurement(measured, happened)
@@ -300,10 +464,21 @@ def on_accelerator(facts: Mapping[str, Any]) -> bool:
 
 
 def settings_not_honoured(run: Mapping[str, Any]) -> list[str]:
-    "What a run's events say of settings that a comparison looks at, and that do something in it: `place = value: what happens instead`."
+    """What a run's events say of settings that a comparison looks at, and that do something in it:
+    `place = value: what happens instead`.
+    """
     told = [e.get("text") or "" for e in run.get("events") or () if e.get("kind") == "not_honoured"]
-    acts = {name for name, value in comparable_facts(run).items() if value not in ("none", NOT_APPLICABLE)}
-    return [text for text in told if (m := _PLACE.match(text)) and any(name == m[1] or name.startswith(f"{m[1]}.") for name in acts)]
+    acts = {
+        name
+        for name, value in comparable_facts(run).items()
+        if value not in ("none", NOT_APPLICABLE)
+    }
+    return [
+        text
+        for text in told
+        if (m := _PLACE.match(text))
+        and any(name == m[1] or name.startswith(f"{m[1]}.") for name in acts)
+    ]
 
 
 def comparable_facts(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -315,7 +490,11 @@ def comparable_facts(run: Mapping[str, Any]) -> dict[str, Any]:
 
 # %% ../../nbs/60_analysis/45_fairness.ipynb #e41b59db
 DEFAULT_VARIES = ("strategy", "world_size")
-_LAYOUT_FREED = ("batch.micro", "batch.accum", *(f"strategy.{degree}" for degree in ("dp", "tp", "pp", "cp", "ep")))
+_LAYOUT_FREED = (
+    "batch.micro",
+    "batch.accum",
+    *(f"strategy.{degree}" for degree in ("dp", "tp", "pp", "cp", "ep")),
+)
 _FREED_BY = {
     "strategy": ("strategy", *_LAYOUT_FREED),
     "world_size": ("world_size", *_LAYOUT_FREED),
@@ -333,11 +512,14 @@ _SILENT = ("name", "launcher", "timeouts", "repeats")  # vary without changing t
 
 def _is_freed(name: str, varies: Iterable[str]) -> bool:
     freed = [f for key in varies for f in _FREED_BY.get(key, (key,))]
-    if name in ("strategy.compression", "strategy.quantize"):  # another precision of the exchange, which no strategy brings along
+    if name in (
+        "strategy.compression",
+        "strategy.quantize",
+    ):  # another precision of the exchange, which no strategy brings along
         return name in varies
     return any(name == f or name.startswith(f + ".") for f in freed)
 
-
+# %% ../../nbs/60_analysis/45_fairness.ipynb #63ac9ca0
 @lru_cache(maxsize=8192)
 def _fixed(name: str, varies: tuple[str, ...]) -> bool:
     "Whether a fact has to be equal."
@@ -347,7 +529,11 @@ def _fixed(name: str, varies: tuple[str, ...]) -> bool:
 
 def check_varies(varies: Iterable[str]) -> None:
     "Raise RequestError for a key that no run has."
-    heads = {name.split(".")[0] for name, rule in FACTS.items() if rule.kind == "varied"} | set(_FREED_BY) | set(_SILENT)
+    heads = (
+        {name.split(".")[0] for name, rule in FACTS.items() if rule.kind == "varied"}
+        | set(_FREED_BY)
+        | set(_SILENT)
+    )
     for key in varies:
         if key.split(".")[0] not in heads:
             raise RequestError(unknown_name("key that a comparison varies", key, heads))
@@ -364,10 +550,12 @@ class Difference:
     def __str__(self) -> str:
         return f"{self.name} {self.a} against {self.b}"
 
-
+# %% ../../nbs/60_analysis/45_fairness.ipynb #0319044d
 @dataclass(frozen=True)
 class Verdict:
-    "Whether a comparison is fair; `problems` are faults of one run by itself, `remarks` do not count against it."
+    """Whether a comparison is fair; `problems` are faults of one run by itself, `remarks` do not
+    count against it.
+    """
 
     verdict: Literal["yes", "no", "unknown"]
     differences: tuple[Difference, ...] = ()
@@ -377,12 +565,17 @@ class Verdict:
 
     def __str__(self) -> str:
         "yes, or no and unknown with the reasons: what the `fairness` column holds."
-        reasons = [*self.problems, *map(str, self.differences)] if self.verdict == "no" else self.unknowns
+        reasons = (
+            [*self.problems, *map(str, self.differences)] if self.verdict == "no" else self.unknowns
+        )
         return f"{self.verdict}: {'; '.join(reasons)}" if reasons else self.verdict
 
 # %% ../../nbs/60_analysis/45_fairness.ipynb #330bfe5a
 def judge(
-    differences: Iterable[Difference], unknowns: Iterable[str], problems: Iterable[str], remarks: Iterable[Difference]
+    differences: Iterable[Difference],
+    unknowns: Iterable[str],
+    problems: Iterable[str],
+    remarks: Iterable[Difference],
 ) -> Verdict:
     "The verdict that the parts make, each of them once."
     parts = [tuple(dict.fromkeys(p)) for p in (differences, unknowns, problems, remarks)]
@@ -391,7 +584,11 @@ def judge(
 
 # %% ../../nbs/60_analysis/45_fairness.ipynb #64060b10
 _CLOCK = "measurement.clock"
-_WITH_RANKS = ("hardware.hosts", "hardware.ranks_per_host", "events.oversubscribed")  # follow from the number of ranks
+_WITH_RANKS = (
+    "hardware.hosts",
+    "hardware.ranks_per_host",
+    "events.oversubscribed",
+)  # follow from the number of ranks
 
 
 def _value(facts: Mapping[str, Any], name: str) -> Any:
@@ -399,32 +596,48 @@ def _value(facts: Mapping[str, Any], name: str) -> Any:
     if name in facts:
         return facts[name]
     head = name.partition(".")[0]
-    if head == "variables" and facts.get(rule_of_fact(name).path.removeprefix("env.")) == NOT_APPLICABLE:
+    if (
+        head == "variables"
+        and facts.get(rule_of_fact(name).path.removeprefix("env.")) == NOT_APPLICABLE
+    ):
         return NOT_APPLICABLE
     recorded = facts["variables"] if head == "variables" else facts["software.torch"]
     return _NOT_SET.get(head, NOT_APPLICABLE) if recorded else NOT_APPLICABLE
 
-
-def _only_said(name: str, left: Mapping[str, Any], right: Mapping[str, Any], varies: Sequence[str]) -> bool:
+# %% ../../nbs/60_analysis/45_fairness.ipynb #c45d8ce7
+def _only_said(
+    name: str, left: Mapping[str, Any], right: Mapping[str, Any], varies: Sequence[str]
+) -> bool:
     "Whether a difference in this fact is a remark between these two runs."
     if name == _CLOCK:
         return not (on_accelerator(left) and on_accelerator(right))
     if name == "events.oversubscribed":
         return "world_size" in varies and left["world_size"] != right["world_size"]
-    other_machine = name.startswith("software.") and name != "software.framework" and "hardware" in varies
+    other_machine = (
+        name.startswith("software.") and name != "software.framework" and "hardware" in varies
+    )
     elsewhere = name.startswith("variables") and ("hardware" in varies or "framework" in varies)
     return rule_of_fact(name).kind == "remark" or other_machine or elsewhere
 
-
-def _is_looked_at(name: str, left: Mapping[str, Any], right: Mapping[str, Any], varies: tuple[str, ...]) -> bool:
+# %% ../../nbs/60_analysis/45_fairness.ipynb #e5f3e2ec
+def _is_looked_at(
+    name: str, left: Mapping[str, Any], right: Mapping[str, Any], varies: tuple[str, ...]
+) -> bool:
     "Whether two runs are compared in this fact at all."
     if name in _WITH_RANKS[:2]:
-        return _fixed(name, varies) and ("world_size" not in varies or left["world_size"] == right["world_size"])
+        return _fixed(name, varies) and (
+            "world_size" not in varies or left["world_size"] == right["world_size"]
+        )
     if name.startswith(("versions.", "software.framework_version")):
         return left["software.framework"] == right["software.framework"]
     if name == _CLOCK and _only_said(name, left, right, varies):
         return left["hardware.platform"] == right["hardware.platform"]
-    return rule_of_fact(name).kind == "remark" or _fixed(name, varies) or "hardware" in varies and name.startswith("software.")
+    return (
+        rule_of_fact(name).kind == "remark"
+        or _fixed(name, varies)
+        or "hardware" in varies
+        and name.startswith("software.")
+    )
 
 # %% ../../nbs/60_analysis/45_fairness.ipynb #eaaebd26
 @lru_cache(maxsize=4096)
@@ -439,19 +652,27 @@ def compare_keys(a: FactsKey, b: FactsKey, varies: tuple[str, ...] = DEFAULT_VAR
             continue
         if _only_said(name, left, right, varies):
             if one != other and (name == _CLOCK or None not in (one, other)):
-                remarks.append(Difference(name, *("not recorded" if v is None else v for v in (one, other))))
+                remarks.append(
+                    Difference(name, *("not recorded" if v is None else v for v in (one, other)))
+                )
         elif one is None or other is None:
             unknown = rule_of_fact(name).unknown
-            unknowns += [name] if unknown == "unknown" or unknown == "one side" and one != other else []
+            unknowns += (
+                [name] if unknown == "unknown" or unknown == "one side" and one != other else []
+            )
         elif one != other:
             differences.append(Difference(name, one, other))
     return judge(differences, unknowns, (), remarks)
 
+# %% ../../nbs/60_analysis/45_fairness.ipynb #8009e509
+def compare_specs(
+    a: Mapping[str, Any], b: Mapping[str, Any], varies: Sequence[str] = DEFAULT_VARIES
+) -> Verdict:
+    """Whether run `a` may be compared with run `b` when a study varies `varies`; differences name
+    a's value first.
 
-def compare_specs(a: Mapping[str, Any], b: Mapping[str, Any], varies: Sequence[str] = DEFAULT_VARIES) -> Verdict:
-    """Whether run `a` may be compared with run `b` when a study varies `varies`; differences name a's value first.
-
-    Both are run files (or specs) as mappings. Raises RequestError for a key in `varies` that no run has.
+    Both are run files (or specs) as mappings. Raises RequestError for a key in `varies` that no run
+    has.
     """
     return compare_keys(facts_key(a), facts_key(b), tuple(varies))
 
@@ -463,18 +684,31 @@ def _one_a_name(remarks: Iterable[Difference]) -> Iterator[Difference]:
         found.setdefault(remark.name, []).append(remark)
     for name, several in found.items():
         sides = ([getattr(r, side) for r in several] for side in "ab")
-        yield Difference(name, *(_joined(values) for values in sides)) if len(set(several)) > 1 else several[0]
+        yield (
+            Difference(name, *(_joined(values) for values in sides))
+            if len(set(several)) > 1
+            else several[0]
+        )
 
 
 def merged_verdict(verdicts: Iterable[Verdict]) -> Verdict:
-    "One verdict over several: each difference, unknown, problem and remark once; the worst word wins."
+    """One verdict over several: each difference, unknown, problem and remark once; the worst word
+    wins.
+    """
     all_of = list(verdicts)
-    parts = ([x for v in all_of for x in getattr(v, part)] for part in ("differences", "unknowns", "problems"))
+    parts = (
+        [x for v in all_of for x in getattr(v, part)]
+        for part in ("differences", "unknowns", "problems")
+    )
     return judge(*parts, _one_a_name(x for v in all_of for x in v.remarks))
 
-
-def study_verdict(runs: Sequence[Mapping[str, Any]], varies: Sequence[str] = DEFAULT_VARIES) -> Verdict:
-    "The verdict over all runs of a study, each against the first; differences and unknowns are merged."
+# %% ../../nbs/60_analysis/45_fairness.ipynb #3217a77c
+def study_verdict(
+    runs: Sequence[Mapping[str, Any]], varies: Sequence[str] = DEFAULT_VARIES
+) -> Verdict:
+    """The verdict over all runs of a study, each against the first; differences and unknowns are
+    merged.
+    """
     return merged_verdict(compare_specs(runs[0], run, varies) for run in runs[1:])
 
 
@@ -483,27 +717,44 @@ def remark_line(remark: Difference) -> str:
     return f"{remark}: {rule_of_fact(remark.name).why}"
 
 # %% ../../nbs/60_analysis/45_fairness.ipynb #e33f8b3e
-_OF_ALL = ("", "accelerators", "CPUs")  # conditions that hold for all runs on a platform, or for none
+_OF_ALL = (
+    "",
+    "accelerators",
+    "CPUs",
+)  # conditions that hold for all runs on a platform, or for none
 
 
 @lru_cache(maxsize=8192)
 def _in_group(name: str, varies: tuple[str, ...]) -> bool:
-    "Whether a fact is part of a group's key: it has to be equal, and means something in every run of the platform."
+    """Whether a fact is part of a group's key: it has to be equal, and means something in every run
+    of the platform.
+    """
     rule = rule_of_fact(name)
-    return _fixed(name, varies) and rule.when in _OF_ALL and rule.unknown != "ignored" and name not in ("hardware.topology", "variables")
+    return (
+        _fixed(name, varies)
+        and rule.when in _OF_ALL
+        and rule.unknown != "ignored"
+        and name not in ("hardware.topology", "variables")
+    )
 
-
+# %% ../../nbs/60_analysis/45_fairness.ipynb #974fe561
 @lru_cache(maxsize=8192)
 def group_of_key(key: FactsKey, varies: tuple[str, ...] = DEFAULT_VARIES) -> str:
     "`comparison_group` for a key of `facts_key`; each is hashed once."
     check_varies(varies)
     facts = facts_of_key(key)
-    fixed = {k: v for k, v in facts.items() if _in_group(k, varies) and (k != _CLOCK or on_accelerator(facts))}
+    fixed = {
+        k: v
+        for k, v in facts.items()
+        if _in_group(k, varies) and (k != _CLOCK or on_accelerator(facts))
+    }
     text = json.dumps(fixed, sort_keys=True, separators=(",", ":"))
     unknown = any(v is None and rule_of_fact(k).unknown == "unknown" for k, v in fixed.items())
     return hashlib.sha256(text.encode()).hexdigest()[:8] + ("?" if unknown else "")
 
 
 def comparison_group(run: Mapping[str, Any], varies: Sequence[str] = DEFAULT_VARIES) -> str:
-    "8 hex digits over every fact that `varies` does not free; with a trailing ? where one of them is unknown."
+    """8 hex digits over every fact that `varies` does not free; with a trailing ? where one of them
+    is unknown.
+    """
     return group_of_key(facts_key(run), tuple(varies))

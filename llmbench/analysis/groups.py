@@ -31,6 +31,8 @@ from llmbench.analysis.rates import (
     tokens_per_step,
 )
 from .scaling import find_baselines, scale_runs
+
+# %% ../../nbs/60_analysis/75_groups.ipynb #3c7e12f9
 from llmbench.analysis.stats import (
     Interval,
     Runs,
@@ -61,23 +63,39 @@ def _by(keys: Sequence[Any]) -> dict[Any, list[int]]:
     return found
 
 
-def reference_of(members: Sequence[int], rows: Sequence[Mapping[str, Any]], baseline: Mapping[str, Any]) -> int | None:
+def reference_of(
+    members: Sequence[int], rows: Sequence[Mapping[str, Any]], baseline: Mapping[str, Any]
+) -> int | None:
     "Position of the run that the `members` of a study are compared with; None where none finished."
     done = [i for i in members if rows[i]["status"] == "ok"]
     declared = [i for i in done if all(rows[i].get(k) == v for k, v in baseline.items())]
-    return min(declared or done, key=lambda i: (rows[i]["started_at"] or "", rows[i]["run_id"]), default=None)
+    return min(
+        declared or done,
+        key=lambda i: (rows[i]["started_at"] or "", rows[i]["run_id"]),
+        default=None,
+    )
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #78cf4ca3
 def _cores(run: Run) -> tuple | None:
-    "Runs with the same value have one ceiling: study, processor, cores in use, data type; None where one of them is unknown."
+    """Runs with the same value have one ceiling: study, processor, cores in use, data type; None
+    where one of them is unknown.
+    """
     env, spec, device = run["env"], run["spec"], device_label(run)
     if env["platform"] != "cpu" or None in (device, env["threads_per_rank"], spec["world_size"]):
         return None
-    return run["study"], device, len(env["hostnames"]), env["threads_per_rank"] * spec["world_size"], spec["precision"]["compute"]
+    return (
+        run["study"],
+        device,
+        len(env["hostnames"]),
+        env["threads_per_rank"] * spec["world_size"],
+        spec["precision"]["compute"],
+    )
 
 
 def best_ceilings(runs: Sequence[Run]) -> list[float | None]:
-    "TFLOP/s of all devices of each run; on a CPU the best that a run of its study measured on as many cores."
+    """TFLOP/s of all devices of each run; on a CPU the best that a run of its study measured on as
+    many cores.
+    """
     own = [ceiling_tflops(run) for run in runs]
     keys = [_cores(run) or i for i, run in enumerate(runs)]
     best: dict[Any, float] = {}
@@ -87,13 +105,18 @@ def best_ceilings(runs: Sequence[Run]) -> list[float | None]:
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #19b41b24
 def repeat_sets(rows: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    "Positions of the runs that are repeats of each other; a run without a request hash stands alone."
+    """Positions of the runs that are repeats of each other; a run without a request hash stands
+    alone.
+    """
     keys: list[tuple] = [(r["study"], r["spec_hash"] or r["run_id"]) for r in rows]
     for name in ("framework", "hardware"):
         known: dict[Any, set] = {}
         for key, row in zip(keys, rows, strict=True):
             known.setdefault(key, set()).update({row[name]} - {None})
-        keys = [(*k, next(iter(known[k])) if len(known[k]) == 1 else r[name]) for k, r in zip(keys, rows, strict=True)]
+        keys = [
+            (*k, next(iter(known[k])) if len(known[k]) == 1 else r[name])
+            for k, r in zip(keys, rows, strict=True)
+        ]
     return list(_by(keys).values())
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #cde35ba3
@@ -101,24 +124,31 @@ _SCALES_WITH = (*DEFAULT_VARIES, "batch", "hardware.cpu_cores")
 
 
 def _cores_used(key: FactsKey) -> int | None:
-    "Processor cores that all ranks used together; None on accelerators, or where nobody recorded them."
+    """Processor cores that all ranks used together; None on accelerators, or where nobody recorded
+    them.
+    """
     cores = facts_of_key(key)["hardware.cpu_cores"]
     return cores if isinstance(cores, int) else None
 
 
 def _single_row(
-    run: Run, key: FactsKey, price_of_device: Callable[[str | None], Price | None], ceiling: float | None
+    run: Run,
+    key: FactsKey,
+    price_of_device: Callable[[str | None], Price | None],
+    ceiling: float | None,
 ) -> dict[str, Any]:
     row = run_rates(run, ceiling)
     price = price_of_device(row["hardware"])
-    cost = usd_per_1m_tokens(price.price_per_hour if price else None, row["world_size"], row["tokens_per_s"])
+    cost = usd_per_1m_tokens(
+        price.price_per_hour if price else None, row["world_size"], row["tokens_per_s"]
+    )
     return row | {
         "usd_per_1m_tokens": cost, "comparison_group": group_of_key(key), "fairness": None,
         "setting": group_of_key(key, _SCALES_WITH), "spec_hash": run["spec"]["hash"],
         "name": run["spec"]["name"], "attempt": run["attempt"], "cores": _cores_used(key),
     }  # fmt: skip
 
-
+# %% ../../nbs/60_analysis/75_groups.ipynb #86278904
 def _set_fairness(
     runs: Sequence[Run], rows: Sequence[dict[str, Any]], keys: Sequence[FactsKey], studies: Studies
 ) -> None:
@@ -131,15 +161,27 @@ def _set_fairness(
         base = next(([runs[i] for i in some] for some in sets if reference in some), [])
         for some in sets:  # where one finished there is a reference, if only the run itself
             own = reference in some or not some
-            met = None if own else conditions(base, [runs[i] for i in some], varies, (keys[reference], keys[some[0]]))
+            met = (
+                None
+                if own
+                else conditions(
+                    base, [runs[i] for i in some], varies, (keys[reference], keys[some[0]])
+                )
+            )
             for i in some:
                 compared = compare_keys(keys[reference], keys[i], varies)
-                said = judged(compared, runs[i], runs[reference], parity_limit(keys[i], keys[reference]))
+                said = judged(
+                    compared, runs[i], runs[reference], parity_limit(keys[i], keys[reference])
+                )
                 rows[i]["fairness"] = str(merged_verdict((said, met)) if met else said)
 
-
-def run_rows(runs: Sequence[Run], studies: Studies, prices: tuple[Price, ...] = ()) -> list[dict[str, Any]]:
-    "The rows of the `runs` view for validated run files, in their order; `studies` maps a name to its study.json."
+# %% ../../nbs/60_analysis/75_groups.ipynb #4ddd1071
+def run_rows(
+    runs: Sequence[Run], studies: Studies, prices: tuple[Price, ...] = ()
+) -> list[dict[str, Any]]:
+    """The rows of the `runs` view for validated run files, in their order; `studies` maps a name to
+    its study.json.
+    """
     keys = [facts_key(run) for run in runs]
     price_of_device = cache(lambda device: price_of(device, prices, "USD"))
     rows = [
@@ -149,22 +191,46 @@ def run_rows(runs: Sequence[Run], studies: Studies, prices: tuple[Price, ...] = 
     _set_fairness(runs, rows, keys, studies)
     for study, members in _by([r["study"] for r in rows]).items():
         mine = [rows[i] for i in members]
-        for row, scaled in zip(mine, scale_runs(mine, _about(studies, study)[0] or None), strict=True):
-            row |= {"scaling_efficiency_pct": scaled.efficiency_pct, "scaling_baseline": scaled.baseline}
+        for row, scaled in zip(
+            mine, scale_runs(mine, _about(studies, study)[0] or None), strict=True
+        ):
+            row |= {
+                "scaling_efficiency_pct": scaled.efficiency_pct,
+                "scaling_baseline": scaled.baseline,
+            }
     return rows
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #59daba8d
 _EQUAL = (
-    "study", "spec_hash", "name", "model", "params_b", "strategy", "world_size", "nodes", "hardware", "platform",
-    "framework", "precision", "seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "comparison_group", "setting", "cores",
-)  # fmt: skip
+    "study",
+    "spec_hash",
+    "name",
+    "model",
+    "params_b",
+    "strategy",
+    "world_size",
+    "nodes",
+    "hardware",
+    "platform",
+    "framework",
+    "precision",
+    "seq_len",
+    "micro_batch",
+    "grad_accum",
+    "global_batch_tokens",
+    "comparison_group",
+    "setting",
+    "cores",
+)
 
-
+# %% ../../nbs/60_analysis/75_groups.ipynb #786d1703
 def _with_interval(
     name: str, interval: Interval, of: Callable[[float], float | None] = float
 ) -> dict[str, float | None]:
     "Three columns of an interval; where `of` falls, the ends change places."
-    middle, *ends = (None if v is None else of(v) for v in (interval.estimate, interval.low, interval.high))
+    middle, *ends = (
+        None if v is None else of(v) for v in (interval.estimate, interval.low, interval.high)
+    )
     low, high = ends if None in ends else sorted(ends)
     return {name: middle, f"{name}_low": low, f"{name}_high": high}
 
@@ -174,29 +240,48 @@ def _proportional(
 ) -> float | None:
     known = [r for r in rows if r[name] and r["tokens_per_s"]]
     usual = median([r[name] / r["tokens_per_s"] ** power for r in known])
-    return usual * tokens_per_s**power if usual and tokens_per_s and len(known) == len(rows) else None
+    return (
+        usual * tokens_per_s**power if usual and tokens_per_s and len(known) == len(rows) else None
+    )
 
-
-def _cost_interval(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> dict[str, float | None]:
-    "Cost of a set at its throughput and at the ends of that one's interval: the price is exact, and what is fast is cheap."
+# %% ../../nbs/60_analysis/75_groups.ipynb #7245b52e
+def _cost_interval(
+    rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any]
+) -> dict[str, float | None]:
+    """Cost of a set at its throughput and at the ends of that one's interval: the price is exact,
+    and what is fast is cheap.
+    """
     ends = {"": "", "_low": "_high", "_high": "_low"}
-    return {f"usd_per_1m_tokens{end}": _proportional(rows, "usd_per_1m_tokens", row[f"tokens_per_s{speed}"], -1) for end, speed in ends.items()}
+    return {
+        f"usd_per_1m_tokens{end}": _proportional(
+            rows, "usd_per_1m_tokens", row[f"tokens_per_s{speed}"], -1
+        )
+        for end, speed in ends.items()
+    }
 
 
 def _memory_range(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    "What tensors took on the fullest rank: median over repeats, least and most; None where a repeat does not say."
+    """What tensors took on the fullest rank: median over repeats, least and most; None where a
+    repeat does not say.
+    """
     values = [r["live_memory_gib"] for r in rows]
     known = values if None not in values else []
-    return {"live_memory_gib": median(known), "live_memory_gib_low": min(known, default=None), "live_memory_gib_high": max(known, default=None)}
+    return {
+        "live_memory_gib": median(known),
+        "live_memory_gib_low": min(known, default=None),
+        "live_memory_gib_high": max(known, default=None),
+    }
 
-
+# %% ../../nbs/60_analysis/75_groups.ipynb #0637d0fd
 def _verdict(rows: Sequence[Mapping[str, Any]]) -> str | None:
     said = [r["fairness"] for r in rows if r["fairness"]]
     return min(said, key=lambda v: ("no", "unknown", "yes").index(v.split(":")[0]), default=None)
 
 
 def _flagged(rows: Sequence[Mapping[str, Any]]) -> int | None:
-    "How many repeats changed their step time while measured; None where no repeat has enough steps to say."
+    """How many repeats changed their step time while measured; None where no repeat has enough
+    steps to say.
+    """
     known = [r["unsteady"] for r in rows if r["unsteady"] is not None]
     return sum(known) if known else None
 
@@ -205,34 +290,61 @@ def _set_row(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> dict[str
     "The row of one set of repeats, before it is compared with others."
     done = [i for i, r in enumerate(rows) if r["status"] == "ok"]
     kept, first = [rows[i] for i in done], rows[done[0]] if done else rows[0]
-    time, whole = group_interval([measured(runs[i], "time_s") for i in done]), group_interval([spent_times(runs[i]) for i in done], spent)
+    time, whole = (
+        group_interval([measured(runs[i], "time_s") for i in done]),
+        group_interval([spent_times(runs[i]) for i in done], spent),
+    )
     tokens = tokens_per_step(runs[done[0]]) if done else None
     row = {k: first[k] for k in _EQUAL}
-    row |= {"status": "ok" if done else rows[0]["status"], "repeats": len(done), "failed": len(rows) - len(done)}
-    row |= {"all_ok": len(done) == len(rows), "measured_steps": time.n_steps, "steps_only": time.steps_only}
+    row |= {
+        "status": "ok" if done else rows[0]["status"],
+        "repeats": len(done),
+        "failed": len(rows) - len(done),
+    }
+    row |= {
+        "all_ok": len(done) == len(rows),
+        "measured_steps": time.n_steps,
+        "steps_only": time.steps_only,
+    }
     row |= _with_interval("step_time_s", time)
     row |= _with_interval("tokens_per_s", whole, lambda s: tokens / s if tokens else None)
     speed, ranks = row["tokens_per_s"], first["world_size"]
     row |= {"tokens_per_s_per_gpu": speed / ranks if speed and ranks else None}
     row |= {k: _proportional(kept, k, speed) for k in ("tflops_per_gpu", "mfu_pct", "hfu_pct")}
     row |= _cost_interval(kept, row)
-    row |= {k: median([r[k] for r in kept]) for k in ("peak_memory_gib", "model_state_gib")} | _memory_range(kept)
-    row |= {k: median([r[k] for r in kept]) for k in ("comm_exposed_pct", "loss_first", "loss_last")}
-    return row | {"fairness": _verdict(kept), "run_ids": [r["run_id"] for r in rows], "unsteady": _flagged(kept)}
+    row |= {
+        k: median([r[k] for r in kept]) for k in ("peak_memory_gib", "model_state_gib")
+    } | _memory_range(kept)
+    row |= {
+        k: median([r[k] for r in kept]) for k in ("comm_exposed_pct", "loss_first", "loss_last")
+    }
+    return row | {
+        "fairness": _verdict(kept),
+        "run_ids": [r["run_id"] for r in rows],
+        "unsteady": _flagged(kept),
+    }
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #925a33f2
 _SCALING = ("speedup", "scaling_efficiency_pct")
-_Times = tuple[Runs, list[str | None]]  # step times of each repeat, and the rotation in which it took its steps
+_Times = tuple[
+    Runs, list[str | None]
+]  # step times of each repeat, and the rotation in which it took its steps
 
 
 def _speed_ratio(a: _Times, b: _Times) -> Interval:
-    "Speed of a set over that of another: repeat by repeat where their steps alternated, as a comparison decides it."
+    """Speed of a set over that of another: repeat by repeat where their steps alternated, as a
+    comparison decides it.
+    """
     pairs = turn_pairs(*b, *a)
     return turns_interval(pairs, spent) if pairs else speedup_interval(a[0], b[0], spent)
 
-
+# %% ../../nbs/60_analysis/75_groups.ipynb #ba334355
 def _scaling_columns(
-    row: Mapping[str, Any], base: Mapping[str, Any] | None, label: str | None, kind: str | None, times: Mapping
+    row: Mapping[str, Any],
+    base: Mapping[str, Any] | None,
+    label: str | None,
+    kind: str | None,
+    times: Mapping,
 ) -> dict:
     nothing = {f"{name}{end}": None for name in _SCALING for end in ("", "_low", "_high")}
     columns = {"scaling_baseline": label, "scaling_kind": kind, "ideal": None} | nothing
@@ -246,15 +358,19 @@ def _scaling_columns(
     columns |= {"ideal": ideal} | _with_interval("speedup", ratio, lambda v: v * work)
     if kind == "equal cores":  # not more hardware: a speed-up, and no efficiency
         return columns
-    return columns | _with_interval("scaling_efficiency_pct", ratio, lambda v: 100 * v * work / ideal)
+    return columns | _with_interval(
+        "scaling_efficiency_pct", ratio, lambda v: 100 * v * work / ideal
+    )
 
-
+# %% ../../nbs/60_analysis/75_groups.ipynb #633e4efa
 def _add_scaling(sets: list[dict[str, Any]], times: Mapping[int, Any], studies: Studies) -> None:
     for study, members in _by([s["study"] for s in sets]).items():
         baseline, mine = _about(studies, study)[0] or None, [sets[i] for i in members]
         bases, scaled = find_baselines(mine, baseline), scale_runs(mine, baseline)
         for row, repeats, found in zip(mine, bases, scaled, strict=True):
-            row |= _scaling_columns(row, repeats[0] if repeats else None, found.baseline, found.kind, times)
+            row |= _scaling_columns(
+                row, repeats[0] if repeats else None, found.baseline, found.kind, times
+            )
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #c5e362ec
 def _add_parity(
@@ -265,25 +381,33 @@ def _add_parity(
     studies: Studies,
 ) -> None:
     members = _by([r["study"] for r in rows])
-    references = {study: reference_of(m, rows, _about(studies, study)[0]) for study, m in members.items()}
+    references = {
+        study: reference_of(m, rows, _about(studies, study)[0]) for study, m in members.items()
+    }
     for row, positions in zip(sets, of, strict=True):
         reference = references[row["study"]]
         same = [
             i
             for i in positions
-            if reference is not None and rows[i]["comparison_group"] == rows[reference]["comparison_group"]
+            if reference is not None
+            and rows[i]["comparison_group"] == rows[reference]["comparison_group"]
         ]
         found = [loss_parity(runs[i], runs[reference]) for i in same if rows[i]["status"] == "ok"]
         row["loss_parity"] = max((f for f in found if f is not None), default=None)
 
-
-def group_rows(runs: Sequence[Run], rows: Sequence[dict[str, Any]], studies: Studies) -> list[dict[str, Any]]:
+# %% ../../nbs/60_analysis/75_groups.ipynb #3d75e2a6
+def group_rows(
+    runs: Sequence[Run], rows: Sequence[dict[str, Any]], studies: Studies
+) -> list[dict[str, Any]]:
     "The rows of the `groups` view: one a set of repeats, from the runs and their `run_rows`."
     of = repeat_sets(rows)
     sets = [_set_row([runs[i] for i in s], [rows[i] for i in s]) for s in of]
     done = [[i for i in s if rows[i]["status"] == "ok"] for s in of]
     turns = [[runs[i]["measurement"]["turns"] for i in s] for s in done]
-    times = {id(row): ([spent_times(runs[i]) for i in s], t) for row, s, t in zip(sets, done, turns, strict=True)}
+    times = {
+        id(row): ([spent_times(runs[i]) for i in s], t)
+        for row, s, t in zip(sets, done, turns, strict=True)
+    }
     _add_scaling(sets, times, studies)
     _add_parity(sets, of, runs, rows, studies)
     return sets

@@ -18,26 +18,39 @@ Rows = Iterable[dict[str, Any]]
 
 
 def column_pairs(reference: Rows, other: Rows, column: str) -> list[tuple[Any, Any]]:
-    "Values of a column that belong to the same process pair and turn; empty where one has no such column."
+    """Values of a column that belong to the same process pair and turn; empty where one has no such
+    column.
+    """
     both = zip(reference, other, strict=True)
-    return [pair for a, b in both for pair in zip(a.get(column) or [], b.get(column) or [], strict=False)]
+    return [
+        pair
+        for a, b in both
+        for pair in zip(a.get(column) or [], b.get(column) or [], strict=False)
+    ]
 
 
 def _over_processes(logs: list[float]) -> dict[str, float | None]:
-    "The ratio of which each process gives one logarithm, with its 95 % interval, which a single process does not have."
+    """The ratio of which each process gives one logarithm, with its 95 % interval, which a single
+    process does not have.
+    """
     ratio, n = math.exp(statistics.fmean(logs)), len(logs)
     if n < 2:
         return {"ratio": ratio, "low": None, "high": None}
     factor = math.exp(t_quantile(n - 1) * statistics.stdev(logs) / math.sqrt(n))
     return {"ratio": ratio, "low": ratio / factor, "high": ratio * factor}
 
-
+# %% ../../nbs/60_analysis/20_pairs.ipynb #7170555e
 def paired_ratio(reference: Rows, other: Rows, column: str) -> dict[str, float | None] | None:
-    """Reference over other: `ratio` with its interval `low` to `high` over `processes`, `fastest`, number of `pairs` of turns.
+    """Reference over other: `ratio` with its interval `low` to `high` over `processes`, `fastest`,
+    number of `pairs` of turns.
 
     None without pairs, or where one of a pair is unknown or nothing.
     """
-    both = [pairs for a, b in zip(reference, other, strict=True) if (pairs := column_pairs([a], [b], column))]
+    both = [
+        pairs
+        for a, b in zip(reference, other, strict=True)
+        if (pairs := column_pairs([a], [b], column))
+    ]
     pairs = [pair for process in both for pair in process]
     if not pairs or not all(a and b for a, b in pairs):
         return None

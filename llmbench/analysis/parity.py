@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any
 
 from .conditions import conditions
-from ..core.numbers import relative_difference
 from llmbench.analysis.fairness import (
     DEFAULT_VARIES,
     FactsKey,
@@ -25,6 +24,7 @@ from llmbench.analysis.fairness import (
     merged_verdict,
 )
 from .training import FEWEST_LOSSES, SAME_RATE, training_is_real
+from ..core.numbers import relative_difference
 
 # %% ../../nbs/60_analysis/55_parity.ipynb #fd80c999
 def _by_step(run: Mapping[str, Any], column: str) -> dict[int, float]:
@@ -33,10 +33,16 @@ def _by_step(run: Mapping[str, Any], column: str) -> dict[int, float]:
     return {step: value for step, value in pairs if value is not None}
 
 
-def differences(run: Mapping[str, Any], reference: Mapping[str, Any], column: str) -> dict[int, float]:
-    "Relative difference of a column of `steps` (loss, grad_norm, lr) by step number, over steps where both are known."
+def differences(
+    run: Mapping[str, Any], reference: Mapping[str, Any], column: str
+) -> dict[int, float]:
+    """Relative difference of a column of `steps` (loss, grad_norm, lr) by step number, over steps
+    where both are known.
+    """
     mine, theirs = _by_step(run, column), _by_step(reference, column)
-    if mine == theirs and all(map(math.isfinite, mine.values())):  # as most repeats are, to the last bit
+    if mine == theirs and all(
+        map(math.isfinite, mine.values())
+    ):  # as most repeats are, to the last bit
         return dict.fromkeys(mine, 0.0)
     return {s: relative_difference(value, theirs[s]) for s, value in mine.items() if s in theirs}
 
@@ -45,7 +51,7 @@ def loss_differences(run: Mapping[str, Any], reference: Mapping[str, Any]) -> di
     "Relative difference of the losses by step number, over steps where both are known."
     return differences(run, reference, "loss")
 
-
+# %% ../../nbs/60_analysis/55_parity.ipynb #9379ac57
 def loss_parity(run: Mapping[str, Any], reference: Mapping[str, Any]) -> float | None:
     "The worst relative difference over all common steps; None where no step can be compared."
     if run is reference:
@@ -55,12 +61,19 @@ def loss_parity(run: Mapping[str, Any], reference: Mapping[str, Any]) -> float |
 # %% ../../nbs/60_analysis/55_parity.ipynb #36574b99
 PARITY_TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2, "fp8": 2e-2}
 OTHER_KERNELS = 1e-4  # the least that is allowed between frameworks or devices
-NORM_TOLERANCE = ((1e-5, 1e-3), (OTHER_KERNELS, 5e-3), (math.inf, 0.25))  # of losses, and of the norms of their gradients
-TIGHT_STEPS = 20  # for so many the tolerances hold; a difference in the last bit grows with every further step
+NORM_TOLERANCE = (
+    (1e-5, 1e-3),
+    (OTHER_KERNELS, 5e-3),
+    (math.inf, 0.25),
+)  # of losses, and of the norms of their gradients
+# for so many the tolerances hold; a difference in the last bit grows with every further step
+TIGHT_STEPS = 20
 
 
 def tolerance_of(precision: str | None) -> float:
-    "Largest relative difference of losses that counts as the same training; the coarse one where the policy is another."
+    """Largest relative difference of losses that counts as the same training; the coarse one where
+    the policy is another.
+    """
     return PARITY_TOLERANCE.get(precision or "", 2e-2)
 
 
@@ -80,7 +93,9 @@ def _tolerance(facts: Mapping[str, Any]) -> float:
 
 @lru_cache(maxsize=4096)
 def parity_limit(a: FactsKey, b: FactsKey) -> float | None:
-    "How far the losses of two runs may be apart, by their keys of `facts_key`; None where they need not agree, or nobody can say."
+    """How far the losses of two runs may be apart, by their keys of `facts_key`; None where they
+    need not agree, or nobody can say.
+    """
     left, right = facts_of_key(a), facts_of_key(b)
     curve = [name for name in left if name.startswith(_CURVE) and name != "optimizer.fused"]
     if any(left[name] is None or left[name] != right[name] for name in curve):
@@ -89,27 +104,44 @@ def parity_limit(a: FactsKey, b: FactsKey) -> float | None:
     return max(_tolerance(left), _tolerance(right), least)
 
 # %% ../../nbs/60_analysis/55_parity.ipynb #053fd618
-_NAMES = {"loss": "the losses are", "grad_norm": "the gradient norms are", "lr": "the learning rates are"}
+_NAMES = {
+    "loss": "the losses are",
+    "grad_norm": "the gradient norms are",
+    "lr": "the learning rates are",
+}
 
 
-def _plainly_within(run: Mapping[str, Any], reference: Mapping[str, Any], column: str, limit: float) -> bool:
-    "Whether a column is known at every step of both and nowhere `limit` apart: nearly always so, and found in no time."
+def _plainly_within(
+    run: Mapping[str, Any], reference: Mapping[str, Any], column: str, limit: float
+) -> bool:
+    """Whether a column is known at every step of both and nowhere `limit` apart: nearly always so,
+    and found in no time.
+    """
     mine, theirs = run["steps"], reference["steps"]
     one, other = mine.get(column) or (), theirs.get(column) or ()
     if not one or mine["step"] != theirs["step"] or None in one or None in other:
         return False
-    return one == other or all(abs(a - b) <= limit * abs(b) for a, b in zip(one, other, strict=False))
+    return one == other or all(
+        abs(a - b) <= limit * abs(b) for a, b in zip(one, other, strict=False)
+    )
 
-
-def _too_far(run: Mapping[str, Any], reference: Mapping[str, Any], column: str, limit: float, later: float) -> list[str]:
-    "What is wrong with a column that is so far apart by step number; `later` is what holds after the first steps."
+# %% ../../nbs/60_analysis/55_parity.ipynb #e3c89c31
+def _too_far(
+    run: Mapping[str, Any], reference: Mapping[str, Any], column: str, limit: float, later: float
+) -> list[str]:
+    """What is wrong with a column that is so far apart by step number; `later` is what holds after
+    the first steps.
+    """
     if _plainly_within(run, reference, column, limit):
         return []
     apart = differences(run, reference, column)
     steps = sorted(apart)
     for some, allowed in ((steps[:TIGHT_STEPS], limit), (steps[TIGHT_STEPS:], max(limit, later))):
         if (worst := max((apart[s] for s in some), default=0.0)) > allowed:
-            return [f"{_NAMES[column]} up to {worst:.1e} apart, where the same training allows {allowed:.0e}"]
+            return [
+                f"{_NAMES[column]} up to {worst:.1e} apart, where the same training allows"
+                f" {allowed:.0e}"
+            ]
     return []
 
 
@@ -122,26 +154,50 @@ def curve_problems(run: Mapping[str, Any], reference: Mapping[str, Any], limit: 
         *_too_far(run, reference, "lr", SAME_RATE, SAME_RATE),
     ]
 
-
-def judged(compared: Verdict, run: Mapping[str, Any], reference: Mapping[str, Any], limit: float | None) -> Verdict:
-    "A comparison's verdict with what the losses say, where they may be `limit` apart; None: they need not agree."
+# %% ../../nbs/60_analysis/55_parity.ipynb #b7440571
+def judged(
+    compared: Verdict, run: Mapping[str, Any], reference: Mapping[str, Any], limit: float | None
+) -> Verdict:
+    """A comparison's verdict with what the losses say, where they may be `limit` apart; None: they
+    need not agree.
+    """
     problems, unknowns = training_is_real(run), []
     if sum(v is not None for v in (run.get("steps") or {}).get("loss") or ()) < FEWEST_LOSSES:
         unknowns = ["steps.loss"]
-    elif limit is not None and not (_plainly_within(run, reference, "loss", limit) or loss_differences(run, reference)):
+    elif limit is not None and not (
+        _plainly_within(run, reference, "loss", limit) or loss_differences(run, reference)
+    ):
         unknowns = ["steps.loss at a common step"]
     elif limit is not None:
         problems += curve_problems(run, reference, limit)
     if not problems and not unknowns:
         return compared
-    return judge(compared.differences, (*compared.unknowns, *unknowns), (*compared.problems, *problems), compared.remarks)
+    return judge(
+        compared.differences,
+        (*compared.unknowns, *unknowns),
+        (*compared.problems, *problems),
+        compared.remarks,
+    )
 
 # %% ../../nbs/60_analysis/55_parity.ipynb #7cb9d7ae
-def with_training(compared: Verdict, run: Mapping[str, Any], reference: Mapping[str, Any]) -> Verdict:
-    "A comparison's verdict together with what the losses say: of `run` having trained, and the same as `reference`."
+def with_training(
+    compared: Verdict, run: Mapping[str, Any], reference: Mapping[str, Any]
+) -> Verdict:
+    """A comparison's verdict together with what the losses say: of `run` having trained, and the
+    same as `reference`.
+    """
     return judged(compared, run, reference, parity_limit(facts_key(run), facts_key(reference)))
 
 
-def run_verdict(run: Mapping[str, Any], reference: Mapping[str, Any], varies: Sequence[str] = DEFAULT_VARIES) -> Verdict:
-    "The verdict over one run: comparable with `reference`, trained, and to the same losses where they have to agree."
-    return merged_verdict((with_training(compare_specs(reference, run, varies), run, reference), conditions([reference], [run], varies)))
+def run_verdict(
+    run: Mapping[str, Any], reference: Mapping[str, Any], varies: Sequence[str] = DEFAULT_VARIES
+) -> Verdict:
+    """The verdict over one run: comparable with `reference`, trained, and to the same losses where
+    they have to agree.
+    """
+    return merged_verdict(
+        (
+            with_training(compare_specs(reference, run, varies), run, reference),
+            conditions([reference], [run], varies),
+        )
+    )

@@ -18,36 +18,51 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from ..plan.flops import hardware_flops_per_token, model_flops_per_token, parameter_count
-from ..core.numbers import GIB
-from ..core.hardware import peak_tflops
-from ..spec.presets import ModelShape
-from ..spec.request import PRECISIONS
 from .stated import STATED_COLUMNS, stated
 from .stats import median, step_interval, stretched
 from .steady import MIN_STEPS, find_shift
+from ..core.hardware import peak_tflops
+from ..core.numbers import GIB
+from ..plan.flops import hardware_flops_per_token, model_flops_per_token, parameter_count
+from ..spec.presets import ModelShape
+from ..spec.request import PRECISIONS
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #1ec0dc5d
 _TEXT = (
-    "run_id study status reason model strategy hardware platform framework precision scaling_baseline comparison_group "
-    "fairness source_format started_at git_commit"
+    "run_id study status reason model strategy hardware platform framework precision"
+    " scaling_baseline comparison_group fairness source_format started_at git_commit"
 )
-_COUNTS = "dp tp pp cp ep world_size nodes seq_len micro_batch grad_accum global_batch_tokens steps unsteady_from_step"
+_COUNTS = (
+    "dp tp pp cp ep world_size nodes seq_len micro_batch grad_accum global_batch_tokens steps"
+    " unsteady_from_step"
+)
 _ORDER = (
-    "run_id study status reason model params_b strategy dp tp pp cp world_size nodes hardware platform framework precision "
-    "seq_len micro_batch grad_accum global_batch_tokens steps step_time_s step_time_ci_low step_time_ci_high tokens_per_s "
-    "tokens_per_s_per_gpu tflops_per_gpu mfu_pct hfu_pct peak_memory_gib model_state_gib comm_exposed_pct h2d_gb_s "
-    "energy_j_per_token loss_first loss_last scaling_efficiency_pct scaling_baseline usd_per_1m_tokens comparison_group "
+    "run_id study status reason model params_b strategy dp tp pp cp world_size nodes hardware"
+    " platform framework precision "
+    "seq_len micro_batch grad_accum global_batch_tokens steps step_time_s step_time_ci_low"
+    " step_time_ci_high tokens_per_s "
+    "tokens_per_s_per_gpu tflops_per_gpu mfu_pct hfu_pct peak_memory_gib model_state_gib"
+    " comm_exposed_pct h2d_gb_s "
+    "energy_j_per_token loss_first loss_last scaling_efficiency_pct scaling_baseline"
+    " usd_per_1m_tokens comparison_group "
     "fairness source_format started_at git_commit "
     "unsteady unsteady_from_step ceiling_tokens_per_s overhead_pct ep live_memory_gib "
     "window_s mean_step_s data_time_pct between_steps_pct"  # new ones only at the end
 )
-_TYPES = dict.fromkeys(_TEXT.split(), "VARCHAR") | dict.fromkeys(_COUNTS.split(), "BIGINT") | {"unsteady": "BOOLEAN"}
-RUN_COLUMNS: dict[str, str] = {name: _TYPES.get(name, "DOUBLE") for name in _ORDER.split()} | STATED_COLUMNS
+_TYPES = (
+    dict.fromkeys(_TEXT.split(), "VARCHAR")
+    | dict.fromkeys(_COUNTS.split(), "BIGINT")
+    | {"unsteady": "BOOLEAN"}
+)
+RUN_COLUMNS: dict[str, str] = {
+    name: _TYPES.get(name, "DOUBLE") for name in _ORDER.split()
+} | STATED_COLUMNS
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #20cb1cc0
 def warmup_flags(run: Mapping[str, Any]) -> list[bool | None]:
-    "For each step whether it is warm-up: the first `warmup_steps` of them; None where the run does not say."
+    """For each step whether it is warm-up: the first `warmup_steps` of them; None where the run
+    does not say.
+    """
     warmup = run["spec"]["warmup_steps"]
     return [None if warmup is None else i < warmup for i in range(len(run["steps"]["step"]))]
 
@@ -60,7 +75,9 @@ def measured(run: Mapping[str, Any], column: str) -> list[Any]:
 # %% ../../nbs/60_analysis/70_rates.ipynb #87bf7e39
 @dataclass(frozen=True)
 class Window:
-    "The steps that are not warm-up: seconds spent, how many they are, and their tokens over all ranks, None where nobody knows."
+    """The steps that are not warm-up: seconds spent, how many they are, and their tokens over all
+    ranks, None where nobody knows.
+    """
 
     seconds: float
     steps: int
@@ -68,10 +85,16 @@ class Window:
 
 
 def _data_time_s(run: Mapping[str, Any]) -> float | None:
-    "Host seconds for the batches of the measured steps, of each step on the slowest rank; None where one is unknown."
+    """Host seconds for the batches of the measured steps, of each step on the slowest rank; None
+    where one is unknown.
+    """
     warmup, n = run["spec"]["warmup_steps"], len(run["steps"]["step"])
     sides = [r["data_time_s"][warmup:] for r in run["ranks"] if len(r["data_time_s"]) == n]
-    if warmup is None or len(sides) < max(1, len(run["ranks"])) or any(None in side for side in sides):
+    if (
+        warmup is None
+        or len(sides) < max(1, len(run["ranks"]))
+        or any(None in side for side in sides)
+    ):
         return None
     return sum(map(max, *sides)) if len(sides) > 1 else sum(sides[0])
 
@@ -80,11 +103,14 @@ def _wall_s(run: Mapping[str, Any]) -> float | None:
     walls = [r["measured_wall_s"] for r in run["ranks"]]
     return max(walls) if walls and all(walls) else None
 
-
+# %% ../../nbs/60_analysis/70_rates.ipynb #88a5ceba
 def window_of(run: Mapping[str, Any]) -> Window | None:
     "The measured window of a run; None where no step was timed."
     times, wall_s = measured(run, "time_s"), _wall_s(run)
-    tokens, counts = measured(run, "tokens") or [None] * len(times), measured(run, "mean_of") or [1] * len(times)
+    tokens, counts = (
+        measured(run, "tokens") or [None] * len(times),
+        measured(run, "mean_of") or [1] * len(times),
+    )
     if not times:
         return None
     rows = [(t, k, n or 1) for t, k, n in zip(times, tokens, counts, strict=True) if t or wall_s]
@@ -100,29 +126,43 @@ def window_of(run: Mapping[str, Any]) -> Window | None:
 def tokens_per_step(run: Mapping[str, Any]) -> float | None:
     "Tokens of an optimizer step over all ranks, on average: as measured, else as requested."
     window = window_of(run)
-    return window.tokens / window.steps if window and window.tokens else run["spec"]["batch"]["global_tokens"]
+    return (
+        window.tokens / window.steps
+        if window and window.tokens
+        else run["spec"]["batch"]["global_tokens"]
+    )
 
 
 def spent_times(run: Mapping[str, Any]) -> list[float]:
-    "The measured step times in s, stretched so that their mean is the window's time per step: what a comparison is decided by."
+    """The measured step times in s, stretched so that their mean is the window's time per step:
+    what a comparison is decided by.
+    """
     window = window_of(run)
     return stretched(measured(run, "time_s"), window and window.seconds / window.steps)
 
-
+# %% ../../nbs/60_analysis/70_rates.ipynb #173cbccd
 def throughput(run: Mapping[str, Any]) -> dict[str, float | None]:
-    "Median step time in s with its 95 % interval over steps; tokens per second of time spent, in all and per rank."
-    time, window, ranks = step_interval(measured(run, "time_s")), window_of(run), run["spec"]["world_size"]
+    """Median step time in s with its 95 % interval over steps; tokens per second of time spent, in
+    all and per rank.
+    """
+    time, window, ranks = (
+        step_interval(measured(run, "time_s")),
+        window_of(run),
+        run["spec"]["world_size"],
+    )
     per_s = window.tokens / window.seconds if window and window.tokens else None
     return {
         "step_time_s": time.estimate, "step_time_ci_low": time.low, "step_time_ci_high": time.high,
         "tokens_per_s": per_s, "tokens_per_s_per_gpu": per_s / ranks if per_s and ranks else None,
     }  # fmt: skip
 
-
+# %% ../../nbs/60_analysis/70_rates.ipynb #e3c5392b
 def time_shares(run: Mapping[str, Any]) -> dict[str, float | None]:
-    """Seconds of the window and of a step in it, and in % of it: the host's time for batches, and all that lies between steps.
+    """Seconds of the window and of a step in it, and in % of it: the host's time for batches, and
+    all that lies between steps.
 
-    On a GPU batches may be made while the device works; `between_steps_pct` is known where the wall time was measured.
+    On a GPU batches may be made while the device works; `between_steps_pct` is known where the wall
+    time was measured.
     """
     window, waited, wall_s = window_of(run), _data_time_s(run), _wall_s(run)
     if window is None:
@@ -130,23 +170,37 @@ def time_shares(run: Mapping[str, Any]) -> dict[str, float | None]:
     times = measured(run, "time_s")
     outside = max(0.0, wall_s - sum(times)) if wall_s and all(times) else None
     shares = [None if s is None else 100 * s / window.seconds for s in (waited, outside)]
-    return {"window_s": window.seconds, "mean_step_s": window.seconds / window.steps, "data_time_pct": shares[0], "between_steps_pct": shares[1]}
+    return {
+        "window_s": window.seconds,
+        "mean_step_s": window.seconds / window.steps,
+        "data_time_pct": shares[0],
+        "between_steps_pct": shares[1],
+    }
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #19f96b44
 def steadiness(run: Mapping[str, Any]) -> dict[str, Any]:
-    "Whether the measured step times changed their level, and the first step after the change; None where too few."
+    """Whether the measured step times changed their level, and the first step after the change;
+    None where too few.
+    """
     times, steps = measured(run, "time_s"), measured(run, "step")
     if len(times) < MIN_STEPS or not all(times):
         return {"unsteady": None, "unsteady_from_step": None}
     shift = find_shift(times)
-    return {"unsteady": shift is not None, "unsteady_from_step": steps[shift.position] if shift else None}
+    return {
+        "unsteady": shift is not None,
+        "unsteady_from_step": steps[shift.position] if shift else None,
+    }
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #1f3df854
 @lru_cache(maxsize=4096)
 def _shape(model: bytes, imported: bool) -> ModelShape | None:
     record = orjson.loads(model)
     parameters, silent = record.pop("parameters"), imported and record.get("n_experts") is None
-    known = {k: v for k, v in record.items() if v is not None or k not in ("n_experts", "experts_per_token", "balance_coef")}
+    known = {
+        k: v
+        for k, v in record.items()
+        if v is not None or k not in ("n_experts", "experts_per_token", "balance_coef")
+    }
     try:
         shape = ModelShape(**known | {"name": record["name"] or "unnamed"})
     except ValidationError:
@@ -156,14 +210,18 @@ def _shape(model: bytes, imported: bool) -> ModelShape | None:
 
 def model_shape(run: Mapping[str, Any]) -> ModelShape | None:
     "The model's shape; None where the run file does not hold all of it."
-    return _shape(orjson.dumps(run["spec"]["model"]), (run.get("source") or {}).get("kind") == "import")
+    return _shape(
+        orjson.dumps(run["spec"]["model"]), (run.get("source") or {}).get("kind") == "import"
+    )
 
 
 _peak = lru_cache(maxsize=256)(peak_tflops)  # by device name and dtype
 
-
+# %% ../../nbs/60_analysis/70_rates.ipynb #6de868e5
 def ceiling_tflops(run: Mapping[str, Any]) -> float | None:
-    "What all devices of the run reach together at most, in TFLOP/s, for its compute dtype; None where unknown."
+    """What all devices of the run reach together at most, in TFLOP/s, for its compute dtype; None
+    where unknown.
+    """
     devices, ranks = run["env"]["devices"], run["spec"]["world_size"]
     compute = run["spec"]["precision"]["compute"]
     if not ranks or len(devices) != ranks:
@@ -176,10 +234,14 @@ def ceiling_tflops(run: Mapping[str, Any]) -> float | None:
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #ff147611
 @lru_cache(maxsize=4096)
-def _flops_per_token(model: bytes, seq_len: int | None, recompute: str | None, ours: bool) -> tuple[int | None, int | None]:
-    """FLOPs of the model and of the hardware for one token; None where the request does not say enough.
+def _flops_per_token(
+    model: bytes, seq_len: int | None, recompute: str | None, ours: bool
+) -> tuple[int | None, int | None]:
+    """FLOPs of the model and of the hardware for one token; None where the request does not say
+    enough.
 
-    ours: torch stops a recomputed block when it has what backward needs; another framework may run it to its end.
+    ours: torch stops a recomputed block when it has what backward needs; another framework may run
+    it to its end.
     """
     shape = _shape(model, not ours)
     if not (shape and seq_len):
@@ -195,17 +257,21 @@ def _at_most(share: float | None) -> float | None:
     "The share in %; None above 100, where the ceiling was none."
     return share if share is not None and share <= 100 else None
 
-
+# %% ../../nbs/60_analysis/70_rates.ipynb #8edb4f00
 def flop_rates(
     run: Mapping[str, Any], tokens_per_s: float | None, ceiling: float | None = None
 ) -> dict[str, float | None]:
-    """Model TFLOP/s per rank, model and hardware FLOPs in % of the devices' ceiling, and tokens per second at it.
+    """Model TFLOP/s per rank, model and hardware FLOPs in % of the devices' ceiling, and tokens per
+    second at it.
 
-    ceiling: TFLOP/s of all devices together where more is known than the run alone tells. A share above 100 % is None.
+    ceiling: TFLOP/s of all devices together where more is known than the run alone tells. A share
+    above 100 % is None.
     """
     spec, ranks = run["spec"], run["spec"]["world_size"]
     ours = run["source"]["kind"] == "harness"
-    needed, executed = _flops_per_token(orjson.dumps(spec["model"]), spec["seq_len"], spec["recompute"], ours)
+    needed, executed = _flops_per_token(
+        orjson.dumps(spec["model"]), spec["seq_len"], spec["recompute"], ours
+    )
     ceiling = ceiling or ceiling_tflops(run)
     bound = ceiling * 1e12 / needed if ceiling and needed else None
     known = tokens_per_s and needed and ranks
@@ -222,7 +288,9 @@ _STATE = ("param_bytes", "grad_bytes", "optimizer_bytes")
 
 
 def state_bytes(rank: Mapping[str, Any]) -> int | None:
-    "Bytes of parameters, gradients and optimizer state on a rank; None where one of them is unknown."
+    """Bytes of parameters, gradients and optimizer state on a rank; None where one of them is
+    unknown.
+    """
     parts = [rank[k] for k in _STATE]
     return None if None in parts else sum(parts)
 
@@ -232,14 +300,18 @@ def _largest_gib(values: Sequence[int | None]) -> float | None:
 
 
 def live_bytes(rank: Mapping[str, Any]) -> int | None:
-    "Most bytes of tensors at once: counted on a CPU, the allocator's peak on a GPU; None where only a process or a whole card was measured."
+    """Most bytes of tensors at once: counted on a CPU, the allocator's peak on a GPU; None where
+    only a process or a whole card was measured.
+    """
     if rank["memory_source"] == "device_allocator":
         return rank["peak_allocated_bytes"]
     return rank["live_tensor_peak_bytes"]
 
-
+# %% ../../nbs/60_analysis/70_rates.ipynb #900dae6b
 def memory(run: Mapping[str, Any]) -> dict[str, float | None]:
-    "Of the fullest rank, in GiB: what was measured as its peak (on a CPU the growth of the process), what its tensors took, and its model state."
+    """Of the fullest rank, in GiB: what was measured as its peak (on a CPU the growth of the
+    process), what its tensors took, and its model state.
+    """
     return {
         "live_memory_gib": _largest_gib([live_bytes(r) for r in run["ranks"]]),
         "peak_memory_gib": _largest_gib([r["peak_allocated_bytes"] for r in run["ranks"]]),
@@ -248,9 +320,11 @@ def memory(run: Mapping[str, Any]) -> dict[str, float | None]:
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #a7ee8304
 def exposed_pct(run: Mapping[str, Any]) -> float | None:
-    """Exposed time of all collectives in % of the profiled steps; None where nobody profiled, or one is unknown.
+    """Exposed time of all collectives in % of the profiled steps; None where nobody profiled, or
+    one is unknown.
 
-    Run files of before 2026-11-22 have it by kind only: their sum counts twice what two kinds did at once.
+    Run files of before 2026-11-22 have it by kind only: their sum counts twice what two kinds did
+    at once.
     """
     window, collectives = run["window"], run["collectives"]
     if not window or not window["time_s"] or collectives is None:
@@ -267,7 +341,9 @@ def energy_per_token(run: Mapping[str, Any]) -> float | None:
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #cfd35983
 def overhead_pct(run: Mapping[str, Any]) -> float | None:
-    "Seconds spent on measuring, in % of the median step time; None where a part of it was not measured."
+    """Seconds spent on measuring, in % of the median step time; None where a part of it was not
+    measured.
+    """
     clock, step_time = run["measurement"]["clock_cost_s"], median(measured(run, "time_s"))
     if clock is None or step_time is None:
         return None
@@ -282,7 +358,9 @@ _PRECISION_NAMES = {(p.param, p.compute, p.reduce): name for name, p in PRECISIO
 
 
 def precision_label(precision: Mapping[str, Any]) -> str | None:
-    "The policy's short name, or its dtypes (param/compute/reduce) where it has none; None where one is unknown."
+    """The policy's short name, or its dtypes (param/compute/reduce) where it has none; None where
+    one is unknown.
+    """
     parts = tuple(precision[k] for k in ("param", "compute", "reduce"))
     return None if None in parts else _PRECISION_NAMES.get(parts, "/".join(parts))
 
@@ -304,22 +382,43 @@ def identity(run: Mapping[str, Any]) -> dict[str, Any]:
     "What was run, where and by whom, under the names of the `runs` view."
     spec, env = run["spec"], run["env"]
     return {k: run[k] for k in ("run_id", "study", "status", "reason", "started_at")} | {
-        "model": spec["model"]["name"], "params_b": _parameters(run), "strategy": spec["strategy"]["name"],
-        **{k: spec["strategy"][k] for k in ("dp", "tp", "pp", "cp", "ep")}, "world_size": spec["world_size"],
-        "nodes": len(env["hostnames"]) or None, "hardware": device_label(run), "platform": env["platform"],
-        "framework": env["framework"], "precision": precision_label(spec["precision"]), "seq_len": spec["seq_len"],
-        "micro_batch": spec["batch"]["micro"], "grad_accum": spec["batch"]["accum"],
-        "global_batch_tokens": spec["batch"]["global_tokens"], "steps": len(run["steps"]["step"]),
-        "source_format": run["source"]["format"], "git_commit": env["git"]["commit"],
-    }  # fmt: skip
+        "model": spec["model"]["name"],
+        "params_b": _parameters(run),
+        "strategy": spec["strategy"]["name"],
+        **{k: spec["strategy"][k] for k in ("dp", "tp", "pp", "cp", "ep")},
+        "world_size": spec["world_size"],
+        "nodes": len(env["hostnames"]) or None,
+        "hardware": device_label(run),
+        "platform": env["platform"],
+        "framework": env["framework"],
+        "precision": precision_label(spec["precision"]),
+        "seq_len": spec["seq_len"],
+        "micro_batch": spec["batch"]["micro"],
+        "grad_accum": spec["batch"]["accum"],
+        "global_batch_tokens": spec["batch"]["global_tokens"],
+        "steps": len(run["steps"]["step"]),
+        "source_format": run["source"]["format"],
+        "git_commit": env["git"]["commit"],
+    }
 
-
+# %% ../../nbs/60_analysis/70_rates.ipynb #8ed2986c
 def run_rates(run: Mapping[str, Any], ceiling: float | None = None) -> dict[str, Any]:
-    "All that follows from one run alone, under the names of the `runs` view; `ceiling` as in `flop_rates`."
+    """All that follows from one run alone, under the names of the `runs` view; `ceiling` as in
+    `flop_rates`.
+    """
     loss, speed = run["steps"]["loss"] or [None], throughput(run)
     return {
-        **identity(run), **speed, **flop_rates(run, speed["tokens_per_s"], ceiling), **memory(run), **steadiness(run),
-        "comm_exposed_pct": exposed_pct(run), "h2d_gb_s": run["transfer"]["h2d_gb_s"],
-        "energy_j_per_token": energy_per_token(run), "loss_first": loss[0], "loss_last": loss[-1],
-        "overhead_pct": overhead_pct(run), **time_shares(run), **stated(run),
-    }  # fmt: skip
+        **identity(run),
+        **speed,
+        **flop_rates(run, speed["tokens_per_s"], ceiling),
+        **memory(run),
+        **steadiness(run),
+        "comm_exposed_pct": exposed_pct(run),
+        "h2d_gb_s": run["transfer"]["h2d_gb_s"],
+        "energy_j_per_token": energy_per_token(run),
+        "loss_first": loss[0],
+        "loss_last": loss[-1],
+        "overhead_pct": overhead_pct(run),
+        **time_shares(run),
+        **stated(run),
+    }

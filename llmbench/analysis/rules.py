@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, get_args, get_origin, Literal, Union
+from typing import Annotated, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -33,14 +33,20 @@ def _below(name: str, kind: object) -> Iterator[str]:
         arguments = get_args(one)
         if isinstance(one, type) and issubclass(one, BaseModel):
             yield from schema_fields(one, f"{name}.")
-        elif get_origin(one) is list and isinstance(arguments[0], type) and issubclass(arguments[0], BaseModel):
+        elif (
+            get_origin(one) is list
+            and isinstance(arguments[0], type)
+            and issubclass(arguments[0], BaseModel)
+        ):
             yield from schema_fields(arguments[0], f"{name}[].")
         else:
             yield f"{name}.*" if get_origin(one) is dict else name
 
-
+# %% ../../nbs/60_analysis/40_rules.ipynb #31a1b93e
 def schema_fields(record: type[BaseModel] = RunFile, start: str = "") -> Iterator[str]:
-    "The path of every field of a record, in order, those of records inside it too: env.devices[].name, env.versions.*."
+    """The path of every field of a record, in order, those of records inside it too:
+    env.devices[].name, env.versions.*.
+    """
     for name, info in record.model_fields.items():
         yield from dict.fromkeys(_below(f"{start}{info.alias or name}", info.annotation))
 
@@ -61,12 +67,14 @@ UNKNOWN = {
     "ignored": "nothing",
 }
 
-
+# %% ../../nbs/60_analysis/40_rules.ipynb #eef6864f
 @dataclass(frozen=True)
 class Rule:
-    """What a difference in a field means: `fact` is its name in a verdict, `when` between which runs it is looked at.
+    """What a difference in a field means: `fact` is its name in a verdict, `when` between which
+    runs it is looked at.
 
-    unknown: what a null means. limits: for measured conditions, how many times apart is a remark, and how many times is a no.
+    unknown: what a null means. limits: for measured conditions, how many times apart is a remark,
+    and how many times is a no.
     """
 
     path: str
@@ -82,78 +90,333 @@ class Rule:
         "Whether two values are compared for being equal."
         return self.kind in ("varied", "no", "remark") and bool(self.fact)
 
-
-def _rules(start: str, names: str, kind: Kind, why: str, fact: str | None = None, **more: object) -> Iterator[Rule]:
-    "One rule for each of the names; `fact` is what they are called in a verdict, by default the path without spec."
+# %% ../../nbs/60_analysis/40_rules.ipynb #fc472f91
+def _rules(
+    start: str, names: str, kind: Kind, why: str, fact: str | None = None, **more: object
+) -> Iterator[Rule]:
+    """One rule for each of the names; `fact` is what they are called in a verdict, by default the
+    path without spec.
+    """
     for name in names.split():
         path = f"{start}{name}"
-        called = fact if fact is not None else "" if kind in ("free", "run", "curve") else path.removeprefix("spec.")
+        called = (
+            fact
+            if fact is not None
+            else ""
+            if kind in ("free", "run", "curve")
+            else path.removeprefix("spec.")
+        )
         yield Rule(path, kind, why, called, **more)
 
 # %% ../../nbs/60_analysis/40_rules.ipynb #e619820f
 _ASKED = {"kind": "varied", "unknown": "unknown"}
+
+# %% ../../nbs/60_analysis/40_rules.ipynb #f86e45db
 _REQUEST = (
-    *_rules("spec.model.", "family n_layers d_model n_heads n_kv_heads d_ff vocab_size max_seq_len tied_embeddings bias norm_eps "
-            "rope_theta parameters n_experts experts_per_token balance_coef", why="another model does other work for a token", **_ASKED),
-    *_rules("spec.model.rope_scaling.", "factor low_freq_factor high_freq_factor original_max_seq_len",
-            why="another model does other work for a token", fact="model.rope_scaling", **_ASKED),
-    *_rules("spec.strategy.", "name dp tp pp cp ep reshard_after_forward dp_replicate bucket_mib offload hpz "
-            "overlap_comm reduce_bucket max_live_parameters offload_adam schedule stages_per_rank layers_per_stage", why="the layout decides what is computed where and what is sent", **_ASKED),
-    *_rules("spec.strategy.", "compression quantize", why="another precision of the exchange trains something else; freed only by its own name", **_ASKED),
-    *_rules("spec.", "world_size", why="the layout decides what is computed where and what is sent", **_ASKED),
-    *_rules("spec.batch.", "micro accum", why="the layout decides what is computed where and what is sent", **_ASKED),
+    *_rules(
+        "spec.model.",
+        "family n_layers d_model n_heads n_kv_heads d_ff vocab_size max_seq_len tied_embeddings"
+        " bias norm_eps rope_theta parameters n_experts experts_per_token balance_coef",
+        why="another model does other work for a token",
+        **_ASKED,
+    ),
+    *_rules(
+        "spec.model.rope_scaling.",
+        "factor low_freq_factor high_freq_factor original_max_seq_len",
+        why="another model does other work for a token",
+        fact="model.rope_scaling",
+        **_ASKED,
+    ),
+    *_rules(
+        "spec.strategy.",
+        "name dp tp pp cp ep reshard_after_forward dp_replicate bucket_mib offload hpz overlap_comm"
+        " reduce_bucket max_live_parameters offload_adam schedule stages_per_rank layers_per_stage",
+        why="the layout decides what is computed where and what is sent",
+        **_ASKED,
+    ),
+    *_rules(
+        "spec.strategy.",
+        "compression quantize",
+        why="another precision of the exchange trains something else; freed only by its own name",
+        **_ASKED,
+    ),
+    *_rules(
+        "spec.",
+        "world_size",
+        why="the layout decides what is computed where and what is sent",
+        **_ASKED,
+    ),
+    *_rules(
+        "spec.batch.",
+        "micro accum",
+        why="the layout decides what is computed where and what is sent",
+        **_ASKED,
+    ),
     *_rules("spec.batch.", "global_tokens", why="other steps of the optimizer", **_ASKED),
-    *_rules("spec.batch.", "global_sequences", kind="free", why="of imported logs; the tokens of a step are compared"),
-    *_rules("spec.", "seq_len", why="attention takes more work for a token of a longer sequence", **_ASKED),
-    *_rules("spec.precision.", "param compute reduce loss_scale float8_by", why="another precision has another speed and trains something else", **_ASKED),
-    *_rules("spec.optimizer.", "name lr betas eps weight_decay clip_norm lr_warmup_steps", why="another optimizer trains something else", **_ASKED),
+    *_rules(
+        "spec.batch.",
+        "global_sequences",
+        kind="free",
+        why="of imported logs; the tokens of a step are compared",
+    ),
+    *_rules(
+        "spec.",
+        "seq_len",
+        why="attention takes more work for a token of a longer sequence",
+        **_ASKED,
+    ),
+    *_rules(
+        "spec.precision.",
+        "param compute reduce loss_scale float8_by",
+        why="another precision has another speed and trains something else",
+        **_ASKED,
+    ),
+    *_rules(
+        "spec.optimizer.",
+        "name lr betas eps weight_decay clip_norm lr_warmup_steps",
+        why="another optimizer trains something else",
+        **_ASKED,
+    ),
     *_rules("spec.optimizer.", "fused", why="another kernel for the update", **_ASKED),
-    *_rules("spec.", "steps warmup_steps", why="another part of the training is measured", **_ASKED),
+    *_rules(
+        "spec.", "steps warmup_steps", why="another part of the training is measured", **_ASKED
+    ),
     *_rules("spec.", "seed", why="other first weights", **_ASKED),
     *_rules("spec.", "weights", why="other first weights", fact="seed", **_ASKED),
     *_rules("spec.data.", "kind fingerprint", why="other sequences", **_ASKED),
-    *_rules("spec.data.", "fingerprint_first", kind="free", why="a part of the data that spec.data.fingerprint covers"),
-    *_rules("spec.data.", "paths tokenizer", kind="free", why="the fingerprint says which tokens they gave"),
+    *_rules(
+        "spec.data.",
+        "fingerprint_first",
+        kind="free",
+        why="a part of the data that spec.data.fingerprint covers",
+    ),
+    *_rules(
+        "spec.data.",
+        "paths tokenizer",
+        kind="free",
+        why="the fingerprint says which tokens they gave",
+    ),
     *_rules("spec.", "attention compile recompute", why="other kernels, or other work", **_ASKED),
-    *_rules("spec.", "memory_limit_gib", kind="varied", why="an allocator at its limit gives memory back and asks again, which takes time", unknown="ignored"),
-    *_rules("spec.", "launcher", kind="remark", why="the same worker starts elsewhere; a container may limit it"),
-    *_rules("spec.", "name hash", kind="free", why="names of the request, whose fields are compared"),
-    *_rules("spec.model.", "name", kind="free", why="a name; the shape and the count of parameters are compared"),
-    *_rules("spec.", "hardware", kind="free", why="what was asked for; env.platform and env.devices say what ran"),
-)  # fmt: skip
+    *_rules(
+        "spec.",
+        "memory_limit_gib",
+        kind="varied",
+        why="an allocator at its limit gives memory back and asks again, which takes time",
+        unknown="ignored",
+    ),
+    *_rules(
+        "spec.",
+        "launcher",
+        kind="remark",
+        why="the same worker starts elsewhere; a container may limit it",
+    ),
+    *_rules(
+        "spec.", "name hash", kind="free", why="names of the request, whose fields are compared"
+    ),
+    *_rules(
+        "spec.model.",
+        "name",
+        kind="free",
+        why="a name; the shape and the count of parameters are compared",
+    ),
+    *_rules(
+        "spec.",
+        "hardware",
+        kind="free",
+        why="what was asked for; env.platform and env.devices say what ran",
+    ),
+)
 
 # %% ../../nbs/60_analysis/40_rules.ipynb #fb1f9005
 _MACHINE = {"kind": "varied", "when": "accelerators"}
+
+# %% ../../nbs/60_analysis/40_rules.ipynb #8b701f99
 _DEVICES = (
     *_rules("env.", "platform", why="another kind of machine", fact="hardware.platform", **_ASKED),
     *_rules("env.devices[].", "name", why="another device", fact="hardware.device", **_ASKED),
-    *_rules("env.devices[].", "power_limit_w", why="a card at half its power limit computes more slowly", fact="hardware.power_limit_w", unknown="unknown", **_MACHINE),
-    *_rules("env.devices[].", "clock_mhz", why="a card whose clock is capped computes more slowly", fact="hardware.clock_mhz", unknown="one side", **_MACHINE),
-    *_rules("env.devices[].", "memory_gib", kind="remark", fact="hardware.memory_gib", why="the name of the device says what it is; a part may be taken by others"),
-    *_rules("env.devices[].", "uuid_hash", kind="run", why="two ranks on one card share it; other cards of the same kind are a remark"),
-    *_rules("env.devices[].", "matmul_tflops", kind="limits", limits=(1.25, 1.75), fact="hardware.matmul_tflops_per_core", when="equal dtypes of the arithmetic",
-            why="the same product on the same cores shows what else the machine did; in turns only a remark"),
+    *_rules(
+        "env.devices[].",
+        "power_limit_w",
+        why="a card at half its power limit computes more slowly",
+        fact="hardware.power_limit_w",
+        unknown="unknown",
+        **_MACHINE,
+    ),
+    *_rules(
+        "env.devices[].",
+        "clock_mhz",
+        why="a card whose clock is capped computes more slowly",
+        fact="hardware.clock_mhz",
+        unknown="one side",
+        **_MACHINE,
+    ),
+    *_rules(
+        "env.devices[].",
+        "memory_gib",
+        kind="remark",
+        fact="hardware.memory_gib",
+        why="the name of the device says what it is; a part may be taken by others",
+    ),
+    *_rules(
+        "env.devices[].",
+        "uuid_hash",
+        kind="run",
+        why="two ranks on one card share it; other cards of the same kind are a remark",
+    ),
+    *_rules(
+        "env.devices[].",
+        "matmul_tflops",
+        kind="limits",
+        limits=(1.25, 1.75),
+        fact="hardware.matmul_tflops_per_core",
+        when="equal dtypes of the arithmetic",
+        why=(
+            "the same product on the same cores shows what else the machine did; in turns only a"
+            " remark"
+        ),
+    ),
     *_rules("env.devices[].", "rank", kind="free", why="the number of the rank"),
-    *_rules("env.", "hostnames", why="ranks on several hosts send over another link; other hosts of the same kind are a remark", fact="hardware.hosts", kind="varied", unknown="one side", when="equal numbers of ranks"),
-    *_rules("ranks[].", "host", why="ranks that are dealt out to hosts in another way send over other links", fact="hardware.ranks_per_host", kind="varied", unknown="one side", when="equal numbers of ranks"),
-    *_rules("env.", "threads_per_rank", kind="varied", why="cores in use, the threads of all ranks: other cores, another speed", fact="hardware.cpu_cores", unknown="unknown", when="CPUs"),
-)  # fmt: skip
+    *_rules(
+        "env.",
+        "hostnames",
+        why=(
+            "ranks on several hosts send over another link; other hosts of the same kind are a"
+            " remark"
+        ),
+        fact="hardware.hosts",
+        kind="varied",
+        unknown="one side",
+        when="equal numbers of ranks",
+    ),
+    *_rules(
+        "ranks[].",
+        "host",
+        why="ranks that are dealt out to hosts in another way send over other links",
+        fact="hardware.ranks_per_host",
+        kind="varied",
+        unknown="one side",
+        when="equal numbers of ranks",
+    ),
+    *_rules(
+        "env.",
+        "threads_per_rank",
+        kind="varied",
+        why="cores in use, the threads of all ranks: other cores, another speed",
+        fact="hardware.cpu_cores",
+        unknown="unknown",
+        when="CPUs",
+    ),
+)
+
+# %% ../../nbs/60_analysis/40_rules.ipynb #af97699b
 _HOST = (
-    ("driver", "varied", "the driver is part of the speed of a card", "hardware.driver", "accelerators", "unknown"),
+    (
+        "driver",
+        "varied",
+        "the driver is part of the speed of a card",
+        "hardware.driver",
+        "accelerators",
+        "unknown",
+    ),
     ("cuda rocm", "varied", "other kernels", "software.toolkit", "accelerators", "unknown"),
-    ("nccl", "varied", "another library sends what ranks exchange", "software.nccl", "accelerators, several ranks", "unknown"),
-    ("backend", "varied", "another library sends what ranks exchange", "software.backend", "several ranks", "one side"),
-    ("topology", "varied", "cards behind PCIe exchange more slowly than over NVLink, cores of two sockets more slowly than of one", "hardware.topology", "", "one side"),
-    ("cpu.name", "varied", "the host starts the kernels, and on a CPU it is the device", "hardware.cpu", "", "one side"),
-    ("cpu.logical_cores", "varied", "cores that a run does not use take the work of others", "hardware.host_cores", "", "one side"),
-    ("cpu.memory_gib", "remark", "memory that is not full changes no speed", "hardware.host_memory_gib", "", "ignored"),
-    ("kernel", "remark", "another kernel schedules in another way", "software.kernel", "", "ignored"),
-    ("python", "varied", "another minor version runs the host's part in another way; another patch version is a remark", "software.python", "", "one side"),
-    ("git.commit", "remark", "other code of this harness; packages are compared by version", "git.commit", "", "ignored"),
+    (
+        "nccl",
+        "varied",
+        "another library sends what ranks exchange",
+        "software.nccl",
+        "accelerators, several ranks",
+        "unknown",
+    ),
+    (
+        "backend",
+        "varied",
+        "another library sends what ranks exchange",
+        "software.backend",
+        "several ranks",
+        "one side",
+    ),
+    (
+        "topology",
+        "varied",
+        (
+            "cards behind PCIe exchange more slowly than over NVLink, cores of two sockets more"
+            " slowly than of one"
+        ),
+        "hardware.topology",
+        "",
+        "one side",
+    ),
+    (
+        "cpu.name",
+        "varied",
+        "the host starts the kernels, and on a CPU it is the device",
+        "hardware.cpu",
+        "",
+        "one side",
+    ),
+    (
+        "cpu.logical_cores",
+        "varied",
+        "cores that a run does not use take the work of others",
+        "hardware.host_cores",
+        "",
+        "one side",
+    ),
+    (
+        "cpu.memory_gib",
+        "remark",
+        "memory that is not full changes no speed",
+        "hardware.host_memory_gib",
+        "",
+        "ignored",
+    ),
+    (
+        "kernel",
+        "remark",
+        "another kernel schedules in another way",
+        "software.kernel",
+        "",
+        "ignored",
+    ),
+    (
+        "python",
+        "varied",
+        (
+            "another minor version runs the host's part in another way; another patch version is a"
+            " remark"
+        ),
+        "software.python",
+        "",
+        "one side",
+    ),
+    (
+        "git.commit",
+        "remark",
+        "other code of this harness; packages are compared by version",
+        "git.commit",
+        "",
+        "ignored",
+    ),
     ("git.dirty", "remark", "the code was not that of the commit", "git.dirty", "", "ignored"),
-    ("container_digest", "remark", "another image; its packages are compared by version", "container_digest", "", "ignored"),
-    ("lock_hash", "remark", "other packages than those that are compared by version", "lock_hash", "", "ignored"),
-)  # fmt: skip
+    (
+        "container_digest",
+        "remark",
+        "another image; its packages are compared by version",
+        "container_digest",
+        "",
+        "ignored",
+    ),
+    (
+        "lock_hash",
+        "remark",
+        "other packages than those that are compared by version",
+        "lock_hash",
+        "",
+        "ignored",
+    ),
+)
+
+# %% ../../nbs/60_analysis/40_rules.ipynb #d71fcd0a
 _OF_RUN = ("backend",)  # of the whole run, not of a host
 
 
@@ -165,77 +428,275 @@ def _host_rules() -> Iterator[Rule]:
 
 # %% ../../nbs/60_analysis/40_rules.ipynb #c5adc811
 _VARIABLES = (
-    ("OMP_NUM_THREADS MKL_NUM_THREADS", "free", "env.threads_per_rank says how many threads there were", ""),
-    ("CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES", "free", "the cards that ran are recorded one by one", ""),
-    ("TORCH_NCCL_ASYNC_ERROR_HANDLING PYTORCH_NVML_BASED_CUDA_CHECK", "free", "set by launchers; about failures, not about speed", ""),
+    (
+        "OMP_NUM_THREADS MKL_NUM_THREADS",
+        "free",
+        "env.threads_per_rank says how many threads there were",
+        "",
+    ),
+    (
+        "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES",
+        "free",
+        "the cards that ran are recorded one by one",
+        "",
+    ),
+    (
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING PYTORCH_NVML_BASED_CUDA_CHECK",
+        "free",
+        "set by launchers; about failures, not about speed",
+        "",
+    ),
     ("NCCL_DEBUG* NCCL_VERSION", "free", "what is logged", ""),
-    ("NCCL_* RCCL_* TORCH_NCCL_*", "varied", "settings of the exchange: NCCL_P2P_DISABLE alone takes the fast link away", "accelerators, several ranks"),
+    (
+        "NCCL_* RCCL_* TORCH_NCCL_*",
+        "varied",
+        "settings of the exchange: NCCL_P2P_DISABLE alone takes the fast link away",
+        "accelerators, several ranks",
+    ),
     ("GLOO_*", "varied", "settings of the exchange", "CPUs, several ranks"),
     ("PYTORCH_*", "varied", "settings of the allocator", "accelerators"),
     ("DS_*", "varied", "settings of DeepSpeed", "DeepSpeed in both"),
     ("*", "varied", "threads and malloc: both change the speed on a CPU", ""),
-)  # fmt: skip
+)
+
+# %% ../../nbs/60_analysis/40_rules.ipynb #f2aec4f5
 _PACKAGES = (
     ("torch", "varied", "other kernels", "software.torch", "", "unknown"),
     ("triton", "varied", "other compiled kernels", "software.triton", "accelerators", "one side"),
-    ("deepspeed", "varied", "another DeepSpeed shards and sends in another way", "software.deepspeed", "DeepSpeed in both", "one side"),
-    ("transformer-engine torchao", "varied", "other products in float8", "software.float8", "float8 in both", "one side"),
-    ("transformers accelerate lightning pytorch-lightning torchtitan megatron-core megatron-bridge nemo-toolkit", "varied", "another version of the framework",
-     "software.framework_version", "one framework in both", "one side"),
+    (
+        "deepspeed",
+        "varied",
+        "another DeepSpeed shards and sends in another way",
+        "software.deepspeed",
+        "DeepSpeed in both",
+        "one side",
+    ),
+    (
+        "transformer-engine torchao",
+        "varied",
+        "other products in float8",
+        "software.float8",
+        "float8 in both",
+        "one side",
+    ),
+    (
+        (
+            "transformers accelerate lightning pytorch-lightning torchtitan megatron-core"
+            " megatron-bridge nemo-toolkit"
+        ),
+        "varied",
+        "another version of the framework",
+        "software.framework_version",
+        "one framework in both",
+        "one side",
+    ),
     ("*", "remark", "a package that the timed steps of this harness do not use", "", "", "ignored"),
-)  # fmt: skip
+)
 
-
+# %% ../../nbs/60_analysis/40_rules.ipynb #e14c900f
 def _name_rules() -> Iterator[Rule]:
     "The rules for variables and packages, of a host's record and of the first host's."
     for start in ("env.", "env.hosts[]."):
         for names, kind, why, when in _VARIABLES:
-            yield from _rules(f"{start}variables.", names, kind, why, None if kind == "free" else "variables.*", when=when, unknown="one side")
+            yield from _rules(
+                f"{start}variables.",
+                names,
+                kind,
+                why,
+                None if kind == "free" else "variables.*",
+                when=when,
+                unknown="one side",
+            )
         for names, kind, why, fact, when, unknown in _PACKAGES:
-            yield from _rules(f"{start}versions.", names, kind, why, fact or "versions.*", when=when, unknown=unknown)
+            yield from _rules(
+                f"{start}versions.",
+                names,
+                kind,
+                why,
+                fact or "versions.*",
+                when=when,
+                unknown=unknown,
+            )
 
-
+# %% ../../nbs/60_analysis/40_rules.ipynb #c0b871e0
 _SOFTWARE = (
-    *_host_rules(), *_name_rules(),
+    *_host_rules(),
+    *_name_rules(),
     *_rules("env.", "framework", why="another program", fact="software.framework", **_ASKED),
     *_rules("env.", "command", kind="free", why="what was typed; its outcome is the request"),
-    *_rules("env.hosts[].", "hostname", kind="free", why="the name of the host; env.hostnames is compared"),
-)  # fmt: skip
+    *_rules(
+        "env.hosts[].",
+        "hostname",
+        kind="free",
+        why="the name of the host; env.hostnames is compared",
+    ),
+)
 
 # %% ../../nbs/60_analysis/40_rules.ipynb #22c8b945
 _OUTCOMES = (
     *_rules("", "status", "run", "only a run that ended is compared"),
-    *_rules("", "started_at", "limits", "a machine is not the same on another day", "started_at", limits=(1.0, float("inf"))),
+    *_rules(
+        "",
+        "started_at",
+        "limits",
+        "a machine is not the same on another day",
+        "started_at",
+        limits=(1.0, float("inf")),
+    ),
     *_rules("", "schema run_id study attempt reason ended_at", "free", "a name, or a note"),
-    *_rules("steps.", "step", "no", "another number of steps was measured", "steps.measured", unknown="one side"),
-    *_rules("steps.", "tokens", "varied", "another number of tokens was trained in a step; in a run of this harness also where they are not those of the request", "batch.tokens_of_steps", unknown="ignored"),
-    *_rules("steps.", "loss grad_norm lr", "curve", "runs that train the same have the same losses, gradients and learning rates"),
-    *_rules("steps.", "mean_of", "remark", "a row that is a mean of steps hides their spread", "steps.mean_of"),
+    *_rules(
+        "steps.",
+        "step",
+        "no",
+        "another number of steps was measured",
+        "steps.measured",
+        unknown="one side",
+    ),
+    *_rules(
+        "steps.",
+        "tokens",
+        "varied",
+        "another number of tokens was trained in a step; in a run of this harness also where they"
+        " are not those of the request",
+        "batch.tokens_of_steps",
+        unknown="ignored",
+    ),
+    *_rules(
+        "steps.",
+        "loss grad_norm lr",
+        "curve",
+        "runs that train the same have the same losses, gradients and learning rates",
+    ),
+    *_rules(
+        "steps.",
+        "mean_of",
+        "remark",
+        "a row that is a mean of steps hides their spread",
+        "steps.mean_of",
+    ),
     *_rules("steps.", "time_s loss_scale", "free", "an outcome"),
-    *_rules("", "skipped_steps", "varied", "an update that is left out takes no time and trains nothing", "precision.skipped_steps"),
-    *_rules("ranks[].", "rank device", "free", "the number of the rank, and what its program calls the device"),
-    *_rules("ranks[].", "time_s measured_wall_s data_time_s bookkeeping_s allocated_bytes peak_allocated_bytes peak_reserved_bytes live_tensor_peak_bytes param_bytes grad_bytes "
-            "optimizer_bytes", "free", "an outcome"),
-    *_rules("ranks[].", "param_norm_before param_norm_after", "run", "parameters that did not change: nothing was trained"),
-    *_rules("ranks[].", "memory_source", "remark", "peaks of memory that were read in two ways say nothing about each other", "memory_source"),
+    *_rules(
+        "",
+        "skipped_steps",
+        "varied",
+        "an update that is left out takes no time and trains nothing",
+        "precision.skipped_steps",
+    ),
+    *_rules(
+        "ranks[].",
+        "rank device",
+        "free",
+        "the number of the rank, and what its program calls the device",
+    ),
+    *_rules(
+        "ranks[].",
+        "time_s measured_wall_s data_time_s bookkeeping_s allocated_bytes peak_allocated_bytes"
+        " peak_reserved_bytes live_tensor_peak_bytes param_bytes grad_bytes optimizer_bytes",
+        "free",
+        "an outcome",
+    ),
+    *_rules(
+        "ranks[].",
+        "param_norm_before param_norm_after",
+        "run",
+        "parameters that did not change: nothing was trained",
+    ),
+    *_rules(
+        "ranks[].",
+        "memory_source",
+        "remark",
+        "peaks of memory that were read in two ways say nothing about each other",
+        "memory_source",
+    ),
     *_rules("collectives[].", "kind calls bytes time_s exposed_s alone_s", "free", "an outcome"),
     *_rules("window.", "steps time_s exposed_s", "free", "an outcome, of steps that are not timed"),
-)  # fmt: skip
+)
+
+# %% ../../nbs/60_analysis/40_rules.ipynb #ec078ea6
 _CONDITIONS = (
-    *_rules("transfer.", "all_reduce_bus_gb_s link_gb_s", "limits", "another link; in turns only a remark", None, limits=(1.5, 3.0), when="equal numbers of ranks"),
-    *_rules("transfer.", "h2d_gb_s", "limits", "another link between host and card; in turns only a remark", None, limits=(1.5, 3.0), when="accelerators"),
-    *_rules("measurement.", "clock", "no", "events in the device's stream and a clock on the host measure different things; a remark on a CPU", "measurement.clock", unknown="unknown"),
-    *_rules("measurement.", "turns", "no", "a step in turn begins with caches that others have used", "measurement.turns"),
-    *_rules("measurement.", "clock_cost_s", "free", "an outcome; it is shown as the cost of measuring"),
-    *_rules("measurement.", "energy_source", "remark", "energies from two counters say little about each other", "measurement.energy_source"),
+    *_rules(
+        "transfer.",
+        "all_reduce_bus_gb_s link_gb_s",
+        "limits",
+        "another link; in turns only a remark",
+        None,
+        limits=(1.5, 3.0),
+        when="equal numbers of ranks",
+    ),
+    *_rules(
+        "transfer.",
+        "h2d_gb_s",
+        "limits",
+        "another link between host and card; in turns only a remark",
+        None,
+        limits=(1.5, 3.0),
+        when="accelerators",
+    ),
+    *_rules(
+        "measurement.",
+        "clock",
+        "no",
+        "events in the device's stream and a clock on the host measure different things; a remark"
+        " on a CPU",
+        "measurement.clock",
+        unknown="unknown",
+    ),
+    *_rules(
+        "measurement.",
+        "turns",
+        "no",
+        "a step in turn begins with caches that others have used",
+        "measurement.turns",
+    ),
+    *_rules(
+        "measurement.", "clock_cost_s", "free", "an outcome; it is shown as the cost of measuring"
+    ),
+    *_rules(
+        "measurement.",
+        "energy_source",
+        "remark",
+        "energies from two counters say little about each other",
+        "measurement.energy_source",
+    ),
     *_rules("", "energy_j", "free", "an outcome"),
-    *_rules("events[].", "kind", "no", "more ranks than cores, or a start from a checkpoint, change the timed steps; other events do not. Data seen twice and steps under a profiler are faults of the run", "events.oversubscribed", when="equal numbers of ranks"),
-    *_rules("events[].", "step time text time_s bytes lost_steps lost_time_s", "free", "details of an event"),
-    *_rules("goodput.", "starts", "no", "after each start come steps with cold caches", "events.restarts"),
-    *_rules("goodput.", "wall_s productive_s save_s load_s lost_steps lost_s down_s", "free", "an outcome, of the time outside the timed steps"),
-    *_rules("source.", "kind format file sha256", "free", "where the facts come from; what they are is compared"),
+    *_rules(
+        "events[].",
+        "kind",
+        "no",
+        "more ranks than cores, or a start from a checkpoint, change the timed steps; other events"
+        " do not. Data seen twice and steps under a profiler are faults of the run",
+        "events.oversubscribed",
+        when="equal numbers of ranks",
+    ),
+    *_rules(
+        "events[].",
+        "step time text time_s bytes lost_steps lost_time_s",
+        "free",
+        "details of an event",
+    ),
+    *_rules(
+        "goodput.",
+        "starts",
+        "no",
+        "after each start come steps with cold caches",
+        "events.restarts",
+    ),
+    *_rules(
+        "goodput.",
+        "wall_s productive_s save_s load_s lost_steps lost_s down_s",
+        "free",
+        "an outcome, of the time outside the timed steps",
+    ),
+    *_rules(
+        "source.",
+        "kind format file sha256",
+        "free",
+        "where the facts come from; what they are is compared",
+    ),
     *_rules("logged[].", "name values", "free", "figures of a foreign log, used nowhere"),
-)  # fmt: skip
+)
+
+# %% ../../nbs/60_analysis/40_rules.ipynb #fdc02985
 RULES: tuple[Rule, ...] = (*_REQUEST, *_DEVICES, *_SOFTWARE, *_OUTCOMES, *_CONDITIONS)
 
 # %% ../../nbs/60_analysis/40_rules.ipynb #6e957047
@@ -245,10 +706,15 @@ _BY_START = [rule for rule in RULES if rule.path.endswith("*")]
 
 @lru_cache(maxsize=4096)
 def rule_of(path: str) -> Rule:
-    "The rule of a field, or of a name inside a mapping (env.variables.NCCL_ALGO); raises KeyError for a field without one."
+    """The rule of a field, or of a name inside a mapping (env.variables.NCCL_ALGO); raises KeyError
+    for a field without one.
+    """
     found = _BY_PATH.get(path) or next((r for r in _BY_START if path.startswith(r.path[:-1])), None)
     if found is None:
-        raise KeyError(f"{path} has no rule: add a line to 60_analysis/40_rules that says what a difference in it means, and why")
+        raise KeyError(
+            f"{path} has no rule: add a line to 60_analysis/40_rules that says what a difference in"
+            " it means, and why"
+        )
     return found
 
 
@@ -257,15 +723,19 @@ _ELSEWHERE = (
     Rule("env.hostnames", "remark", "other hosts of the same kind", "hardware.hostnames"),
     Rule("env.devices[].uuid_hash", "remark", "other cards of the same kind", "hardware.cards"),
 )
-FACTS: dict[str, Rule] = {rule.fact: rule for rule in (_PATCH, *_ELSEWHERE)}  # by the name in a verdict, the first field of those that share one
+FACTS: dict[str, Rule] = {
+    rule.fact: rule for rule in (_PATCH, *_ELSEWHERE)
+}  # by the name in a verdict, the first field of those that share one
 for _rule in RULES:
     if _rule.fact:
         FACTS.setdefault(_rule.fact, _rule)
 
-
+# %% ../../nbs/60_analysis/40_rules.ipynb #a1e14ebb
 @lru_cache(maxsize=4096)
 def rule_of_fact(fact: str) -> Rule:
-    "The rule behind a name of a verdict: hardware.driver, variables.NCCL_ALGO; raises KeyError for a name without one."
+    """The rule behind a name of a verdict: hardware.driver, variables.NCCL_ALGO; raises KeyError
+    for a name without one.
+    """
     head, _, name = fact.partition(".")
     if head in ("variables", "versions"):
         return rule_of(f"env.{head}.{name}")

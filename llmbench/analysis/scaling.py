@@ -20,21 +20,32 @@ def speedup(tokens_per_s: float | None, base_tokens_per_s: float | None) -> floa
 
 
 def efficiency_pct(
-    tokens_per_s: float | None, world_size: int | None, base_tokens_per_s: float | None, base_world_size: int | None
+    tokens_per_s: float | None,
+    world_size: int | None,
+    base_tokens_per_s: float | None,
+    base_world_size: int | None,
 ) -> float | None:
     "Tokens a second and rank, in % of the baseline's; None where anything is unknown."
     ratio = speedup(tokens_per_s, base_tokens_per_s)
-    return 100 * ratio * base_world_size / world_size if ratio and world_size and base_world_size else None
+    return (
+        100 * ratio * base_world_size / world_size
+        if ratio and world_size and base_world_size
+        else None
+    )
 
 # %% ../../nbs/60_analysis/60_scaling.ipynb #fe1f214c
 def scaling_kind(
-    global_tokens: int | None, world_size: int | None, base_global_tokens: int | None, base_world_size: int | None,
-    cores: int | None = None, base_cores: int | None = None,
-) -> Literal["baseline", "strong", "weak", "equal cores"] | None:  # fmt: skip
+    global_tokens: int | None,
+    world_size: int | None,
+    base_global_tokens: int | None,
+    base_world_size: int | None,
+    cores: int | None = None,
+    base_cores: int | None = None,
+) -> Literal["baseline", "strong", "weak", "equal cores"] | None:
     """What changed with the ranks; None for neither rule or unknown tokens.
 
-    'baseline' for equal ranks and tokens; 'equal cores' where the ranks share as many processor cores as the baseline had
-    (cores: None on accelerators, or where nobody recorded them).
+    'baseline' for equal ranks and tokens; 'equal cores' where the ranks share as many processor
+    cores as the baseline had (cores: None on accelerators, or where nobody recorded them).
     """
     if not (global_tokens and world_size and base_global_tokens and base_world_size):
         return None
@@ -64,8 +75,14 @@ def _matches(row: Mapping[str, Any], declared: Mapping[str, Any]) -> bool:
     return all(row.get(key) == value for key, value in declared.items())
 
 
-def _candidates(rows: Iterable[Mapping[str, Any]], declared: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    known = [r for r in rows if r.get("status", "ok") == "ok" and r.get("tokens_per_s") and r.get("world_size")]
+def _candidates(
+    rows: Iterable[Mapping[str, Any]], declared: Mapping[str, Any] | None
+) -> list[Mapping[str, Any]]:
+    known = [
+        r
+        for r in rows
+        if r.get("status", "ok") == "ok" and r.get("tokens_per_s") and r.get("world_size")
+    ]
     return [r for r in known if _matches(r, declared)] if declared else known
 
 # %% ../../nbs/60_analysis/60_scaling.ipynb #2e9e5c6f
@@ -73,8 +90,12 @@ def _scope(row: Mapping[str, Any], declared: Mapping[str, Any] | None) -> Hashab
     return (row.get("study"), row.get("setting"), None if declared else row.get("strategy"))
 
 
-def _baseline_of(row: Mapping[str, Any], pool: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    "The repeats of the configuration that `row` is set against, the fastest where several differ in their micro batch alone; empty where there is none."
+def _baseline_of(
+    row: Mapping[str, Any], pool: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """The repeats of the configuration that `row` is set against, the fastest where several differ
+    in their micro batch alone; empty where there is none.
+    """
     if not pool:
         return []
     smallest = min(r["world_size"] for r in pool)
@@ -87,17 +108,24 @@ def _baseline_of(row: Mapping[str, Any], pool: Sequence[Mapping[str, Any]]) -> l
             alike.setdefault(r.get("spec_hash"), []).append(r)
     return max(alike.values(), key=lambda repeats: median(r["tokens_per_s"] for r in repeats))
 
-
+# %% ../../nbs/60_analysis/60_scaling.ipynb #4b957f93
 def _against(row: Mapping[str, Any], repeats: Sequence[Mapping[str, Any]], usual: float) -> Scaled:
     "A row against the repeats of its baseline, whose usual tokens a second are known."
     base = repeats[0]
-    label = f"{base.get('strategy')} · {base['world_size']} {'rank' if base['world_size'] == 1 else 'ranks'}"
+    label = (
+        f"{base.get('strategy')} · {base['world_size']}"
+        f" {'rank' if base['world_size'] == 1 else 'ranks'}"
+    )
     ranks, tokens_per_s = row.get("world_size"), row.get("tokens_per_s")
     tokens, cores = ([r.get(key) for r in (row, base)] for key in ("global_batch_tokens", "cores"))
     kind = scaling_kind(tokens[0], ranks, tokens[1], base["world_size"], *cores)
     if kind is None or row.get("status", "ok") != "ok":
         return Scaled(baseline=label, kind=kind)
-    percent = None if kind == "equal cores" else efficiency_pct(tokens_per_s, ranks, usual, base["world_size"])
+    percent = (
+        None
+        if kind == "equal cores"
+        else efficiency_pct(tokens_per_s, ranks, usual, base["world_size"])
+    )
     return Scaled(speedup(tokens_per_s, usual), percent, label, kind)
 
 # %% ../../nbs/60_analysis/60_scaling.ipynb #ad44855b
@@ -107,25 +135,38 @@ Row = Mapping[str, Any]
 def find_baselines(rows: Sequence[Row], declared: Row | None = None) -> list[list[Row]]:
     """For each row the repeats of its baseline, an empty list where there is none.
 
-    `declared` holds the values of the baseline's columns ({'strategy': 'single'}); without it each strategy is
-    set against its own smallest world size in the same study and setting. A column that no row has is a RequestError.
+    `declared` holds the values of the baseline's columns ({'strategy': 'single'}); without it each
+    strategy is set against its own smallest world size in the same study and setting. A column that
+    no row has is a RequestError.
     """
     for key in declared or ():
         if rows and not any(key in r for r in rows):
-            raise RequestError("baseline: " + unknown_name("column", key, {k for r in rows for k in r}))
+            raise RequestError(
+                "baseline: " + unknown_name("column", key, {k for r in rows for k in r})
+            )
     pools: dict[Hashable, list] = {}
     for row in _candidates(rows, declared):
         pools.setdefault(_scope(row, declared), []).append(row)
-    found: dict[Hashable, list] = {}  # rows of one scope and one size of step have one baseline: it is looked for once
+    found: dict[
+        Hashable, list
+    ] = {}  # rows of one scope and one size of step have one baseline: it is looked for once
     keys = [(_scope(row, declared), row.get("global_batch_tokens")) for row in rows]
     for key, row in zip(keys, rows, strict=True):
         if key not in found:
             found[key] = _baseline_of(row, pools.get(key[0], []))
     return [found[key] for key in keys]
 
-
+# %% ../../nbs/60_analysis/60_scaling.ipynb #e7c1a406
 def scale_runs(rows: Sequence[Row], declared: Row | None = None) -> list[Scaled]:
-    "Speed-up and efficiency of each row against its baseline (see `find_baselines`), in the rows' order."
+    """Speed-up and efficiency of each row against its baseline (see `find_baselines`), in the rows'
+    order.
+    """
     found = find_baselines(rows, declared)
-    usual = {id(repeats): median(r["tokens_per_s"] for r in repeats) for repeats in {id(f): f for f in found if f}.values()}
-    return [_against(row, repeats, usual[id(repeats)]) if repeats else Scaled() for row, repeats in zip(rows, found, strict=True)]
+    usual = {
+        id(repeats): median(r["tokens_per_s"] for r in repeats)
+        for repeats in {id(f): f for f in found if f}.values()
+    }
+    return [
+        _against(row, repeats, usual[id(repeats)]) if repeats else Scaled()
+        for row, repeats in zip(rows, found, strict=True)
+    ]

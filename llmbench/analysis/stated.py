@@ -9,34 +9,56 @@ __all__ = ['STATED_COLUMNS', 'stated']
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.numbers import GIB
 from .stats import median
+from ..core.numbers import GIB
 
 # %% ../../nbs/60_analysis/35_stated.ipynb #eb9869b2
-STATED_COLUMNS = dict.fromkeys(("stated_tokens_per_s_per_gpu", "stated_tflops_per_gpu", "stated_mfu_pct", "stated_memory_gib"), "DOUBLE")
+STATED_COLUMNS = dict.fromkeys(
+    ("stated_tokens_per_s_per_gpu", "stated_tflops_per_gpu", "stated_mfu_pct", "stated_memory_gib"),
+    "DOUBLE",
+)
 
 
 def _typical(run: Mapping[str, Any], name: str) -> float | None:
-    "The median of a logged column after warm-up, else the last value of its smoothed or averaged form; None where the log has neither."
+    """The median of a logged column after warm-up, else the last value of its smoothed or averaged
+    form; None where the log has neither.
+    """
     columns = {c["name"]: c["values"] for c in run["logged"]}
     warmup = run["spec"]["warmup_steps"] or 0
     if rows := [v for v in columns.get(name, [])[warmup:] if v is not None]:
         return median(rows)
-    others = (v for suffix in ("_ema", "_mean") for v in reversed(columns.get(name + suffix, [])) if v is not None)
+    others = (
+        v
+        for suffix in ("_ema", "_mean")
+        for v in reversed(columns.get(name + suffix, []))
+        if v is not None
+    )
     return next(others, None)
 
-
+# %% ../../nbs/60_analysis/35_stated.ipynb #6ba910d6
 def _memory_gib(run: Mapping[str, Any]) -> float | None:
-    peaks = [v for r in run["ranks"] for v in (r["peak_reserved_bytes"], r["peak_allocated_bytes"]) if v]
-    logged = [v for c in run["logged"] if c["name"] == "memory_gib" for v in c["values"] if v is not None]
+    peaks = [
+        v for r in run["ranks"] for v in (r["peak_reserved_bytes"], r["peak_allocated_bytes"]) if v
+    ]
+    logged = [
+        v for c in run["logged"] if c["name"] == "memory_gib" for v in c["values"] if v is not None
+    ]
     return max(peaks) / GIB if peaks else max(logged, default=None)
 
 
 def stated(run: Mapping[str, Any]) -> dict[str, float | None]:
-    "What the log of an imported run says itself of rates (per GPU), MFU in % and memory in GiB; None for runs of this harness."
+    """What the log of an imported run says itself of rates (per GPU), MFU in % and memory in GiB;
+    None for runs of this harness.
+    """
     if run["source"]["kind"] != "import":
         return dict.fromkeys(STATED_COLUMNS)
     ranks, total = run["spec"]["world_size"], _typical(run, "tokens_per_s")
     each = _typical(run, "tokens_per_s_per_gpu")
     each = total / ranks if each is None and total is not None and ranks else each
-    return dict(zip(STATED_COLUMNS, (each, _typical(run, "tflops_per_gpu"), _typical(run, "mfu_pct"), _memory_gib(run)), strict=True))
+    return dict(
+        zip(
+            STATED_COLUMNS,
+            (each, _typical(run, "tflops_per_gpu"), _typical(run, "mfu_pct"), _memory_gib(run)),
+            strict=True,
+        )
+    )

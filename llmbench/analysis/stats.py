@@ -28,8 +28,8 @@ _MIN_STEPS = 6
 class Interval:
     """An estimate with its 95 % interval, in the unit of the values.
 
-    `low` and `high` are None where the data cannot say. `n_runs` is the number of repeats (of the smaller
-    group, for a ratio), `n_steps` the number of values used.
+    `low` and `high` are None where the data cannot say. `n_runs` is the number of repeats (of the
+    smaller group, for a ratio), `n_steps` the number of values used.
     """
 
     estimate: float | None
@@ -68,7 +68,9 @@ def median(values: Sequence[float | None] | None) -> float | None:
 # %% ../../nbs/60_analysis/15_stats.ipynb #a9915058
 @cache
 def _rank(n: int) -> int | None:
-    "k such that the k-th smallest and k-th largest of `n` values hold the median with at least 95 %."
+    """k such that the k-th smallest and k-th largest of `n` values hold the median with at least 95
+    %.
+    """
     if n > 1000:  # the normal approximation is off by less than one rank
         return math.floor(n / 2 - 1.96 * math.sqrt(n) / 2)
     below, total = 0, 2**n
@@ -107,15 +109,24 @@ def undisturbed(ordered: Sequence[float]) -> float:
 
 
 def calm_half(ordered: Sequence[float]) -> float:
-    "Mean of the faster half of the steps: for runs that took turns, which only disturbances shorter than a step tell apart."
+    """Mean of the faster half of the steps: for runs that took turns, which only disturbances
+    shorter than a step tell apart.
+    """
     return spent(ordered[: max(1, len(ordered) // 2)])
 
-
-LOCATION_NAMES = {spent: "time spent", typical: "median step", undisturbed: "fastest quarter", calm_half: "faster half"}
+# %% ../../nbs/60_analysis/15_stats.ipynb #e34f3722
+LOCATION_NAMES = {
+    spent: "time spent",
+    typical: "median step",
+    undisturbed: "fastest quarter",
+    calm_half: "faster half",
+}
 
 
 def stretched(times: Sequence[float | None], mean_step_s: float | None) -> list[float]:
-    "The known step times in proportion, so that their mean is `mean_step_s`: what lies between steps is shared out among them."
+    """The known step times in proportion, so that their mean is `mean_step_s`: what lies between
+    steps is shared out among them.
+    """
     known = [t for t in times if t]
     factor = mean_step_s * len(known) / math.fsum(known) if mean_step_s and known else 1.0
     return [t * factor for t in known]
@@ -132,22 +143,33 @@ LONG_STEP = 1.5  # times the median step of its run
 
 @dataclass(frozen=True)
 class Tail:
-    "The long steps of some runs: how many of how many, how many medians they took on average, and what they added to the time spent."
+    """The long steps of some runs: how many of how many, how many medians they took on average, and
+    what they added to the time spent.
+    """
 
     long_steps: int
     n_steps: int
     medians: float
-    added_share: float  # of the time that the same runs would have spent with median steps in their place
+    added_share: (
+        float  # of the time that the same runs would have spent with median steps in their place
+    )
 
-
+# %% ../../nbs/60_analysis/15_stats.ipynb #f0dcaafc
 def tail_of(runs: Sequence[Sequence[float | None]]) -> Tail | None:
-    "Steps that took more than LONG_STEP times the median step of their run; None where there is none."
+    """Steps that took more than LONG_STEP times the median step of their run; None where there is
+    none.
+    """
     relative = [t / _middle(kept) for run in runs if (kept := _known(run)) for t in kept]
     long = [r for r in relative if r > LONG_STEP]
     if not long:
         return None
     excess = math.fsum(long) - len(long)
-    return Tail(len(long), len(relative), math.fsum(long) / len(long), excess / (math.fsum(relative) - excess))
+    return Tail(
+        len(long),
+        len(relative),
+        math.fsum(long) / len(long),
+        excess / (math.fsum(relative) - excess),
+    )
 
 # %% ../../nbs/60_analysis/15_stats.ipynb #c12caa17
 Runs = Sequence[Sequence[float | None]]
@@ -189,9 +211,11 @@ def _one_run(kept: list[float], at: Location) -> Interval:
     low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(at(kept), float(low), float(high), 1, len(kept))
 
-
+# %% ../../nbs/60_analysis/15_stats.ipynb #2e6acea3
 def group_interval(runs: Runs, at: Location = typical) -> Interval:
-    "Geometric mean of the values of each run, with its interval over repeats; with one repeat it covers steps only."
+    """Geometric mean of the values of each run, with its interval over repeats; with one repeat it
+    covers steps only.
+    """
     kept = _cleaned(runs)
     if len(kept) < 2:
         return _one_run(kept[0] if kept else [], at)
@@ -216,9 +240,10 @@ def _combined(a: Interval, b: Interval) -> tuple[float | None, float | None]:
     ratio = a.estimate / b.estimate
     return ratio / math.exp(down), ratio * math.exp(up)
 
-
+# %% ../../nbs/60_analysis/15_stats.ipynb #d8e6803e
 def ratio_interval(a: Runs, b: Runs, at: Location = typical, level: float = LEVEL) -> Interval:
-    """Value of group `a` over that of group `b`, with the interval of that ratio; groups are lists of runs.
+    """Value of group `a` over that of group `b`, with the interval of that ratio; groups are lists
+    of runs.
 
     level: of the interval, where both groups have repeats; with a single run it stays at 95 %.
     """
@@ -229,7 +254,12 @@ def ratio_interval(a: Runs, b: Runs, at: Location = typical, level: float = LEVE
     (mean_a, variance_a), (mean_b, variance_b) = (_mean_and_variance(_logs(g, at)) for g in (a, b))
     ratio = math.exp(mean_a - mean_b)
     if min(counts) == 1:
-        return Interval(ratio, *_combined(group_interval(a, at), group_interval(b, at)), n_runs=1, n_steps=n_steps)
+        return Interval(
+            ratio,
+            *_combined(group_interval(a, at), group_interval(b, at)),
+            n_runs=1,
+            n_steps=n_steps,
+        )
     freedom = _welch((variance_a, variance_b), counts)
     factor = math.exp(t_quantile(freedom, level) * math.sqrt(variance_a + variance_b))
     return Interval(ratio, ratio / factor, ratio * factor, min(counts), n_steps)
@@ -240,7 +270,9 @@ RANKS_FROM = 6
 
 @cache
 def _critical(n: int, m: int, level: float = LEVEL) -> int:
-    "The largest u with a probability of at most (1 - level) / 2 that the Mann-Whitney statistic of n and m values is u or less; -1 for none."
+    """The largest u with a probability of at most (1 - level) / 2 that the Mann-Whitney statistic
+    of n and m values is u or less; -1 for none.
+    """
     if n * m > 2500:
         return math.floor(n * m / 2 - t_quantile(1e4, level) * math.sqrt(n * m * (n + m + 1) / 12))
     ways = [1] + [0] * (n * m)
@@ -257,7 +289,8 @@ def _critical(n: int, m: int, level: float = LEVEL) -> int:
 
 # %% ../../nbs/60_analysis/15_stats.ipynb #878fe39f
 def compared_ratio(a: Runs, b: Runs, at: Location = typical, level: float = LEVEL) -> Interval:
-    """Value of group `a` over that of `b` for a decision: by ranks from six repeats of both on, else `ratio_interval`.
+    """Value of group `a` over that of `b` for a decision: by ranks from six repeats of both on,
+    else `ratio_interval`.
 
     The ends are None where so few repeats have no ranks to cut off at this `level`.
     """
@@ -268,12 +301,18 @@ def compared_ratio(a: Runs, b: Runs, at: Location = typical, level: float = LEVE
     u, n_steps = _critical(len(kept_a), len(kept_b), level), sum(map(len, [*kept_a, *kept_b]))
     ends = (differences[u], differences[-1 - u]) if u >= 0 else ()
     low, high = map(math.exp, ends) if ends else (None, None)
-    return Interval(math.exp(_middle(differences)), low, high, min(len(kept_a), len(kept_b)), n_steps)
+    return Interval(
+        math.exp(_middle(differences)), low, high, min(len(kept_a), len(kept_b)), n_steps
+    )
 
 # %% ../../nbs/60_analysis/15_stats.ipynb #e59ba9f1
 def opposed(decided: Interval, beside: Interval) -> bool:
     "Whether two ratios are shown to lie on different sides of 1."
-    return decided.excludes(1.0) and beside.excludes(1.0) and (decided.estimate > 1) != (beside.estimate > 1)
+    return (
+        decided.excludes(1.0)
+        and beside.excludes(1.0)
+        and (decided.estimate > 1) != (beside.estimate > 1)
+    )
 
 
 def disagrees(decided: Interval, beside: Interval) -> bool:
@@ -289,9 +328,18 @@ def speedup_interval(times_a: Runs, times_b: Runs, at: Location = typical) -> In
 Pairs = Sequence[tuple[Sequence[float | None], Sequence[float | None]]]
 
 
-def turn_pairs(a: Runs, turns_a: Sequence[str | None], b: Runs, turns_b: Sequence[str | None]) -> Pairs:
-    "Runs of `a` and `b` whose steps alternated, by the names of their rotations; [] unless every run of both is in one pair."
-    if None in turns_a or sorted(turns_a, key=str) != sorted(turns_b, key=str) or len(set(turns_a)) < len(a) or len(a) != len(b):
+def turn_pairs(
+    a: Runs, turns_a: Sequence[str | None], b: Runs, turns_b: Sequence[str | None]
+) -> Pairs:
+    """Runs of `a` and `b` whose steps alternated, by the names of their rotations; [] unless every
+    run of both is in one pair.
+    """
+    if (
+        None in turns_a
+        or sorted(turns_a, key=str) != sorted(turns_b, key=str)
+        or len(set(turns_a)) < len(a)
+        or len(a) != len(b)
+    ):
         return []
     partner = dict(zip(turns_b, b, strict=True))
     return [(run, partner[name]) for run, name in zip(a, turns_a, strict=True)]
@@ -302,9 +350,11 @@ def _known_steps(pairs: Pairs) -> list[list[tuple[float, float]]]:
     known = ([(x, y) for x, y in zip(a, b, strict=False) if x and y] for a, b in pairs)
     return [steps for steps in known if steps]
 
-
+# %% ../../nbs/60_analysis/15_stats.ipynb #6ff03c17
 def _pair_log(steps: Sequence[tuple[float, float]], at: Location) -> float:
-    "ln(a / b) of a pair: the median over its steps, or of the values of both runs at another location."
+    """ln(a / b) of a pair: the median over its steps, or of the values of both runs at another
+    location.
+    """
     if at is typical:
         return _middle(sorted(math.log(x / y) for x, y in steps))
     a, b = (at(sorted(times)) for times in zip(*steps, strict=True))
@@ -320,7 +370,10 @@ def _drawn_variance(a: np.ndarray, b: np.ndarray, at: Location) -> float:
     if at is typical:
         draws = np.median(np.log(a / b), axis=1)
     else:
-        draws = [math.log(at(x) / at(y)) for x, y in zip(np.sort(a).tolist(), np.sort(b).tolist(), strict=True)]
+        draws = [
+            math.log(at(x) / at(y))
+            for x, y in zip(np.sort(a).tolist(), np.sort(b).tolist(), strict=True)
+        ]
     return float(np.var(draws, ddof=1))
 
 
@@ -333,10 +386,12 @@ def _step_variance(steps: Sequence[tuple[float, float]], at: Location) -> float:
         return float(np.var(a / a.mean() - b / b.mean(), ddof=1) / len(steps))
     return _drawn_variance(a, b, at)
 
-
+# %% ../../nbs/60_analysis/15_stats.ipynb #715f548d
 @dataclass(frozen=True)
 class PairValue:
-    "What a pair of runs that took turns enters a comparison with: ln(a / b), its variance by the pair's own steps, and how many those are."
+    """What a pair of runs that took turns enters a comparison with: ln(a / b), its variance by the
+    pair's own steps, and how many those are.
+    """
 
     log_ratio: float
     step_variance: float
@@ -345,7 +400,10 @@ class PairValue:
 
 def pair_values(pairs: Pairs, at: Location = typical) -> list[PairValue]:
     "The value of each pair that has known steps."
-    return [PairValue(_pair_log(steps, at), _step_variance(steps, at), len(steps)) for steps in _known_steps(pairs)]
+    return [
+        PairValue(_pair_log(steps, at), _step_variance(steps, at), len(steps))
+        for steps in _known_steps(pairs)
+    ]
 
 # %% ../../nbs/60_analysis/15_stats.ipynb #16695752
 def _spreads(values: Sequence[PairValue]) -> tuple[float, float]:
@@ -355,7 +413,9 @@ def _spreads(values: Sequence[PairValue]) -> tuple[float, float]:
 
 
 def pairs_interval(values: Sequence[PairValue], level: float = LEVEL) -> Interval:
-    "Geometric mean of the ratios of two or more pairs, and its interval: the wider one of those by pairs and by steps."
+    """Geometric mean of the ratios of two or more pairs, and its interval: the wider one of those
+    by pairs and by steps.
+    """
     n, n_steps = len(values), sum(v.n_steps for v in values)
     ratio = math.exp(math.fsum(v.log_ratio for v in values) / n)
     between, within = _spreads(values)
@@ -363,16 +423,21 @@ def pairs_interval(values: Sequence[PairValue], level: float = LEVEL) -> Interva
     factor = math.exp(half / math.sqrt(n))
     return Interval(ratio, ratio / factor, ratio * factor, n, n_steps)
 
-
+# %% ../../nbs/60_analysis/15_stats.ipynb #277d03a0
 def turns_interval(pairs: Pairs, at: Location = typical, level: float = LEVEL) -> Interval:
-    "Value of `a` over that of `b` from runs whose steps alternate; one pair is no repeat: its interval covers steps only."
+    """Value of `a` over that of `b` from runs whose steps alternate; one pair is no repeat: its
+    interval covers steps only.
+    """
     values = pair_values(pairs, at)
     if len(values) > 1:
         return pairs_interval(values, level)
     if at is not spent or not values:
         return step_interval([x / y for steps in _known_steps(pairs) for x, y in steps])
     (one,) = values
-    ratio, factor = math.exp(one.log_ratio), math.exp(t_quantile(max(1, one.n_steps - 1)) * math.sqrt(one.step_variance))
+    ratio, factor = (
+        math.exp(one.log_ratio),
+        math.exp(t_quantile(max(1, one.n_steps - 1)) * math.sqrt(one.step_variance)),
+    )
     ends = (ratio / factor, ratio * factor) if one.n_steps >= _MIN_STEPS else (None, None)
     return Interval(ratio, *ends, 1, one.n_steps)
 
@@ -391,7 +456,9 @@ MOST_REPEATS = 1000
 
 
 def spread_of(*groups: Runs, at: Location = typical) -> float | None:
-    "Standard deviation between repeats within the groups, of the logarithm: 0.02 is 2 %; None without repeats."
+    """Standard deviation between repeats within the groups, of the logarithm: 0.02 is 2 %; None
+    without repeats.
+    """
     logs = [x for x in (_logs(_cleaned(g), at) for g in groups) if len(x) > 1]
     freedom = sum(len(x) - 1 for x in logs)
     if not freedom:
@@ -400,29 +467,40 @@ def spread_of(*groups: Runs, at: Location = typical) -> float | None:
 
 
 def spread_of_pairs(pairs: Pairs, at: Location = typical) -> float | None:
-    "Standard deviation between pairs of runs of the logarithm of their ratio, as an interval uses it; None with fewer than two."
+    """Standard deviation between pairs of runs of the logarithm of their ratio, as an interval uses
+    it; None with fewer than two.
+    """
     values = pair_values(pairs, at)
     return max(_spreads(values)) if len(values) > 1 else None
 
+# %% ../../nbs/60_analysis/15_stats.ipynb #022ac3a7
+def repeats_needed(
+    spread: float, difference: float, power: float = 0.8, *, in_turns: bool = False
+) -> int:
+    """Repeats of each group that show a relative `difference` (0.03: 3 %) with probability `power`
+    at 95 %.
 
-def repeats_needed(spread: float, difference: float, power: float = 0.8, *, in_turns: bool = False) -> int:
-    """Repeats of each group that show a relative `difference` (0.03: 3 %) with probability `power` at 95 %.
-
-    `spread` is that of `spread_of`, or in_turns that of `spread_of_pairs`. The answer is at least 2 and at most
-    MOST_REPEATS + 1, which means more.
+    `spread` is that of `spread_of`, or in_turns that of `spread_of_pairs`. The answer is at least 2
+    and at most MOST_REPEATS + 1, which means more.
     """
     delta = math.log1p(difference)
     for n in range(2, MOST_REPEATS + 1):
         freedom = min(n - 1 if in_turns else 2 * n - 2, 200)
-        if (1 if in_turns else 2) * (spread / delta * (t_quantile(freedom) + t_quantile(freedom, 2 * power - 1))) ** 2 <= n:
+        if (1 if in_turns else 2) * (
+            spread / delta * (t_quantile(freedom) + t_quantile(freedom, 2 * power - 1))
+        ) ** 2 <= n:
             return n
     return MOST_REPEATS + 1
 
+# %% ../../nbs/60_analysis/15_stats.ipynb #9d5fde4b
+def difference_shown(
+    spread: float, repeats: int, power: float = 0.95, *, in_turns: bool = False
+) -> float | None:
+    """The smallest relative difference that so many repeats of each group show with probability
+    `power` at 95 %.
 
-def difference_shown(spread: float, repeats: int, power: float = 0.95, *, in_turns: bool = False) -> float | None:
-    """The smallest relative difference that so many repeats of each group show with probability `power` at 95 %.
-
-    The other way round of `repeats_needed`, with the same `spread`; None where one repeat says nothing about the next.
+    The other way round of `repeats_needed`, with the same `spread`; None where one repeat says
+    nothing about the next.
     """
     if repeats < 2:
         return None

@@ -29,14 +29,18 @@ def _running_sums(values: Sequence[float]) -> list[int]:
 # %% ../../nbs/60_analysis/25_steady.ipynb #e1dc5285
 @cache
 def _spreads(n: int) -> tuple[float, ...]:
-    "Standard deviation of U for a split after the first, the second, … of `n` values without a change."
+    """Standard deviation of U for a split after the first, the second, … of `n` values without a
+    change.
+    """
     return tuple(math.sqrt(t * (n - t) * (n + 1) / 3) for t in range(1, n))
 
 
 def _best_split(values: Sequence[float], inside: int = 2) -> tuple[int, float]:
     "How many values lie before the most marked split, and its |U| in standard deviations."
     n, sums = len(values), _running_sums(values)
-    marked = [abs(u) / spread for u, spread in zip(sums, _spreads(n), strict=False)][inside - 1 : max(0, n - inside)]
+    marked = [abs(u) / spread for u, spread in zip(sums, _spreads(n), strict=False)][
+        inside - 1 : max(0, n - inside)
+    ]
     z = max(marked, default=0.0)
     return marked.index(z) + inside if marked else 0, z
 
@@ -49,7 +53,10 @@ def _by_chance(n: int) -> list[float]:
     "The largest |U| in standard deviations of shuffled ranks, in rising order."
     ranks = np.random.default_rng(n).permuted(np.tile(np.arange(1, n + 1), (_SHUFFLES, 1)), axis=1)
     t = np.arange(2, n - 1)
-    sums = np.abs(2 * np.cumsum(ranks, axis=1)[:, t - 1] - t * (n + 1)) / np.asarray(_spreads(n))[t - 1]
+    sums = (
+        np.abs(2 * np.cumsum(ranks, axis=1)[:, t - 1] - t * (n + 1))
+        / np.asarray(_spreads(n))[t - 1]
+    )
     return np.sort(sums.max(axis=1)).tolist()
 
 
@@ -64,7 +71,9 @@ _LONGEST, _CHANCE, _FLOOR = 120, 0.01, 0.05
 
 @dataclass(frozen=True)
 class Shift:
-    "The values from `position` on differ from those before: both medians, and the probability that chance does that."
+    """The values from `position` on differ from those before: both medians, and the probability
+    that chance does that.
+    """
 
     position: int
     before: float
@@ -76,11 +85,15 @@ class Shift:
         "By how much the median changed, in % of the one before."
         return 100 * (self.after / self.before - 1)
 
+# %% ../../nbs/60_analysis/25_steady.ipynb #7c005b79
+def find_shift(
+    values: Sequence[float], *, floor: float = _FLOOR, chance: float = _CHANCE
+) -> Shift | None:
+    """The one most marked change of level in positive `values`; None where there is none, or too
+    few values to say.
 
-def find_shift(values: Sequence[float], *, floor: float = _FLOOR, chance: float = _CHANCE) -> Shift | None:
-    """The one most marked change of level in positive `values`; None where there is none, or too few values to say.
-
-    `floor` is the smallest relative change that counts, `chance` the largest probability without a change.
+    `floor` is the smallest relative change that counts, `chance` the largest probability without a
+    change.
     """
     n = len(values)
     if n < MIN_STEPS or max(values) < (1 + floor) * min(values):
@@ -92,17 +105,27 @@ def find_shift(values: Sequence[float], *, floor: float = _FLOOR, chance: float 
     if p_value > chance:
         return None
     before, after = median(values[: split * width]), median(values[split * width :])
-    return Shift(split * width, before, after, p_value) if abs(after / before - 1) >= floor else None
+    return (
+        Shift(split * width, before, after, p_value) if abs(after / before - 1) >= floor else None
+    )
 
 # %% ../../nbs/60_analysis/25_steady.ipynb #38ee8ee4
-def find_shifts(values: Sequence[float], *, floor: float = _FLOOR, chance: float = _CHANCE) -> list[Shift]:
-    "All changes of level in `values`, by position: the parts before and after each are searched again."
+def find_shifts(
+    values: Sequence[float], *, floor: float = _FLOOR, chance: float = _CHANCE
+) -> list[Shift]:
+    """All changes of level in `values`, by position: the parts before and after each are searched
+    again.
+    """
 
     def inside(start: int, end: int) -> list[Shift]:
         found = find_shift(values[start:end], floor=floor, chance=chance)
         if found is None:
             return []
         at = start + found.position
-        return [*inside(start, at), Shift(at, found.before, found.after, found.p_value), *inside(at, end)]
+        return [
+            *inside(start, at),
+            Shift(at, found.before, found.after, found.p_value),
+            *inside(at, end),
+        ]
 
     return inside(0, len(values))

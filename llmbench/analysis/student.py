@@ -21,5 +21,7 @@ def _t_at(freedom: float, level: float) -> float:
 
 
 def t_quantile(freedom: float, level: float = 0.95) -> float:
-    "t such that Student's |t| stays below it with probability `level`; `freedom` of at least 1, not only whole."
+    """t such that Student's |t| stays below it with probability `level`; `freedom` of at least 1,
+    not only whole.
+    """
     return _t_at(round(freedom, 1), level)

@@ -17,31 +17,46 @@ FEWEST_LOSSES = 3  # fewer do not show whether a loss falls
 def _loss_problem(loss: Sequence[float | None]) -> str | None:
     missing = [i for i, v in enumerate(loss) if v is None] if None in loss else []
     if missing and len(missing) < len(loss):
-        return f"the loss is not a number in {len(missing)} of {len(loss)} steps, first in step {missing[0]}"
+        return (
+            f"the loss is not a number in {len(missing)} of {len(loss)} steps, first in step"
+            f" {missing[0]}"
+        )
     if missing or len(loss) < FEWEST_LOSSES:
         return None
     part, where = (len(loss) // 5, "fifth") if len(loss) >= 10 else (1, "step")
     first, last = median(loss[:part]), median(loss[-part:])
-    return None if last < first else f"the loss does not fall: {first:.4g} in the first {where}, {last:.4g} in the last"
+    return (
+        None
+        if last < first
+        else f"the loss does not fall: {first:.4g} in the first {where}, {last:.4g} in the last"
+    )
 
-
+# %% ../../nbs/60_analysis/30_training.ipynb #83a49943
 def _gradient_problem(norms: Sequence[float | None]) -> str | None:
     if None not in norms and 0 not in norms:
         return None
     wrong = [i for i, v in enumerate(norms) if v is None or v == 0]
     if all(v is None for v in norms):
         return None
-    return f"the gradient norm is zero or not a number in {len(wrong)} of {len(norms)} steps, first in step {wrong[0]}"
+    return (
+        f"the gradient norm is zero or not a number in {len(wrong)} of {len(norms)} steps, first in"
+        f" step {wrong[0]}"
+    )
 
 # %% ../../nbs/60_analysis/30_training.ipynb #4cfc2397
 def _updated(steps: Mapping[str, Any]) -> tuple[list[float | None], list[float | None]]:
     "Losses and gradient norms of the steps that were not skipped under a loss scale."
     loss, norms, scales = (steps.get(k) or [] for k in ("loss", "grad_norm", "loss_scale"))
     skipped = {i for i, (s, n) in enumerate(zip(scales, norms, strict=False)) if s and n is None}
-    return [v for i, v in enumerate(loss) if i not in skipped], [v for i, v in enumerate(norms) if i not in skipped]
+    return [v for i, v in enumerate(loss) if i not in skipped], [
+        v for i, v in enumerate(norms) if i not in skipped
+    ]
 
 # %% ../../nbs/60_analysis/30_training.ipynb #93ae36d0
-_EVENTS = {"data_repeated": "data repeated", "profiled": "profiled: the timed steps ran under a profiler"}
+_EVENTS = {
+    "data_repeated": "data repeated",
+    "profiled": "profiled: the timed steps ran under a profiler",
+}
 
 
 def _standstill(ranks: Sequence[Mapping[str, Any]]) -> str | None:
@@ -52,7 +67,9 @@ def _standstill(ranks: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def clock_problem(platform: str | None, clock: str | None) -> str | None:
-    "What speaks against the step times of a run: the host's clock on an accelerator. None where nothing does, or nobody knows."
+    """What speaks against the step times of a run: the host's clock on an accelerator. None where
+    nothing does, or nobody knows.
+    """
     if platform in (None, "cpu") or clock in (None, "device_events"):
         return None
     return f"clock {clock} on {platform}: it stops when the work is queued, not when it is done"
@@ -69,15 +86,29 @@ SAME_RATE = 1e-3  # relative; logs of others print a learning rate with few digi
 def not_as_asked(run: Mapping[str, Any]) -> Iterator[str]:
     "What a run of this harness did otherwise than its own request says."
     spec, steps = run.get("spec") or {}, run.get("steps") or {}
-    asked, seen = (spec.get("batch") or {}).get("global_tokens"), set(steps.get("tokens") or ()) - {None}
+    asked, seen = (
+        (spec.get("batch") or {}).get("global_tokens"),
+        set(steps.get("tokens") or ()) - {None},
+    )
     if asked and seen and seen != {asked}:
-        yield f"steps of {', '.join(f'{n:,}' for n in sorted(seen)[:3])} tokens, where the request has {asked:,}"
-    optimizer, rates = spec.get("optimizer") or {}, [rate for rate in steps.get("lr") or () if rate is not None]
+        yield (
+            f"steps of {', '.join(f'{n:,}' for n in sorted(seen)[:3])} tokens, where the request"
+            f" has {asked:,}"
+        )
+    optimizer, rates = (
+        spec.get("optimizer") or {},
+        [rate for rate in steps.get("lr") or () if rate is not None],
+    )
     rate, rising = optimizer.get("lr"), optimizer.get("lr_warmup_steps")
-    if rate and rising is not None and len(rates) > rising and abs(max(rates) - rate) > SAME_RATE * rate:
+    if (
+        rate
+        and rising is not None
+        and len(rates) > rising
+        and abs(max(rates) - rate) > SAME_RATE * rate
+    ):
         yield f"the learning rate is at most {max(rates):.3g}, where the request has {rate:.3g}"
 
-
+# %% ../../nbs/60_analysis/30_training.ipynb #d1535db8
 def shared_card(env: Mapping[str, Any]) -> str | None:
     "Ranks that name the same card, by the hash of its identity; None where no two do."
     first: dict[str, Any] = {}
@@ -89,10 +120,22 @@ def shared_card(env: Mapping[str, Any]) -> str | None:
 
 # %% ../../nbs/60_analysis/30_training.ipynb #3e31ef20
 def training_is_real(run: Mapping[str, Any]) -> list[str]:
-    "What speaks against this run having trained, and been timed doing so, one line each; empty where nothing does."
+    """What speaks against this run having trained, and been timed doing so, one line each; empty
+    where nothing does.
+    """
     loss, norms = _updated(run.get("steps") or {})
     env, status = run.get("env") or {}, run.get("status") or "ok"
-    found = [None if status == "ok" else f"it ended as {status}", _loss_problem(loss), _gradient_problem(norms), shared_card(env)]
-    found += [_standstill(run.get("ranks") or []), clock_problem(env.get("platform"), (run.get("measurement") or {}).get("clock"))]
+    found = [
+        None if status == "ok" else f"it ended as {status}",
+        _loss_problem(loss),
+        _gradient_problem(norms),
+        shared_card(env),
+    ]
+    found += [
+        _standstill(run.get("ranks") or []),
+        clock_problem(env.get("platform"), (run.get("measurement") or {}).get("clock")),
+    ]
     found += not_as_asked(run) if (run.get("source") or {}).get("kind") == "harness" else ()
-    return [problem for problem in (*found, *map(_event_problem, run.get("events") or [])) if problem]
+    return [
+        problem for problem in (*found, *map(_event_problem, run.get("events") or [])) if problem
+    ]

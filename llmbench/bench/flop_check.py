@@ -17,16 +17,24 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from ..model.decoder import Decoder, next_token_loss
 
 # %% ../../nbs/95_bench/45_flop_check.ipynb #2f8b1c6a
-def _attention(query: Any, key: Any, value: Any, *rest: Any, out_shape: Any = None, **named: Any) -> int:
+def _attention(
+    query: Any, key: Any, value: Any, *rest: Any, out_shape: Any = None, **named: Any
+) -> int:
     return sdpa_flop_count(query, key, value)
 
 
-def _attention_backward(grad: Any, query: Any, key: Any, value: Any, *rest: Any, out_shape: Any = None, **named: Any) -> int:
+def _attention_backward(
+    grad: Any, query: Any, key: Any, value: Any, *rest: Any, out_shape: Any = None, **named: Any
+) -> int:
     return sdpa_backward_flop_count(grad, query, key, value)
 
 
-def _grouped_product(rows: Any, weights: Any, *rest: Any, out_shape: Any = None, **named: Any) -> int:
-    "Each row of the first goes through one matrix: also in backward, where `rows` is two-dimensional too."
+def _grouped_product(
+    rows: Any, weights: Any, *rest: Any, out_shape: Any = None, **named: Any
+) -> int:
+    """Each row of the first goes through one matrix: also in backward, where `rows` is
+    two-dimensional too.
+    """
     return 2 * rows[0] * rows[1] * weights[-1]
 
 
@@ -36,9 +44,12 @@ _UNKNOWN_TO_TORCH = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
 }
 
-
-def counted_flops(model: Decoder, sequences: Tensor, *, backward: bool = True, fused: bool = False) -> int:
-    """FLOPs that torch counts in a forward pass, and in the backward pass, over ids (batch, seq_len + 1).
+# %% ../../nbs/95_bench/45_flop_check.ipynb #e473e6cd
+def counted_flops(
+    model: Decoder, sequences: Tensor, *, backward: bool = True, fused: bool = False
+) -> int:
+    """FLOPs that torch counts in a forward pass, and in the backward pass, over ids (batch, seq_len
+    + 1).
 
     fused: with the device's own choice of attention kernel instead of plain products.
     """

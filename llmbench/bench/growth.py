@@ -21,17 +21,19 @@ from typing import Any
 
 import orjson
 
-from ..plan.flops import parameter_count
 from ..core.files import project_root, write_json_atomic
 from ..core.hardware import cpu_record, git_record, installed_versions
 from ..core.records import utc_now
-from ..spec.resolve import resolve_run
 from ..core.schema import SCHEMA, validate_run
+from ..plan.flops import parameter_count
 from ..spec.request import run_id, spec_record
+from ..spec.resolve import resolve_run
 
 # %% ../../nbs/95_bench/35_growth.ipynb #313a96a0
 def cost_of(command: list[str], folder: Path | str | None = None) -> dict[str, Any]:
-    "Wall and CPU seconds, peak memory in MiB and exit code of a command; its output is thrown away."
+    """Wall and CPU seconds, peak memory in MiB and exit code of a command; its output is thrown
+    away.
+    """
     quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     started = time.perf_counter()
     process = subprocess.Popen(command, cwd=folder, **quiet)
@@ -50,10 +52,16 @@ def _request(number: int) -> dict[str, Any]:
     "The number-th request of a study: strategies times two batch sizes."
     strategy, world_size = _STRATEGIES[number % 5]
     batch = {"micro": 2 + 2 * (number // 5), "accum": 2 // world_size}
-    sizes = {"world_size": world_size, "seq_len": 128, "batch": batch, "steps": _STEPS, "warmup_steps": 5}
+    sizes = {
+        "world_size": world_size,
+        "seq_len": 128,
+        "batch": batch,
+        "steps": _STEPS,
+        "warmup_steps": 5,
+    }
     return {"study": "growth-0", "model": "gpt-tiny", "strategy": strategy, **sizes}
 
-
+# %% ../../nbs/95_bench/35_growth.ipynb #629406f1
 def _template(number: int) -> dict[str, Any]:
     "A run file of a request, with the measurements still to be filled in."
     spec = resolve_run(_request(number))
@@ -61,13 +69,37 @@ def _template(number: int) -> dict[str, Any]:
     record["model"]["parameters"] = parameter_count(spec.model)
     record["data"]["fingerprint"] = "51c0ffee00000000"
     constant = {"tokens": spec.batch.global_tokens, "grad_norm": 1.0, "lr": 1e-3}
-    steps = {"step": list(range(_STEPS)), "loss": [8.4 - s / 10 for s in range(_STEPS)]} | {k: [v] * _STEPS for k, v in constant.items()}
-    state = {"peak_allocated_bytes": 2**29, "param_bytes": 2**24, "grad_bytes": 2**24, "optimizer_bytes": 2**25}
+    steps = {"step": list(range(_STEPS)), "loss": [8.4 - s / 10 for s in range(_STEPS)]} | {
+        k: [v] * _STEPS for k, v in constant.items()
+    }
+    state = {
+        "peak_allocated_bytes": 2**29,
+        "param_bytes": 2**24,
+        "grad_bytes": 2**24,
+        "optimizer_bytes": 2**25,
+    }
     ranks = [{"rank": r, "host": "a", "device": "cpu", **state} for r in range(spec.world_size)]
-    devices = [{"rank": r, "name": "Example CPU", "matmul_tflops": 0.2} for r in range(spec.world_size)]
-    env = {"platform": "cpu", "hostnames": ["a"], "devices": devices, "threads_per_rank": 1, "versions": {"torch": "2.13.0"}}
+    devices = [
+        {"rank": r, "name": "Example CPU", "matmul_tflops": 0.2} for r in range(spec.world_size)
+    ]
+    env = {
+        "platform": "cpu",
+        "hostnames": ["a"],
+        "devices": devices,
+        "threads_per_rank": 1,
+        "versions": {"torch": "2.13.0"},
+    }
     times = {"started_at": "2026-11-21T10:00:00.000Z", "ended_at": "2026-11-21T10:00:30.000Z"}
-    return {"schema": SCHEMA, "run_id": run_id(spec, 1), "status": "ok", **times, "spec": record, "env": env, "steps": steps, "ranks": ranks}
+    return {
+        "schema": SCHEMA,
+        "run_id": run_id(spec, 1),
+        "status": "ok",
+        **times,
+        "spec": record,
+        "env": env,
+        "steps": steps,
+        "ranks": ranks,
+    }
 
 # %% ../../nbs/95_bench/35_growth.ipynb #24f3990e
 def write_runs(folder: Path, count: int) -> Path:
@@ -77,12 +109,24 @@ def write_runs(folder: Path, count: int) -> Path:
         place, within = divmod(number, _STUDY_RUNS)
         attempt, of = divmod(within, len(templates))
         run, random_ = dict(templates[of]), random.Random(number)
-        study, name = f"growth-{place}", f"{run['run_id'].rpartition('.')[0]}.{attempt + 1}".replace("growth-0", f"growth-{place}")
+        study, name = (
+            f"growth-{place}",
+            f"{run['run_id'].rpartition('.')[0]}.{attempt + 1}".replace(
+                "growth-0", f"growth-{place}"
+            ),
+        )
         file = folder / study / name / "run.json"
         if file.exists():
             continue
-        times = [round(0.1 * (1 + of / 20) * random_.lognormvariate(0, 0.02), 6) for _ in range(_STEPS)]
-        run |= {"run_id": name, "study": study, "attempt": attempt + 1, "steps": run["steps"] | {"time_s": times}}
+        times = [
+            round(0.1 * (1 + of / 20) * random_.lognormvariate(0, 0.02), 6) for _ in range(_STEPS)
+        ]
+        run |= {
+            "run_id": name,
+            "study": study,
+            "attempt": attempt + 1,
+            "steps": run["steps"] | {"time_s": times},
+        }
         run["ranks"] = [rank | {"time_s": times} for rank in run["ranks"]]
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(orjson.dumps(run))
@@ -100,8 +144,8 @@ with open_store(sys.argv[1]) as store, open(sys.argv[2], encoding="utf-8") as qu
     json.dump(throughput_chart(rows).to_dict(validate=False), sys.stdout)
 """
 _QUERY = (
-    "SELECT strategy, world_size, repeats, tokens_per_s, tokens_per_s_low, tokens_per_s_high FROM groups "
-    "WHERE study = 'growth-0' ORDER BY world_size, tokens_per_s DESC, strategy, spec_hash"
+    "SELECT strategy, world_size, repeats, tokens_per_s, tokens_per_s_low, tokens_per_s_high FROM"
+    " groups WHERE study = 'growth-0' ORDER BY world_size, tokens_per_s DESC, strategy, spec_hash"
 )
 
 
@@ -110,9 +154,15 @@ def _llmbench(*arguments: str) -> list[str]:
 
 
 def _chart_of(results: str) -> list[str]:
-    return [sys.executable, "-c", _CHART, results, str(project_root() / "reports" / "_sql" / "throughput.sql")]
+    return [
+        sys.executable,
+        "-c",
+        _CHART,
+        results,
+        str(project_root() / "reports" / "_sql" / "throughput.sql"),
+    ]
 
-
+# %% ../../nbs/95_bench/35_growth.ipynb #6b88355f
 def grown(folder: Path, runs: int, site: bool) -> dict[str, Any]:
     "Costs of the commands over `runs` run files in `folder`, which is filled first."
     results = str(write_runs(folder / "results", runs))
@@ -122,14 +172,20 @@ def grown(folder: Path, runs: int, site: bool) -> dict[str, Any]:
     row["next_query"] = cost_of(_llmbench("query", _QUERY, "--results", results))
     write_runs(folder / "results", runs + 1)
     row["query_after_one_more"] = cost_of(_llmbench("query", _QUERY, "--results", results))
-    row["site"] = cost_of(_llmbench("report", "--results", results, "--out", str(folder / f"site-{runs}"))) if site else None
+    row["site"] = (
+        cost_of(_llmbench("report", "--results", results, "--out", str(folder / f"site-{runs}")))
+        if site
+        else None
+    )
     return row
 
 
 def starts(repeats: int = 5) -> dict[str, list[dict[str, Any]]]:
     "Costs of commands that look at nothing: help, a resolved study, the machine."
     asked = {"help": ["--help"], "schema": ["schema"], "doctor": ["doctor"]}
-    return {name: [cost_of(_llmbench(*words)) for _ in range(repeats)] for name, words in asked.items()}
+    return {
+        name: [cost_of(_llmbench(*words)) for _ in range(repeats)] for name, words in asked.items()
+    }
 
 # %% ../../nbs/95_bench/35_growth.ipynb #ef868a62
 _TINY = """study: tiny
@@ -145,9 +201,11 @@ def _trained_s(file: Path) -> float:
     start, end = (datetime.fromisoformat(run[key]) for key in ("started_at", "ended_at"))
     return (end - start).total_seconds()
 
-
+# %% ../../nbs/95_bench/35_growth.ipynb #003df250
 def sweep_cost(folder: Path, repeats: int, *, direct: bool) -> dict[str, Any]:
-    "Costs of a sweep of `repeats` tiny runs, and the seconds of it in which the runs themselves were alive."
+    """Costs of a sweep of `repeats` tiny runs, and the seconds of it in which the runs themselves
+    were alive.
+    """
     study = folder / "tiny.yaml"
     study.write_text(_TINY.format(repeats=repeats))
     results = folder / ("direct" if direct else "notebooks")
@@ -155,7 +213,12 @@ def sweep_cost(folder: Path, repeats: int, *, direct: bool) -> dict[str, Any]:
     cost = cost_of(_llmbench("sweep", str(study), *options))
     files = sorted(results.glob("*/*/run.json"))
     again = cost_of(_llmbench("sweep", str(study), *options))
-    return cost | {"direct": direct, "runs": len(files), "trained_s": [_trained_s(f) for f in files], "again": again}
+    return cost | {
+        "direct": direct,
+        "runs": len(files),
+        "trained_s": [_trained_s(f) for f in files],
+        "again": again,
+    }
 
 
 def overhead_s(cost: dict[str, Any]) -> float | None:
@@ -166,44 +229,77 @@ def overhead_s(cost: dict[str, Any]) -> float | None:
 def measure(sizes: list[int], site_up_to: int, sweep_runs: int) -> dict[str, Any]:
     "All facts: machine, versions, and what every command took."
     facts: dict[str, Any] = {
-        "schema": "llmbench.growth/1", "started_at": utc_now(), "platform": platform.platform(), "cpu": cpu_record().model_dump(),
-        "python": platform.python_version(), "git": git_record().model_dump(), "versions": installed_versions(), "starts": starts(),
-    }  # fmt: skip
+        "schema": "llmbench.growth/1",
+        "started_at": utc_now(),
+        "platform": platform.platform(),
+        "cpu": cpu_record().model_dump(),
+        "python": platform.python_version(),
+        "git": git_record().model_dump(),
+        "versions": installed_versions(),
+        "starts": starts(),
+    }
     with tempfile.TemporaryDirectory() as folder:
-        facts["sweeps"] = [sweep_cost(Path(folder), sweep_runs, direct=direct) for direct in (True, False)]
+        facts["sweeps"] = [
+            sweep_cost(Path(folder), sweep_runs, direct=direct) for direct in (True, False)
+        ]
         facts["sizes"] = [grown(Path(folder) / str(n), n, site=n <= site_up_to) for n in sizes]
     return facts
 
-
+# %% ../../nbs/95_bench/35_growth.ipynb #9b65f364
 def text(facts: dict[str, Any]) -> str:
     "The facts as lines to read."
-    lines = [f"{name:<12}{statistics.median(c['wall_s'] for c in costs):>8.2f} s" for name, costs in facts["starts"].items()]
+    lines = [
+        f"{name:<12}{statistics.median(c['wall_s'] for c in costs):>8.2f} s"
+        for name, costs in facts["starts"].items()
+    ]
     for cost in facts["sweeps"]:
         each = overhead_s(cost)
-        told = f"{each:.2f} s a run beside training, {cost['again']['wall_s']:.2f} s where all are finished" if each else "no run"
+        told = (
+            f"{each:.2f} s a run beside training, {cost['again']['wall_s']:.2f} s where all are"
+            " finished"
+            if each
+            else "no run"
+        )
         lines.append(f"sweep {'--direct' if cost['direct'] else 'notebooks'}: {told}")
-    lines.append(f"{'runs':>8}{'first chart':>14}{'next chart':>14}{'next query':>14}{'one run more':>14}{'site':>14}{'peak, MiB':>12}")
+    lines.append(
+        f"{'runs':>8}{'first chart':>14}{'next chart':>14}{'next query':>14}{'one run more':>14}{'site':>14}{'peak, MiB':>12}"
+    )
     for row in facts["sizes"]:
-        costs = [row[k] for k in ("first_chart", "next_chart", "next_query", "query_after_one_more", "site")]
+        costs = [
+            row[k]
+            for k in ("first_chart", "next_chart", "next_query", "query_after_one_more", "site")
+        ]
         shown = "".join(f"{c['wall_s']:>12.2f} s" if c else f"{'-':>14}" for c in costs)
         lines.append(f"{row['runs']:>8,}{shown}{max(c['peak_mib'] for c in costs if c):>12.0f}")
     return "\n".join(lines) + "\n"
 
-
+# %% ../../nbs/95_bench/35_growth.ipynb #fcb10bef
 def main(argv: list[str] | None = None) -> int:
     "Measure, print, write; 0, or 1 where a command failed."
-    parser = argparse.ArgumentParser(prog="python -m llmbench.bench.growth", description="Time llmbench's own commands as results grow.")
+    parser = argparse.ArgumentParser(
+        prog="python -m llmbench.bench.growth",
+        description="Time llmbench's own commands as results grow.",
+    )
     sizes = "sizes of the results, comma-separated (default 10,100,1000)"
     parser.add_argument("--runs", "--sizes", default="10,100,1000", help=sizes)
-    parser.add_argument("--site-up-to", type=int, default=100, help="build the site for sizes up to this (default 100)")
-    parser.add_argument("--sweep-runs", type=int, default=2, help="tiny runs of each sweep (default 2)")
+    parser.add_argument(
+        "--site-up-to",
+        type=int,
+        default=100,
+        help="build the site for sizes up to this (default 100)",
+    )
+    parser.add_argument(
+        "--sweep-runs", type=int, default=2, help="tiny runs of each sweep (default 2)"
+    )
     parser.add_argument("--out", type=Path, help="write the facts to this file as JSON")
     asked = parser.parse_args(argv)
     facts = measure([int(n) for n in asked.runs.split(",")], asked.site_up_to, asked.sweep_runs)
     sys.stdout.write(text(facts))
     if asked.out:
         write_json_atomic(asked.out, facts)
-    costs = [c for row in facts["sizes"] for c in row.values() if isinstance(c, dict)] + facts["sweeps"]
+    costs = [c for row in facts["sizes"] for c in row.values() if isinstance(c, dict)] + facts[
+        "sweeps"
+    ]
     return int(any(c["exit_code"] for c in costs))
 
 # %% ../../nbs/95_bench/35_growth.ipynb #0581150e

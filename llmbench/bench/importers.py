@@ -17,15 +17,19 @@ from typing import Any
 
 from ..core.errors import RequestError
 from ..core.numbers import significant
+from ..core.schema import RunFile
 from ..importers.finish import WARMUP_ROWS
 from ..importers.formats import Imported
 from ..importers.table import import_path
-from ..core.schema import RunFile
 
 # %% ../../nbs/95_bench/50_importers.ipynb #d75d6152
 def _columns(run: RunFile, name: str) -> list[list[float]]:
-    "Values of a column of `steps` or of `logged`, nulls left out: without the first three rows, and without the first three values."
-    values = getattr(run.steps, name, None) or next((c.values for c in run.logged if c.name == name), [])
+    """Values of a column of `steps` or of `logged`, nulls left out: without the first three rows,
+    and without the first three values.
+    """
+    values = getattr(run.steps, name, None) or next(
+        (c.values for c in run.logged if c.name == name), []
+    )
     known = [v for v in values if v is not None]
     by_row = [v for v in values[WARMUP_ROWS:] if v is not None]
     return [found for found in (by_row, known[WARMUP_ROWS:] or known) if found]
@@ -35,12 +39,22 @@ def _counts(run: RunFile) -> set[int]:
     steps = run.steps.step
     if not steps:
         return {0}
-    every = (run.steps.mean_of or [None])[0] or min((b - a for a, b in zip(steps, steps[1:])), default=1)
+    every = (run.steps.mean_of or [None])[0] or min(
+        (b - a for a, b in zip(steps, steps[1:])), default=1
+    )
     done = [e.step for e in run.events if e.kind == "summary" and e.step is not None]
-    return {len(steps), steps[-1] - steps[0] + 1, steps[-1] - steps[0] + every, len(steps) * every, *done}
+    return {
+        len(steps),
+        steps[-1] - steps[0] + 1,
+        steps[-1] - steps[0] + every,
+        len(steps) * every,
+        *done,
+    }
 
-
-def _means(columns: list[list[float]], middle: Callable[[list[float]], float] = statistics.mean) -> tuple[float, ...] | None:
+# %% ../../nbs/95_bench/50_importers.ipynb #a05ecdb3
+def _means(
+    columns: list[list[float]], middle: Callable[[list[float]], float] = statistics.mean
+) -> tuple[float, ...] | None:
     return tuple(middle(values) for values in columns) or None
 
 
@@ -50,34 +64,48 @@ def _tokens_rate(run: RunFile, basis: str) -> tuple[float, ...] | None:
             if ranks and (rates := _means(_columns(run, name))):
                 return tuple(rate / ranks for rate in rates)
     tokens, ranks = run.spec.batch.global_tokens, run.spec.world_size
-    times = _means(_columns(run, "time_s"), statistics.mean if "mean(" in basis else statistics.median)
+    times = _means(
+        _columns(run, "time_s"), statistics.mean if "mean(" in basis else statistics.median
+    )
     return tuple(tokens / t / ranks for t in times) if times and tokens and ranks else None
 
 
 def _peaks(run: RunFile, *units: float) -> tuple[float, ...] | None:
     "The largest reserved and allocated memory in these units."
-    kinds = [[v for r in run.ranks if (v := getattr(r, f"peak_{k}_bytes"))] for k in ("reserved", "allocated")]
+    kinds = [
+        [v for r in run.ranks if (v := getattr(r, f"peak_{k}_bytes"))]
+        for k in ("reserved", "allocated")
+    ]
     return tuple(max(values) / unit for values in kinds if values for unit in units) or None
 
-
+# %% ../../nbs/95_bench/50_importers.ipynb #d5b05e58
 def figures(run: RunFile, basis: str = "") -> dict[str, Any]:
     "What the expectations are compared with, by their names without exp_."
     times = _columns(run, "time_s") or _columns(run, "time_mean_s")
     losses = [v for v in run.steps.loss or [] if v is not None]
     tokens, seq_len = run.spec.batch.global_tokens, run.spec.seq_len
     return {
-        "first_step": run.steps.step[0] if run.steps.step else None, "last_step": run.steps.step[-1] if run.steps.step else None,
-        "step_time_mean_s": _means(times), "step_time_median_s": _means(times, statistics.median),
-        "tokens_per_s_per_gpu": _tokens_rate(run, basis), "first_loss": losses[0] if losses else None,
-        "last_loss": losses[-1] if losses else None, "peak_mem_gb": _peaks(run, 2**30, 1e9), "peak_mem_gib": _peaks(run, 2**30),
-        "global_batch": run.spec.batch.global_sequences or (tokens / seq_len if tokens and seq_len else None), "seq_len": seq_len, "n_gpus": run.spec.world_size,
-    }  # fmt: skip
+        "first_step": run.steps.step[0] if run.steps.step else None,
+        "last_step": run.steps.step[-1] if run.steps.step else None,
+        "step_time_mean_s": _means(times),
+        "step_time_median_s": _means(times, statistics.median),
+        "tokens_per_s_per_gpu": _tokens_rate(run, basis),
+        "first_loss": losses[0] if losses else None,
+        "last_loss": losses[-1] if losses else None,
+        "peak_mem_gb": _peaks(run, 2**30, 1e9),
+        "peak_mem_gib": _peaks(run, 2**30),
+        "global_batch": (
+            run.spec.batch.global_sequences or (tokens / seq_len if tokens and seq_len else None)
+        ),
+        "seq_len": seq_len,
+        "n_gpus": run.spec.world_size,
+    }
 
 # %% ../../nbs/95_bench/50_importers.ipynb #ac4b86d2
 TOLERANCE = 1e-3
 _TABLES = ("nsys-stats-text", "ado", "optimum-benchmark", "superbench", "automodel-jsonl")
 
-
+# %% ../../nbs/95_bench/50_importers.ipynb #9ecbba2e
 @dataclass(frozen=True)
 class Line:
     "One figure of one file."
@@ -95,7 +123,11 @@ class Line:
             return self.expected in self.ours
         exact = self.figure.endswith("_step") or self.figure == "runs_in_file"
         found = self.ours if isinstance(self.ours, tuple) else (self.ours,)
-        return any(v is not None and abs(v - self.expected) <= (0 if exact else TOLERANCE * abs(self.expected)) for v in found)
+        return any(
+            v is not None
+            and abs(v - self.expected) <= (0 if exact else TOLERANCE * abs(self.expected))
+            for v in found
+        )
 
     @property
     def verdict(self) -> str:
@@ -107,50 +139,96 @@ class Line:
         ours = sorted(self.ours) if isinstance(self.ours, set) else self.ours
         if isinstance(ours, tuple):  # of the readings of an expectation the one that comes nearest
             ours = min(ours, key=lambda v: abs(v - self.expected))
-        shown = str(self.expected) if self.met and isinstance(self.ours, set) else str(ours) if isinstance(ours, int | list | None) else significant(ours, 6)
-        off = f"{100 * (ours / self.expected - 1):+.3f} %" if isinstance(ours, float) and self.expected and not self.met else ""
-        return self.file, self.figure, f"{self.expected:g}", shown, off, self.verdict, "" if self.met else self.why or ""
+        shown = (
+            str(self.expected)
+            if self.met and isinstance(self.ours, set)
+            else str(ours)
+            if isinstance(ours, int | list | None)
+            else significant(ours, 6)
+        )
+        off = (
+            f"{100 * (ours / self.expected - 1):+.3f} %"
+            if isinstance(ours, float) and self.expected and not self.met
+            else ""
+        )
+        return (
+            self.file,
+            self.figure,
+            f"{self.expected:g}",
+            shown,
+            off,
+            self.verdict,
+            "" if self.met else self.why or "",
+        )
 
-
+# %% ../../nbs/95_bench/50_importers.ipynb #3d033306
 def _expected(row: Mapping[str, str]) -> Iterator[tuple[str, float]]:
     for key, text in row.items():
         if key.startswith("exp_") and key != "exp_other_json" and text:
             yield key.removeprefix("exp_"), float(text)
 
-
-def compare(row: Mapping[str, str], done: Imported, explained: Mapping[tuple[str, str], str]) -> list[Line]:
+# %% ../../nbs/95_bench/50_importers.ipynb #7ef37899
+def compare(
+    row: Mapping[str, str], done: Imported, explained: Mapping[tuple[str, str], str]
+) -> list[Line]:
     "Each expected figure of a file beside ours; of several runs the longest counts."
     file, other = row["file"], json.loads(row.get("exp_other_json") or "{}")
     if not done.runs:
         return [Line(file, "runs_in_file", 1, 0, explained.get((file, "runs_in_file")))]
     run = max(done.runs, key=lambda r: len(r.steps.step))
-    ours = figures(run, other.get("tokens_basis", "")) | {"n_steps": _counts(run), "runs_in_file": len(done.runs)}
+    ours = figures(run, other.get("tokens_basis", "")) | {
+        "n_steps": _counts(run),
+        "runs_in_file": len(done.runs),
+    }
     if row.get("format") in _TABLES:
         ours["n_rows"] = {done.tally.understood}
-    elif dispatches := [int(e.text.split()[0].replace(",", "")) for e in run.events if e.kind == "recorded" and (e.text or "").endswith(" dispatches")]:
+    elif dispatches := [
+        int(e.text.split()[0].replace(",", ""))
+        for e in run.events
+        if e.kind == "recorded" and (e.text or "").endswith(" dispatches")
+    ]:
         ours["n_rows"] = set(dispatches)  # a trace's lines are symbols and tables, too
-    return [Line(file, k, v, ours[k], explained.get((file, k))) for k, v in _expected(row) if k in ours]
+    return [
+        Line(file, k, v, ours[k], explained.get((file, k))) for k, v in _expected(row) if k in ours
+    ]
 
 # %% ../../nbs/95_bench/50_importers.ipynb #b729ede6
 _MEANS = (
-    "buffer_size 5: train_step_timing is the mean over the last five steps, which holds the compilation of step 0 until step 4. The expectation is "
-    "a figure over those means (over logged.time_mean_s it comes out exactly); ours is over the step times behind them"
+    "buffer_size 5: train_step_timing is the mean over the last five steps, which holds the"
+    " compilation of step 0 until step 4. The expectation is a figure over those means (over"
+    " logged.time_mean_s it comes out exactly); ours is over the step times behind them"
 )
-_NO_RUN = "the description of a system holds no run; its 8 accelerators are in the runs of the logs that it belongs to"
+_NO_RUN = (
+    "the description of a system holds no run; its 8 accelerators are in the runs of the logs that"
+    " it belongs to"
+)
+
+# %% ../../nbs/95_bench/50_importers.ipynb #7a86f0df
 EXPLAINED: dict[tuple[str, str], str] = {
     ("nsys-stats-text/aws_esm1nv_task19_nsys_stats.txt", "n_rows"): (
-        "357 is the number of lines in the file, heads, dashes and empty lines included; its six tables have 319 rows "
-        "(102 + 60 + 32 + 117 + 4 + 4), and as many lines begin with a label and a share"
+        "357 is the number of lines in the file, heads, dashes and empty lines included; its six"
+        " tables have 319 rows (102 + 60 + 32 + 117 + 4 + 4), and as many lines begin with a label"
+        " and a share"
     ),
     ("mlperf-mllog/v5.1_system_AMD_MI355X.json", "runs_in_file"): _NO_RUN,
     ("mlperf-mllog/v5.1_system_NVIDIA_theia8.json", "runs_in_file"): _NO_RUN,
     ("tensorboard/events.out.tfevents.ccl_dsv2lite_4d_a100x16", "step_time_mean_s"): (
-        "the mean of all three printed times; the first two cover one and nine steps and were divided by log_freq, 10, so they were left out"
+        "the mean of all three printed times; the first two cover one and nine steps and were"
+        " divided by log_freq, 10, so they were left out"
     ),
-    ("nemo2-stdout/gcp_llama3_8b_b200x8_fp8.log", "step_time_mean_s"): f"{_MEANS}, and its note gives 4.32599 s for rows that are free of it",
-    ("nemo2-stdout/gcp_llama3_70b_b200x64_fp8.log", "step_time_mean_s"): f"{_MEANS}, and its note gives 4.69726 s for rows that are free of it",
+    (
+        "nemo2-stdout/gcp_llama3_8b_b200x8_fp8.log",
+        "step_time_mean_s",
+    ): f"{_MEANS}, and its note gives 4.32599 s for rows that are free of it",
+    (
+        "nemo2-stdout/gcp_llama3_70b_b200x64_fp8.log",
+        "step_time_mean_s",
+    ): f"{_MEANS}, and its note gives 4.69726 s for rows that are free of it",
     ("nemo2-stdout/gcp_llama3_70b_b200x64_fp8.log", "step_time_median_s"): _MEANS,
-    ("nemo2-stdout/gcp_llama3_70b_b200x64_fp8.log", "tokens_per_s_per_gpu"): f"{_MEANS}: tokens over the median of means",
+    (
+        "nemo2-stdout/gcp_llama3_70b_b200x64_fp8.log",
+        "tokens_per_s_per_gpu",
+    ): f"{_MEANS}: tokens over the median of means",
 }
 
 # %% ../../nbs/95_bench/50_importers.ipynb #3b294c7b
@@ -168,15 +246,28 @@ def check(folder: Path, only: Sequence[str] = ()) -> list[Line]:
             try:
                 lines += compare(row, import_path(folder / row["file"]), EXPLAINED)
             except RequestError:
-                lines.append(Line(row["file"], "runs_in_file", 1, 0, EXPLAINED.get((row["file"], "runs_in_file"))))
+                lines.append(
+                    Line(
+                        row["file"],
+                        "runs_in_file",
+                        1,
+                        0,
+                        EXPLAINED.get((row["file"], "runs_in_file")),
+                    )
+                )
     return lines
 
-
+# %% ../../nbs/95_bench/50_importers.ipynb #26ff152f
 def table(lines: Sequence[Line]) -> str:
     "The lines in columns, as text."
-    rows = [("file", "figure", "expected", "ours", "off", "verdict", "why"), *(line.cells() for line in lines)]
+    rows = [
+        ("file", "figure", "expected", "ours", "off", "verdict", "why"),
+        *(line.cells() for line in lines),
+    ]
     widths = [max(len(r[i]) for r in rows) for i in range(6)]
-    return "\n".join("  ".join([*(c.ljust(w) for c, w in zip(r, widths)), r[6]]).rstrip() for r in rows)
+    return "\n".join(
+        "  ".join([*(c.ljust(w) for c, w in zip(r, widths)), r[6]]).rstrip() for r in rows
+    )
 
 
 def main(argv: Sequence[str]) -> int:
@@ -184,7 +275,9 @@ def main(argv: Sequence[str]) -> int:
     lines = check(Path(argv[0]), argv[1:])
     bad = sum(line.verdict == "NOT MET" for line in lines)
     met = sum(line.met for line in lines)
-    sys.stdout.write(f"{table(lines)}\n{met} met, {len(lines) - met - bad} explained, {bad} not met\n")
+    sys.stdout.write(
+        f"{table(lines)}\n{met} met, {len(lines) - met - bad} explained, {bad} not met\n"
+    )
     return 1 if bad else 0
 
 # %% ../../nbs/95_bench/50_importers.ipynb #c3eecde9

@@ -11,14 +11,14 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
+from ..core.records import RankLog
 from ..model.data import micro_batch, rank_sequences, source_for
+from ..model.decoder import build_model
+from ..model.precision import DTYPES
+from ..spec.request import RunSpec
 from ..train.loop import Trainer
 from ..train.measure import make_memory, synchronize
 from ..train.mesh import Ranks
-from ..model.decoder import build_model
-from ..core.records import RankLog
-from ..spec.request import RunSpec
-from ..model.precision import DTYPES
 from ..train.strategies.single import build
 
 # %% ../../nbs/95_bench/10_kernel.ipynb #163f1801
@@ -27,17 +27,26 @@ def bare_stepper(spec: RunSpec, device: torch.device) -> Callable[[int], float]:
     model = build_model(spec.model, spec.seed, DTYPES[spec.precision.compute]).to(device)
     settings = spec.optimizer
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=settings.lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay,
+        model.parameters(),
+        lr=settings.lr,
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
         fused=settings.fused or None,
-    )  # fmt: skip
+    )
     source = source_for(spec)
 
     def step(number: int) -> float:
         total = 0.0
-        for numbers in rank_sequences(number, micro=spec.batch.micro, accum=spec.batch.accum, dp=1, dp_rank=0):
+        for numbers in rank_sequences(
+            number, micro=spec.batch.micro, accum=spec.batch.accum, dp=1, dp_rank=0
+        ):
             tokens = torch.from_numpy(micro_batch(source, numbers)).to(device)
             logits = model(tokens[:, :-1])
-            loss = F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten()) / spec.batch.accum
+            loss = (
+                F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+                / spec.batch.accum
+            )
             loss.backward()
             total += loss.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm or float("inf"))
@@ -50,7 +59,9 @@ def bare_stepper(spec: RunSpec, device: torch.device) -> Callable[[int], float]:
 
 # %% ../../nbs/95_bench/10_kernel.ipynb #3174567e
 def harness_stepper(spec: RunSpec, device: torch.device, folder: str) -> Callable[[int], float]:
-    "A function that trains one step as `llmbench.train` does, its log lines in `folder` included, and returns its loss."
+    """A function that trains one step as `llmbench.train` does, its log lines in `folder` included,
+    and returns its loss.
+    """
     ranks = Ranks(0, 1, 0, device, None)
     memory = make_memory(device)
     model = build_model(spec.model, spec.seed, DTYPES[spec.precision.compute])

@@ -14,13 +14,13 @@ from typing import Self
 import torch
 
 from ..model.data import source_for
-from ..train.loop import next_batch
-from ..plan.layout_memory import memory_of
-from ..train.live_tensors import LiveTensors, callbacks_watched, masks_unwatched
-from ..train.mesh import Ranks, place_of
 from ..model.decoder import build_model
-from ..spec.request import RunSpec
 from ..model.precision import DTYPES
+from ..plan.layout_memory import memory_of
+from ..spec.request import RunSpec
+from ..train.live_tensors import LiveTensors, callbacks_watched, masks_unwatched
+from ..train.loop import next_batch
+from ..train.mesh import Ranks, place_of
 from ..train.strategies.base import learning_rate
 from ..train.worker import load_strategy
 
@@ -64,16 +64,28 @@ def _watching(device: torch.device) -> Iterator[LiveTensors | DeviceTensors]:
         with watched, masks_unwatched(), callbacks_watched(watched):
             yield watched
 
-
+# %% ../../nbs/95_bench/40_memory_check.ipynb #5538c535
 def measured_memory(spec: RunSpec, ranks: Ranks, steps: int = 2) -> dict[str, int | None]:
-    "Train so many steps; this rank's param, grad and optimizer bytes as a run file has them, and the last step's peak_bytes."
+    """Train so many steps; this rank's param, grad and optimizer bytes as a run file has them, and
+    the last step's peak_bytes.
+    """
     build, source = load_strategy(spec.strategy, ranks.device), source_for(spec)
     with _watching(ranks.device) as watched:
-        strategy = build(build_model(spec.model, spec.seed, DTYPES[spec.precision.compute]), spec, ranks)
+        strategy = build(
+            build_model(spec.model, spec.seed, DTYPES[spec.precision.compute]), spec, ranks
+        )
         for step in range(steps):
             gc.collect()
             watched.reset()
-            strategy.forward_backward(next_batch(step, spec, source, place_of(ranks.rank, spec.strategy), ranks.device).micro_batches)
+            strategy.forward_backward(
+                next_batch(
+                    step, spec, source, place_of(ranks.rank, spec.strategy), ranks.device
+                ).micro_batches
+            )
             grad_bytes = strategy.gradient_bytes()
             strategy.optimizer_step(learning_rate(step, spec.optimizer))
-        return {**strategy.state_bytes(), "grad_bytes": grad_bytes, "peak_bytes": watched.peak_bytes}
+        return {
+            **strategy.state_bytes(),
+            "grad_bytes": grad_bytes,
+            "peak_bytes": watched.peak_bytes,
+        }

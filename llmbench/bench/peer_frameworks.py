@@ -18,24 +18,26 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from ..train import mesh
 from .kernel import bare_stepper, harness_stepper
+from .turns import Turns, take_turns
 from ..model.data import source_for
-from ..train.measure import synchronize
 from ..model.decoder import build_model, next_token_loss
-from ..spec.resolve import resolve_run
 from ..spec.request import RunSpec
+from ..spec.resolve import resolve_run
+from ..train import mesh
+from ..train.measure import synchronize
 from ..train.strategies.base import make_adamw
 from ..train.strategies.zero import load as load_deepspeed
 from ..train.worker import classify
-from .turns import Turns, take_turns
 
 # %% ../../nbs/95_bench/25_peer_frameworks.ipynb #4864b1c1
 _ENDLESS = 1_000_000  # steps; the parent ends a worker long before
 
 
 class Sequences(Dataset):
-    "The run's sequences in order, as (seq_len + 1) token ids; the first of each step waits for its turn."
+    """The run's sequences in order, as (seq_len + 1) token ids; the first of each step waits for
+    its turn.
+    """
 
     def __init__(self, spec: RunSpec, turns: Turns):
         self._source, self._per_step, self._turns = source_for(spec), spec.batch.micro, turns
@@ -87,7 +89,7 @@ def run_accelerate(spec: RunSpec, turns: Turns) -> None:
         optimizer.zero_grad()
         turns.loss(loss.item())
 
-
+# %% ../../nbs/95_bench/25_peer_frameworks.ipynb #6415d13c
 def run_fabric(spec: RunSpec, turns: Turns) -> None:
     "Lightning Fabric: the user's loop with its model, optimizer and loader set up."
     from lightning.fabric import Fabric
@@ -123,7 +125,9 @@ def run_deepspeed(spec: RunSpec, turns: Turns) -> None:
 
 # %% ../../nbs/95_bench/25_peer_frameworks.ipynb #22581cdc
 class WithLoss(nn.Module):
-    "The model as loop owners want it: a batch in, (loss,) out; the last loss is kept for the curve."
+    """The model as loop owners want it: a batch in, (loss,) out; the last loss is kept for the
+    curve.
+    """
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -135,26 +139,41 @@ class WithLoss(nn.Module):
         self.last = loss.detach()
         return (loss,)
 
-
+# %% ../../nbs/95_bench/25_peer_frameworks.ipynb #ca7865c0
 def run_hf(spec: RunSpec, turns: Turns) -> None:
     "Hugging Face's Trainer, which owns the loop."
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     class Losses(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
+        def on_step_end(
+            self, args: Any, state: Any, control: Any, model: Any = None, **more: Any
+        ) -> None:
             turns.loss(model.last.item())
 
     model, optimizer, _ = parts(spec, turns)
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            output_dir=folder, use_cpu=True, max_steps=_ENDLESS, per_device_train_batch_size=spec.batch.micro,
-            lr_scheduler_type="constant", max_grad_norm=spec.optimizer.clip_norm, train_sampling_strategy="sequential",
-            remove_unused_columns=False, logging_strategy="no", save_strategy="no", report_to=[], disable_tqdm=True,
-        )  # fmt: skip
+            output_dir=folder,
+            use_cpu=True,
+            max_steps=_ENDLESS,
+            per_device_train_batch_size=spec.batch.micro,
+            lr_scheduler_type="constant",
+            max_grad_norm=spec.optimizer.clip_norm,
+            train_sampling_strategy="sequential",
+            remove_unused_columns=False,
+            logging_strategy="no",
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+        )
         Trainer(
-            model=WithLoss(model), args=arguments, train_dataset=Sequences(spec, turns), optimizers=(optimizer, None),
-            data_collator=lambda rows: {"tokens": torch.stack(rows)}, callbacks=[Losses()],
-        ).train()  # fmt: skip
+            model=WithLoss(model),
+            args=arguments,
+            train_dataset=Sequences(spec, turns),
+            optimizers=(optimizer, None),
+            data_collator=lambda rows: {"tokens": torch.stack(rows)},
+            callbacks=[Losses()],
+        ).train()
 
 # %% ../../nbs/95_bench/25_peer_frameworks.ipynb #822de839
 def run_lightning(spec: RunSpec, turns: Turns) -> None:
@@ -178,7 +197,14 @@ def run_lightning(spec: RunSpec, turns: Turns) -> None:
             return optimizer
 
     clip = {"gradient_clip_val": spec.optimizer.clip_norm}
-    trainer = Trainer(accelerator="cpu", devices=1, precision="32-true", max_steps=_ENDLESS, barebones=True, **clip)
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=1,
+        precision="32-true",
+        max_steps=_ENDLESS,
+        barebones=True,
+        **clip,
+    )
     trainer.fit(Module(), loader)
 
 # %% ../../nbs/95_bench/25_peer_frameworks.ipynb #dedaf4d3
@@ -189,7 +215,9 @@ RUNS: dict[str, Callable[[RunSpec, Turns], None]] = {
 
 
 def serve(runs: dict[str, Callable[[RunSpec, Turns], None]]) -> None:
-    "Be the worker that the request on stdin names; what goes wrong is told to the parent. Does not return."
+    """Be the worker that the request on stdin names; what goes wrong is told to the parent. Does
+    not return.
+    """
     turns = take_turns()
     try:
         torch.set_num_threads(turns.request["threads"])

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ..train import mesh
-from ..model.decoder import build_model
 from .peer_frameworks import Sequences, serve
+from .turns import Turns
+from ..model.decoder import build_model
 from ..spec.presets import ModelShape
 from ..spec.request import RunSpec
-from .turns import Turns
+from ..train import mesh
 
 # %% ../../nbs/95_bench/30_peer_torchtitan.ipynb #d54cbb66
 _KERNELS = "torchtitan.models.moe.kernels"
@@ -35,9 +35,12 @@ def allow_cpu() -> None:
     torch._utils._get_available_device_type = lambda: "cpu"
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     answers = {
-        "get_device_name": lambda *_: "cpu", "get_device_properties": lambda *_: SimpleNamespace(total_memory=memory_bytes),
-        "memory_stats": lambda *_: {}, "reset_peak_memory_stats": lambda *_: None, "empty_cache": lambda: None,
-    }  # fmt: skip
+        "get_device_name": lambda *_: "cpu",
+        "get_device_properties": lambda *_: SimpleNamespace(total_memory=memory_bytes),
+        "memory_stats": lambda *_: {},
+        "reset_peak_memory_stats": lambda *_: None,
+        "empty_cache": lambda: None,
+    }
     for name, answer in answers.items():
         if not hasattr(torch.cpu, name):
             setattr(torch.cpu, name, answer)
@@ -48,9 +51,19 @@ def allow_cpu() -> None:
 
 # %% ../../nbs/95_bench/30_peer_torchtitan.ipynb #f1b66453
 _NAMES = {
-    "embedding": "tok_embeddings", "blocks": "layers", "query": "wq", "key": "wk", "value": "wv", "out": "wo",
-    "mlp_norm": "ffn_norm", "mlp": "feed_forward", "gate": "w1", "down": "w2", "up": "w3", "head": "output",
-}  # fmt: skip
+    "embedding": "tok_embeddings",
+    "blocks": "layers",
+    "query": "wq",
+    "key": "wk",
+    "value": "wv",
+    "out": "wo",
+    "mlp_norm": "ffn_norm",
+    "mlp": "feed_forward",
+    "gate": "w1",
+    "down": "w2",
+    "up": "w3",
+    "head": "output",
+}
 
 
 def its_weights(weights: dict[str, Tensor], head_dim: int) -> dict[str, Tensor]:
@@ -64,45 +77,71 @@ def its_weights(weights: dict[str, Tensor], head_dim: int) -> dict[str, Tensor]:
 
 # %% ../../nbs/95_bench/30_peer_torchtitan.ipynb #82a9f3a3
 def job_config(spec: RunSpec, folder: str) -> Any:
-    "torchtitan's configuration of a request: batch, AdamW, clipping, precision, constant rate, compile; no recompute, no log."
+    """torchtitan's configuration of a request: batch, AdamW, clipping, precision, constant rate,
+    compile; no recompute, no log.
+    """
     from torchtitan.config import JobConfig
 
     config, settings = JobConfig(), spec.optimizer
     config.job.dump_folder = folder
     config.model.name, config.model.flavor = "llmbench", "same"
     training = {
-        "local_batch_size": spec.batch.micro, "seq_len": spec.seq_len, "max_norm": settings.clip_norm,
-        "steps": 1_000_000, "mixed_precision_param": spec.precision.compute,
-    }  # fmt: skip
+        "local_batch_size": spec.batch.micro,
+        "seq_len": spec.seq_len,
+        "max_norm": settings.clip_norm,
+        "steps": 1_000_000,
+        "mixed_precision_param": spec.precision.compute,
+    }
     optimizer = {
-        "lr": settings.lr, "beta1": settings.betas[0], "beta2": settings.betas[1], "eps": settings.eps,
-        "weight_decay": settings.weight_decay, "implementation": "fused" if settings.fused else "for-loop",
-    }  # fmt: skip
+        "lr": settings.lr,
+        "beta1": settings.betas[0],
+        "beta2": settings.betas[1],
+        "eps": settings.eps,
+        "weight_decay": settings.weight_decay,
+        "implementation": "fused" if settings.fused else "for-loop",
+    }
     sections = {
-        "training": training, "optimizer": optimizer, "lr_scheduler": {"warmup_steps": 0, "decay_ratio": 0.0},
-        "metrics": {"log_freq": 1_000_000}, "activation_checkpoint": {"mode": "none"}, "checkpoint": {"enable": False},
+        "training": training,
+        "optimizer": optimizer,
+        "lr_scheduler": {"warmup_steps": 0, "decay_ratio": 0.0},
+        "metrics": {"log_freq": 1_000_000},
+        "activation_checkpoint": {"mode": "none"},
+        "checkpoint": {"enable": False},
         "compile": {"enable": spec.compile},
-    }  # fmt: skip
+    }
     for section, values in sections.items():
         for name, value in values.items():
-            getattr(getattr(config, section), name)  # a misspelt setting is an AttributeError, not a new attribute
+            getattr(
+                getattr(config, section), name
+            )  # a misspelt setting is an AttributeError, not a new attribute
             setattr(getattr(config, section), name, value)
     return config
 
-
+# %% ../../nbs/95_bench/30_peer_torchtitan.ipynb #23e94f50
 def model_args(shape: ModelShape) -> Any:
     "torchtitan's arguments of a Llama of this shape."
     from torchtitan.models.llama3.model.args import RoPEScalingArgs, TransformerModelArgs
 
     stretch = {"scaling_factor": 1.0}
     if (given := shape.rope_scaling) is not None:
-        stretch = {"scaling_factor": given.factor, "low_freq_factor": given.low_freq_factor, "high_freq_factor": given.high_freq_factor,
-                   "original_max_position_embeddings": given.original_max_seq_len}  # fmt: skip
+        stretch = {
+            "scaling_factor": given.factor,
+            "low_freq_factor": given.low_freq_factor,
+            "high_freq_factor": given.high_freq_factor,
+            "original_max_position_embeddings": given.original_max_seq_len,
+        }
     return TransformerModelArgs(
-        dim=shape.d_model, n_layers=shape.n_layers, n_heads=shape.n_heads, n_kv_heads=shape.n_kv_heads,
-        vocab_size=shape.vocab_size, multiple_of=shape.d_ff, norm_eps=shape.norm_eps, rope_theta=shape.rope_theta,
-        rope_scaling_args=RoPEScalingArgs(**stretch), max_seq_len=shape.max_seq_len,
-    )  # fmt: skip
+        dim=shape.d_model,
+        n_layers=shape.n_layers,
+        n_heads=shape.n_heads,
+        n_kv_heads=shape.n_kv_heads,
+        vocab_size=shape.vocab_size,
+        multiple_of=shape.d_ff,
+        norm_eps=shape.norm_eps,
+        rope_theta=shape.rope_theta,
+        rope_scaling_args=RoPEScalingArgs(**stretch),
+        max_seq_len=shape.max_seq_len,
+    )
 
 # %% ../../nbs/95_bench/30_peer_torchtitan.ipynb #ed5072e6
 class Loader:
@@ -132,9 +171,14 @@ def run_torchtitan(spec: RunSpec, turns: Turns) -> None:
     from torchtitan.train import Trainer
 
     distributed.set_pg_timeouts = lambda **_: None
-    changes = {"model_args": {"same": model_args(spec.model)}, "build_dataloader_fn": lambda **_: Loader(spec, turns)}
+    changes = {
+        "model_args": {"same": model_args(spec.model)},
+        "build_dataloader_fn": lambda **_: Loader(spec, turns),
+    }
     absent = {"build_tokenizer_fn": None, "build_validator_fn": None, "state_dict_adapter": None}
-    register_train_spec("llmbench", dataclasses.replace(llama3.get_train_spec(), **changes, **absent))
+    register_train_spec(
+        "llmbench", dataclasses.replace(llama3.get_train_spec(), **changes, **absent)
+    )
 
     class Curve(Trainer):
         def forward_backward_step(self, **batch: Any) -> Tensor:

@@ -19,20 +19,22 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ..analysis.pairs import largest_difference, paired_ratio
+from .turns import Worker, WorkerLost
 from ..core.errors import RequestError, unknown_name
 from ..core.files import write_json_atomic
 from ..core.hardware import cpu_record, git_record, installed_versions
-from ..spec.params import read_yaml
-from ..analysis.pairs import largest_difference, paired_ratio
 from ..core.records import utc_now
-from ..spec.resolve import resolve_run
+from ..spec.params import read_yaml
 from ..spec.request import spec_record
-from .turns import Worker, WorkerLost
+from ..spec.resolve import resolve_run
 
 # %% ../../nbs/95_bench/20_peers.ipynb #a8afbd42
 @dataclass(frozen=True)
 class Peer:
-    "Something that trains: the module and the name under which a worker finds it, and the packages that it needs."
+    """Something that trains: the module and the name under which a worker finds it, and the
+    packages that it needs.
+    """
 
     name: str
     title: str
@@ -42,25 +44,68 @@ class Peer:
     differs: str = ""
     on_gpu: bool = False
 
-
+# %% ../../nbs/95_bench/20_peers.ipynb #3c35508e
 PEERS = (
     Peer("bare", "bare loop", "bare", on_gpu=True),
     Peer("again", "bare loop, again", "bare", differs="nothing: two equal loops", on_gpu=True),
-    Peer("harness", "llmbench", "harness", differs="logs each step; sums the gradient's norm more exactly", on_gpu=True),
-    Peer("accelerate", "Accelerate", "accelerate", ("accelerate",), differs="fetches one batch ahead"),
+    Peer(
+        "harness",
+        "llmbench",
+        "harness",
+        differs="logs each step; sums the gradient's norm more exactly",
+        on_gpu=True,
+    ),
+    Peer(
+        "accelerate", "Accelerate", "accelerate", ("accelerate",), differs="fetches one batch ahead"
+    ),
     Peer("fabric", "Lightning Fabric", "fabric", ("lightning",)),
-    Peer("lightning", "Lightning Trainer", "lightning", ("lightning",), differs="owns the loop; barebones mode"),
-    Peer("hf", "Hugging Face Trainer", "hf", ("transformers", "accelerate"),
-         differs="owns the loop; given this optimizer, since its own spares norms the weight decay; its logging is off"),
-    Peer("deepspeed", "DeepSpeed", "deepspeed", ("deepspeed",), differs="engine at stage 0, clips by itself"),
-    Peer("torchtitan", "torchtitan", "torchtitan", ("torchtitan",), "llmbench.bench.peer_torchtitan",
-         "owns the loop; its own Llama code with the same weights; Python's garbage collector off; its logging is off", True),
-    Peer("default", "bare loop, default allocator", "bare", differs="memory goes back to the system in every step"),
-)  # fmt: skip
+    Peer(
+        "lightning",
+        "Lightning Trainer",
+        "lightning",
+        ("lightning",),
+        differs="owns the loop; barebones mode",
+    ),
+    Peer(
+        "hf",
+        "Hugging Face Trainer",
+        "hf",
+        ("transformers", "accelerate"),
+        differs=(
+            "owns the loop; given this optimizer, since its own spares norms the weight decay; its"
+            " logging is off"
+        ),
+    ),
+    Peer(
+        "deepspeed",
+        "DeepSpeed",
+        "deepspeed",
+        ("deepspeed",),
+        differs="engine at stage 0, clips by itself",
+    ),
+    Peer(
+        "torchtitan",
+        "torchtitan",
+        "torchtitan",
+        ("torchtitan",),
+        "llmbench.bench.peer_torchtitan",
+        "owns the loop; its own Llama code with the same weights; Python's garbage collector off;"
+        " its logging is off",
+        True,
+    ),
+    Peer(
+        "default",
+        "bare loop, default allocator",
+        "bare",
+        differs="memory goes back to the system in every step",
+    ),
+)
 
-
+# %% ../../nbs/95_bench/20_peers.ipynb #d2da46c6
 def choose(names: str | None, reference: str = "bare") -> list[Peer]:
-    "The peers of a comma-separated list, the reference first whatever was asked; all of them for None."
+    """The peers of a comma-separated list, the reference first whatever was asked; all of them for
+    None.
+    """
     known = {p.name: p for p in PEERS}
     asked = list(known) if names is None else names.split(",")
     for name in (reference, *asked):
@@ -74,19 +119,29 @@ def missing(peer: Peer, hardware: str = "cpu") -> str | None:
     if hardware != "cpu" and not peer.on_gpu:
         return "compared on a CPU only; leave --request out"
     absent = [p for p in peer.needs if importlib.util.find_spec(p) is None]
-    return f"{' and '.join(absent)} not installed; pip install 'llmbench[bench]'" if absent else None
+    return (
+        f"{' and '.join(absent)} not installed; pip install 'llmbench[bench]'" if absent else None
+    )
 
 # %% ../../nbs/95_bench/20_peers.ipynb #614f4564
 KEEP_MEMORY = {
-    "MALLOC_TRIM_THRESHOLD_": "8000000000", "MALLOC_MMAP_MAX_": "0", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"
-}  # fmt: skip
+    "MALLOC_TRIM_THRESHOLD_": "8000000000",
+    "MALLOC_MMAP_MAX_": "0",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
 _SETTLE_S = 0.002  # threads of the last worker may spin for a millisecond before they sleep
 _READY_S, _TURN_S = 300.0, 120.0
 
 
 def circumstances(peer: Peer, threads: int, hardware: str = "cpu") -> dict[str, str]:
-    "The environment variables of a worker, beside those that are set already: no network, and no GPU where none is asked for."
-    common = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    """The environment variables of a worker, beside those that are set already: no network, and no
+    GPU where none is asked for.
+    """
+    common = {
+        "OMP_NUM_THREADS": str(threads),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     if hardware != "cpu":
         return common
     return common | {"CUDA_VISIBLE_DEVICES": ""} | ({} if peer.name == "default" else KEEP_MEMORY)
@@ -95,9 +150,19 @@ def circumstances(peer: Peer, threads: int, hardware: str = "cpu") -> dict[str, 
 _COLUMNS = ("time_s", "parent_s", "cpu_s", "page_faults", "instructions")
 
 
-def take_rounds(workers: dict[str, Worker], rounds: int, warmup: int, seed: int = 0) -> dict[str, dict[str, Any]]:
-    "Columns of what each counted turn of each worker cost; `status` and `reason` of those that were lost; all losses."
-    found = {n: {c: [] for c in _COLUMNS} | {"loss": [], "peak_rss_bytes": None, "status": "ok", "reason": None} for n in workers}
+def take_rounds(
+    workers: dict[str, Worker], rounds: int, warmup: int, seed: int = 0
+) -> dict[str, dict[str, Any]]:
+    """Columns of what each counted turn of each worker cost; `status` and `reason` of those that
+    were lost; all losses.
+    """
+    found = {
+        n: (
+            {c: [] for c in _COLUMNS}
+            | {"loss": [], "peak_rss_bytes": None, "status": "ok", "reason": None}
+        )
+        for n in workers
+    }
     shuffle, inside = random.Random(seed).shuffle, list(workers)
     for number in range(warmup + rounds):
         shuffle(inside)
@@ -112,7 +177,7 @@ def take_rounds(workers: dict[str, Worker], rounds: int, warmup: int, seed: int 
             time.sleep(_SETTLE_S)
     return found
 
-
+# %% ../../nbs/95_bench/20_peers.ipynb #671c2b2a
 def _note(row: dict[str, Any], turn: dict[str, Any], counted: bool) -> None:
     row["loss"] += turn["losses"]
     row["peak_rss_bytes"] = turn["peak_rss_bytes"]
@@ -120,8 +185,12 @@ def _note(row: dict[str, Any], turn: dict[str, Any], counted: bool) -> None:
         row[column].append(turn[column])
 
 # %% ../../nbs/95_bench/20_peers.ipynb #ff83097e
-def repeat_once(peers: list[Peer], request: dict[str, Any], threads: int, rounds: int, warmup: int, seed: int) -> dict[str, Any]:
-    "Start every peer in a fresh process, let them take turns, end them; rows by name, the time to start included."
+def repeat_once(
+    peers: list[Peer], request: dict[str, Any], threads: int, rounds: int, warmup: int, seed: int
+) -> dict[str, Any]:
+    """Start every peer in a fresh process, let them take turns, end them; rows by name, the time to
+    start included.
+    """
     workers, rows, hardware = {}, {}, request.get("hardware", "cpu")
     try:
         for peer in peers:
@@ -130,7 +199,11 @@ def repeat_once(peers: list[Peer], request: dict[str, Any], threads: int, rounds
                 rows[peer.name] = {"status": "refused", "reason": reason}
                 continue
             command = [sys.executable, "-m", peer.module]
-            worker = Worker(command, {"spec": request, "threads": threads, "runs": peer.runs}, circumstances(peer, threads, hardware))
+            worker = Worker(
+                command,
+                {"spec": request, "threads": threads, "runs": peer.runs},
+                circumstances(peer, threads, hardware),
+            )
             workers[peer.name] = worker
             try:
                 worker.ready(_READY_S)
@@ -146,27 +219,54 @@ def repeat_once(peers: list[Peer], request: dict[str, Any], threads: int, rounds
     return rows
 
 # %% ../../nbs/95_bench/20_peers.ipynb #64563170
-def study(peers: list[Peer], request: dict[str, Any], *, threads: int, repeats: int, rounds: int, warmup: int) -> dict[str, Any]:
+def study(
+    peers: list[Peer],
+    request: dict[str, Any],
+    *,
+    threads: int,
+    repeats: int,
+    rounds: int,
+    warmup: int,
+) -> dict[str, Any]:
     "Run the comparison; all facts, ready to be written as JSON."
     spec = resolve_run(request)
     facts = {
-        "schema": "llmbench.peers/1", "started_at": utc_now(), "spec": spec_record(spec).model_dump(mode="json"),
-        "threads": threads, "rounds": rounds, "warmup_rounds": warmup, "platform": platform.platform(),
-        "cpu": cpu_record().model_dump(), "python": platform.python_version(), "git": git_record().model_dump(),
-        "versions": installed_versions(), "environment": circumstances(PEERS[0], threads, spec.hardware),
-    }  # fmt: skip
+        "schema": "llmbench.peers/1",
+        "started_at": utc_now(),
+        "spec": spec_record(spec).model_dump(mode="json"),
+        "threads": threads,
+        "rounds": rounds,
+        "warmup_rounds": warmup,
+        "platform": platform.platform(),
+        "cpu": cpu_record().model_dump(),
+        "python": platform.python_version(),
+        "git": git_record().model_dump(),
+        "versions": installed_versions(),
+        "environment": circumstances(PEERS[0], threads, spec.hardware),
+    }
     all_rows: dict[str, list[dict]] = {p.name: [] for p in peers}
     for number in range(repeats):
-        sys.stderr.write(f"repeat {number + 1} of {repeats}: {len(peers)} peers, {warmup + rounds} rounds\n")
+        sys.stderr.write(
+            f"repeat {number + 1} of {repeats}: {len(peers)} peers, {warmup + rounds} rounds\n"
+        )
         for name, row in repeat_once(peers, request, threads, rounds, warmup, seed=number).items():
             all_rows[name].append(row)
-    return facts | {"ended_at": utc_now(), "peers": [_peer_record(p, all_rows[p.name]) for p in peers]}
+    return facts | {
+        "ended_at": utc_now(),
+        "peers": [_peer_record(p, all_rows[p.name]) for p in peers],
+    }
 
-
+# %% ../../nbs/95_bench/20_peers.ipynb #0102a426
 def _peer_record(peer: Peer, rows: list[dict[str, Any]]) -> dict[str, Any]:
     failed = next((r for r in rows if r["status"] != "ok"), {"status": "ok", "reason": None})
     installed = {n: metadata.version(n) for n in peer.needs if importlib.util.find_spec(n)}
-    about = {"name": peer.name, "title": peer.title, "versions": installed, "differs": peer.differs, "keeps_memory": peer.name != "default"}
+    about = {
+        "name": peer.name,
+        "title": peer.title,
+        "versions": installed,
+        "differs": peer.differs,
+        "keeps_memory": peer.name != "default",
+    }
     return about | {"status": failed["status"], "reason": failed["reason"], "repeats": rows}
 
 # %% ../../nbs/95_bench/20_peers.ipynb #8076dbc3
@@ -183,24 +283,46 @@ def table(facts: dict[str, Any]) -> str:
     "The comparison as text: one line a peer, ratios are the bare loop's cost over the peer's."
     reference, second = facts["peers"][0]["repeats"], witness(facts)
     named = "instructions" if second == "instructions" else "CPU time"
-    head = _LINE.format("", "step, ms", "ratio", "95 % interval", "fastest", named, "95 % interval", "faults", "loss off")
+    head = _LINE.format(
+        "",
+        "step, ms",
+        "ratio",
+        "95 % interval",
+        "fastest",
+        named,
+        "95 % interval",
+        "faults",
+        "loss off",
+    )
     return head + "".join(_line(peer, reference, second) for peer in facts["peers"])
 
-
+# %% ../../nbs/95_bench/20_peers.ipynb #50abf960
 def _line(peer: dict[str, Any], reference: list[dict], second: str) -> str:
     title = " ".join([peer["title"], *peer["versions"].values()][:2])
     times, other = (paired_ratio(reference, peer["repeats"], c) for c in ("time_s", second))
     failed = "" if peer["status"] == "ok" else f"  {peer['status']}: {peer['reason']}"
     if times is None or other is None:
         return f"{title:<29}{failed}\n"
-    step_s, faults = (statistics.median(v for r in peer["repeats"] for v in r.get(c, [])) for c in ("time_s", "page_faults"))
+    step_s, faults = (
+        statistics.median(v for r in peer["repeats"] for v in r.get(c, []))
+        for c in ("time_s", "page_faults")
+    )
     off = f"{largest_difference(reference, peer['repeats'], 'loss'):.0e}"
-    figures = (f"{step_s * 1e3:.2f}", *_ratio(times), f"{times['fastest']:.3f}", *_ratio(other), f"{faults:.0f}", off)
+    figures = (
+        f"{step_s * 1e3:.2f}",
+        *_ratio(times),
+        f"{times['fastest']:.3f}",
+        *_ratio(other),
+        f"{faults:.0f}",
+        off,
+    )
     return _LINE.format(title, *figures).rstrip("\n") + failed + "\n"
 
 
 def _ratio(found: dict[str, Any]) -> tuple[str, str]:
-    return f"{found['ratio']:.3f}", "one process" if found["low"] is None else f"{found['low']:.3f} to {found['high']:.3f}"
+    return f"{found['ratio']:.3f}", (
+        "one process" if found["low"] is None else f"{found['low']:.3f} to {found['high']:.3f}"
+    )
 
 # %% ../../nbs/95_bench/20_peers.ipynb #ec822e19
 PARITY = 1e-3  # of a loss of about 5; rounding alone makes some 1e-4 of it in fifty steps
@@ -216,46 +338,87 @@ def wrong(facts: dict[str, Any]) -> list[str]:
         if peer["status"] not in ("ok", "refused"):
             found.append(f"{peer['title']}: {peer['status']}: {peer['reason']}")
         elif off is not None and off > most:
-            found.append(f"{peer['title']}: its loss differs from that of {facts['peers'][0]['title']} by up to {off:.1e}")
+            found.append(
+                f"{peer['title']}: its loss differs from that of {facts['peers'][0]['title']} by up"
+                f" to {off:.1e}"
+            )
     return found
 
 # %% ../../nbs/95_bench/20_peers.ipynb #2b1f45c5
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m llmbench.bench.peers", description="Time a step under several frameworks, in turns.")
-    parser.add_argument("--peers", help=f"comma-separated, of {', '.join(p.name for p in PEERS)} (default: all)")
-    parser.add_argument("--reference", default="bare", help="what the others are compared with (default bare)")
-    parser.add_argument("--request", type=Path, help="a parameter file of a single process, also on a GPU, instead of the next four")
-    parser.add_argument("--model", default="llama-tiny", help="a preset of the llama family (default llama-tiny)")
+    parser = argparse.ArgumentParser(
+        prog="python -m llmbench.bench.peers",
+        description="Time a step under several frameworks, in turns.",
+    )
+    parser.add_argument(
+        "--peers", help=f"comma-separated, of {', '.join(p.name for p in PEERS)} (default: all)"
+    )
+    parser.add_argument(
+        "--reference", default="bare", help="what the others are compared with (default bare)"
+    )
+    parser.add_argument(
+        "--request",
+        type=Path,
+        help="a parameter file of a single process, also on a GPU, instead of the next four",
+    )
+    parser.add_argument(
+        "--model", default="llama-tiny", help="a preset of the llama family (default llama-tiny)"
+    )
     parser.add_argument("--micro", type=int, default=2, help="sequences a step (default 2)")
     parser.add_argument("--seq-len", type=int, default=64, help="tokens a sequence (default 64)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of each process (default 1)")
-    parser.add_argument("--repeats", type=int, default=3, help="fresh processes of each peer (default 3)")
-    parser.add_argument("--rounds", type=int, default=40, help="counted steps of each process (default 40)")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="threads of each process (default 1)"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="fresh processes of each peer (default 3)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=40, help="counted steps of each process (default 40)"
+    )
     parser.add_argument("--out", type=Path, help="write the facts to this file as JSON")
     return parser.parse_args(argv)
 
-
+# %% ../../nbs/95_bench/20_peers.ipynb #7cceae76
 def _request(asked: argparse.Namespace) -> dict[str, Any]:
-    "What all of them train; raises RequestError for a file that asks for more than one process, or several micro steps."
+    """What all of them train; raises RequestError for a file that asks for more than one process,
+    or several micro steps.
+    """
     if asked.request is None:
         return {
-            "study": "peers", "model": asked.model, "strategy": "single", "world_size": 1, "seq_len": asked.seq_len,
-            "batch": {"micro": asked.micro, "accum": 1}, "data": {"kind": "text"}, "optimizer": {"lr": 3e-4, "weight_decay": 0.1},
-        }  # fmt: skip
+            "study": "peers",
+            "model": asked.model,
+            "strategy": "single",
+            "world_size": 1,
+            "seq_len": asked.seq_len,
+            "batch": {"micro": asked.micro, "accum": 1},
+            "data": {"kind": "text"},
+            "optimizer": {"lr": 3e-4, "weight_decay": 0.1},
+        }
     request = read_yaml(asked.request)
     spec = resolve_run(request)
     if spec.strategy.name != "single" or spec.batch.accum != 1 or spec.recompute != "none":
-        raise RequestError(f"{asked.request}: peers train in one process, one micro batch a step, nothing recomputed; "
-                           "write strategy: single, batch: {micro: …, accum: 1}, recompute: none")  # fmt: skip
+        raise RequestError(
+            f"{asked.request}: peers train in one process, one micro batch a step, nothing"
+            " recomputed; write strategy: single, batch: {micro: …, accum: 1}, recompute: none"
+        )
     return request
 
-
+# %% ../../nbs/95_bench/20_peers.ipynb #f293ec18
 def main(argv: list[str] | None = None) -> int:
-    "Run the comparison, print the table, write the file; 0, 1 where a peer has a fault, 2 for a wrong request."
+    """Run the comparison, print the table, write the file; 0, 1 where a peer has a fault, 2 for a
+    wrong request.
+    """
     asked = _arguments(argv)
     try:
         peers = choose(asked.peers, asked.reference)
-        facts = study(peers, _request(asked), threads=asked.threads, repeats=asked.repeats, rounds=asked.rounds, warmup=5)
+        facts = study(
+            peers,
+            _request(asked),
+            threads=asked.threads,
+            repeats=asked.repeats,
+            rounds=asked.rounds,
+            warmup=5,
+        )
     except RequestError as e:
         sys.stderr.write(f"llmbench.bench.peers: {e}\n")
         return 2

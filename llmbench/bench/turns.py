@@ -28,14 +28,17 @@ _USER_ONLY, _INHERIT = 1 << 5 | 1 << 6, 1 << 1
 
 
 def open_counter(kind: int = _HARDWARE, event: int = _INSTRUCTIONS) -> int | None:
-    """A perf event over this process and the threads that it starts from now on; None where the kernel has or allows none.
+    """A perf event over this process and the threads that it starts from now on; None where the
+    kernel has or allows none.
 
     perf_event_open(2): user space only, inherited by new threads; read it with `read_counter`.
     """
     number = _PERF_EVENT_OPEN.get(os.uname().machine)
     if number is None:
         return None
-    attributes = struct.pack("IIQQQQQ", kind, 64, event, 0, 0, 0, _USER_ONLY | _INHERIT).ljust(64, b"\0")
+    attributes = struct.pack("IIQQQQQ", kind, 64, event, 0, 0, 0, _USER_ONLY | _INHERIT).ljust(
+        64, b"\0"
+    )
     opened = ctypes.CDLL(None, use_errno=True).syscall(number, attributes, 0, -1, -1, 0)
     return opened if opened >= 0 else None
 
@@ -53,7 +56,9 @@ class Turns:
         self._losses: list[float] = []
         self._began: dict[str, Any] | None = None
         self._counter = open_counter()
-        self.settle: Callable[[], None] = lambda: None  # what has to be waited for before a turn is over: a device's queue
+        self.settle: Callable[[], None] = lambda: (
+            None
+        )  # what has to be waited for before a turn is over: a device's queue
         self.request: dict[str, Any] = json.loads(orders.readline())
 
     def loss(self, value: float) -> None:
@@ -61,11 +66,18 @@ class Turns:
         self._losses.append(value)
 
     def wait(self) -> None:
-        "End this turn and sleep until the next is granted; the first call says that everything is built."
+        """End this turn and sleep until the next is granted; the first call says that everything is
+        built.
+        """
         self.settle()
         now = self._usage()
         spent = {k: None if v is None else now[k] - v for k, v in (self._began or {}).items()}
-        self.say("turn" if self._began else "ready", **spent, losses=self._losses, peak_rss_bytes=_peak_rss_bytes())
+        self.say(
+            "turn" if self._began else "ready",
+            **spent,
+            losses=self._losses,
+            peak_rss_bytes=_peak_rss_bytes(),
+        )
         self._losses = []
         if self._orders.readline().strip() != "next":
             self._replies.flush()
@@ -82,7 +94,7 @@ class Turns:
         at = {"time_s": time.perf_counter(), "cpu_s": time.process_time(), "page_faults": faults}
         return at | {"instructions": read_counter(self._counter)}
 
-
+# %% ../../nbs/95_bench/15_turns.ipynb #e232eb3d
 def _peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts it in KiB
 
@@ -95,20 +107,26 @@ def take_turns() -> Turns:
 
 # %% ../../nbs/95_bench/15_turns.ipynb #65f0ed34
 class WorkerLost(LlmbenchError):
-    "A worker refused, ended or did not answer in time; `status` is what a run would be given for it."
+    """A worker refused, ended or did not answer in time; `status` is what a run would be given for
+    it.
+    """
 
     def __init__(self, status: str, reason: str):
         super().__init__(reason)
         self.status = status
 
-
+# %% ../../nbs/95_bench/15_turns.ipynb #025e6fc7
 class Worker:
     "A process that takes turns; `command` is started with `request` on its stdin."
 
-    def __init__(self, command: list[str], request: dict[str, Any], environment: dict[str, str] | None = None):
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (closed with the worker)
+    def __init__(
+        self, command: list[str], request: dict[str, Any], environment: dict[str, str] | None = None
+    ):
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
-        self._process = subprocess.Popen(command, **pipes, text=True, env=os.environ | (environment or {}))
+        self._process = subprocess.Popen(
+            command, **pipes, text=True, env=os.environ | (environment or {})
+        )
         self._order(json.dumps(request))
 
     def ready(self, timeout_s: float) -> dict[str, Any]:
@@ -116,7 +134,9 @@ class Worker:
         return self._reply(timeout_s)
 
     def turn(self, timeout_s: float) -> dict[str, Any]:
-        "Grant one turn and wait for its end; its cost, `parent_s` by this process's clock. Raises WorkerLost."
+        """Grant one turn and wait for its end; its cost, `parent_s` by this process's clock. Raises
+        WorkerLost.
+        """
         started = time.perf_counter()
         self._order("next")
         reply = self._reply(timeout_s)

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import RequestError
 from .verbs import add_results, add_verb, out, results_folder
+from ..core.errors import RequestError
 
 # %% ../../nbs/90_cli/45_backend_verbs.ipynb #4d6a48a7
 def _table() -> str:
@@ -26,7 +26,10 @@ def _table() -> str:
             missing.append(b.home)
         return "installed" if not missing else f"missing: {', '.join(missing)}"
 
-    rows = [f"{b.name:<17}{b.title:<24}{here(b):<46}{', '.join(b.strategies)}" for b in BACKENDS.values()]
+    rows = [
+        f"{b.name:<17}{b.title:<24}{here(b):<46}{', '.join(b.strategies)}"
+        for b in BACKENDS.values()
+    ]
     return "\n".join([f"{'backend':<17}{'framework':<24}{'here':<46}strategies", *rows])
 
 
@@ -38,7 +41,7 @@ def _rendered(backend: Any, spec: Any, folder: str, attempt: int) -> str:
     said = "".join(f"not honoured: {line}\n" for line in differences(launch))
     return f"{shell_text(launch).splitlines()[-1]}\n{said}" + "\n".join(map(str, written))
 
-
+# %% ../../nbs/90_cli/45_backend_verbs.ipynb #fe71d54f
 def backend(arguments: argparse.Namespace) -> int:
     "Train a request under another framework, or render it."
     if arguments.backend is None:
@@ -49,13 +52,18 @@ def backend(arguments: argparse.Namespace) -> int:
 
     chosen = backend_named(arguments.backend)
     if arguments.file is None:
-        raise RequestError(f"name a parameter file: llmbench backend {chosen.name} params/cpu/ddp.yaml")
+        raise RequestError(
+            f"name a parameter file: llmbench backend {chosen.name} params/cpu/ddp.yaml"
+        )
     spec = load_run(arguments.file, arguments.override)
     if arguments.render:
         out(_rendered(chosen, spec_under(chosen, spec), arguments.render, arguments.attempt))
         return 0
     run, folder = run_under(chosen, spec, results_folder(arguments), arguments.attempt)
-    said = [f"{run.run_id}  {run.status.value}" + (f": {run.reason}" if run.reason else ""), *(f"  not honoured: {e.text}" for e in run.events if e.kind == "not_honoured")]
+    said = [
+        f"{run.run_id}  {run.status.value}" + (f": {run.reason}" if run.reason else ""),
+        *(f"  not honoured: {e.text}" for e in run.events if e.kind == "not_honoured"),
+    ]
     out("\n".join(said))
     sys.stderr.write(f"{os.path.relpath(folder)}\n")
     return 0 if run.status == "ok" else 1
@@ -63,14 +71,44 @@ def backend(arguments: argparse.Namespace) -> int:
 # %% ../../nbs/90_cli/45_backend_verbs.ipynb #40d59044
 BACKEND_VERBS = ("backend",)
 
-
+# %% ../../nbs/90_cli/45_backend_verbs.ipynb #420e49db
 def add_backend_verb(verbs: Any) -> None:
     "The verb backend."
-    p = add_verb(verbs, "backend", backend, "the same request under another framework, run or rendered",
-                 "llmbench backend hf params/cpu/ddp.yaml --render rendered/hf")  # fmt: skip
-    p.add_argument("backend", nargs="?", help="hf, accelerate, lightning, deepspeed, torchtitan, megatron, nemo, megatron-bridge, primus (default: a table of them)")
+    p = add_verb(
+        verbs,
+        "backend",
+        backend,
+        "the same request under another framework, run or rendered",
+        "llmbench backend hf params/cpu/ddp.yaml --render rendered/hf",
+    )
+    p.add_argument(
+        "backend",
+        nargs="?",
+        help=(
+            "hf, accelerate, lightning, deepspeed, torchtitan, megatron, nemo, megatron-bridge,"
+            " primus (default: a table of them)"
+        ),
+    )
     p.add_argument("file", nargs="?", help="a parameter file of a run")
-    p.add_argument("-o", "--override", action="append", default=[], metavar="key.sub=value", help="change one value of the file; may be repeated")
-    p.add_argument("--render", "--render-only", metavar="DIR", help="write files, command and environment there, and run nothing")
-    p.add_argument("--attempt", type=int, default=1, metavar="N", help="which repeat of the same request this is (default 1)")
+    p.add_argument(
+        "-o",
+        "--override",
+        action="append",
+        default=[],
+        metavar="key.sub=value",
+        help="change one value of the file; may be repeated",
+    )
+    p.add_argument(
+        "--render",
+        "--render-only",
+        metavar="DIR",
+        help="write files, command and environment there, and run nothing",
+    )
+    p.add_argument(
+        "--attempt",
+        type=int,
+        default=1,
+        metavar="N",
+        help="which repeat of the same request this is (default 1)",
+    )
     add_results(p)

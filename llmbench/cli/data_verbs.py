@@ -9,24 +9,33 @@ __all__ = ['DATA_VERBS', 'data', 'tokenize', 'convert', 'add_data_verbs']
 import argparse
 from typing import Any
 
-from ..core.errors import RequestError
 from .verbs import add_verb, out
+from ..core.errors import RequestError
 
 # %% ../../nbs/90_cli/25_data_verbs.ipynb #5e4a1ada
 def data(arguments: argparse.Namespace) -> int:
     "Print the fingerprints of a request's tokens, over its first steps and over all of them."
     import json
 
-    from llmbench.model.data import first_batches_fingerprint
     from llmbench.core.records import FIRST_STEPS
+    from llmbench.model.data import first_batches_fingerprint
     from llmbench.spec.resolve import load_run
 
     spec = load_run(arguments.file, arguments.override)
-    leading = first_batches_fingerprint(spec, steps=FIRST_STEPS) if spec.steps >= FIRST_STEPS else None
-    out(json.dumps({
-        "steps": spec.steps, "tokens_per_step": spec.batch.global_tokens,
-        "fingerprint": first_batches_fingerprint(spec, steps=spec.steps), "fingerprint_first": leading,
-    }, indent=2))  # fmt: skip
+    leading = (
+        first_batches_fingerprint(spec, steps=FIRST_STEPS) if spec.steps >= FIRST_STEPS else None
+    )
+    out(
+        json.dumps(
+            {
+                "steps": spec.steps,
+                "tokens_per_step": spec.batch.global_tokens,
+                "fingerprint": first_batches_fingerprint(spec, steps=spec.steps),
+                "fingerprint_first": leading,
+            },
+            indent=2,
+        )
+    )
     return 0
 
 # %% ../../nbs/90_cli/25_data_verbs.ipynb #6393d6b8
@@ -36,43 +45,105 @@ def tokenize(arguments: argparse.Namespace) -> int:
 
     a = arguments
     done = megatron.tokenize(a.texts, a.out, tokenizer=a.tokenizer, key=a.key, end=a.end)
-    out(f"{a.out}.bin, {a.out}.idx: {done['documents']:,} documents, {done['tokens']:,} tokens as {done['dtype']}, vocab_size {done['vocab_size']:,} or more")
+    out(
+        f"{a.out}.bin, {a.out}.idx: {done['documents']:,} documents, {done['tokens']:,} tokens as"
+        f" {done['dtype']}, vocab_size {done['vocab_size']:,} or more"
+    )
     return 0
 
-
+# %% ../../nbs/90_cli/25_data_verbs.ipynb #a16d3766
 def convert(arguments: argparse.Namespace) -> int:
     "Convert weights between Hugging Face safetensors and ours."
     from llmbench.train.convert import main
 
     a = arguments
     only = {"to-hf": {"--dtype": a.dtype, "--as": a.model_type}, "from-hf": {"--name": a.name}}
-    given = {option: value for options in only.values() for option, value in options.items() if value is not None}
+    given = {
+        option: value
+        for options in only.values()
+        for option, value in options.items()
+        if value is not None
+    }
     if wrong := [option for option in given if option not in only[a.direction]]:
-        raise RequestError(f"convert {a.direction}: {wrong[0]} says nothing here; allowed: {', '.join(only[a.direction])}")
+        raise RequestError(
+            f"convert {a.direction}: {wrong[0]} says nothing here; allowed:"
+            f" {', '.join(only[a.direction])}"
+        )
     return main([a.direction, a.folder, a.out, *(word for pair in given.items() for word in pair)])
 
 # %% ../../nbs/90_cli/25_data_verbs.ipynb #deed9ccd
 DATA_VERBS = ("data", "tokenize", "convert")
 
-
+# %% ../../nbs/90_cli/25_data_verbs.ipynb #f2b9167d
 def add_data_verbs(verbs: Any) -> None:
     "The arguments of the verbs around data and weights."
-    p = add_verb(verbs, "data", data, "which tokens a run will see, as fingerprints", "llmbench data params/cpu/ddp.yaml")
+    p = add_verb(
+        verbs,
+        "data",
+        data,
+        "which tokens a run will see, as fingerprints",
+        "llmbench data params/cpu/ddp.yaml",
+    )
     p.add_argument("file", help="a parameter file of a run")
-    p.add_argument("-o", "--override", action="append", default=[], metavar="key.sub=value", help="change one value of the file; may be repeated")
+    p.add_argument(
+        "-o",
+        "--override",
+        action="append",
+        default=[],
+        metavar="key.sub=value",
+        help="change one value of the file; may be repeated",
+    )
 
-    p = add_verb(verbs, "tokenize", tokenize, "text as tokens in Megatron's format (.bin, .idx)", "llmbench tokenize book.txt --out data/book")
-    p.add_argument("texts", nargs="+", metavar="TEXT", help="text files, a document each, or .jsonl, a document a line")
-    p.add_argument("--tokenizer", metavar="DIR", help="Hugging Face tokenizer: a folder or its tokenizer.json (default: bytes)")
-    p.add_argument("--out", required=True, metavar="PREFIX", help="where to write, without .bin and .idx")
+    p = add_verb(
+        verbs,
+        "tokenize",
+        tokenize,
+        "text as tokens in Megatron's format (.bin, .idx)",
+        "llmbench tokenize book.txt --out data/book",
+    )
+    p.add_argument(
+        "texts",
+        nargs="+",
+        metavar="TEXT",
+        help="text files, a document each, or .jsonl, a document a line",
+    )
+    p.add_argument(
+        "--tokenizer",
+        metavar="DIR",
+        help="Hugging Face tokenizer: a folder or its tokenizer.json (default: bytes)",
+    )
+    p.add_argument(
+        "--out", required=True, metavar="PREFIX", help="where to write, without .bin and .idx"
+    )
     p.add_argument("--key", default="text", help="key of the text in a .jsonl (default text)")
-    p.add_argument("--end", metavar="TOKEN", help="a token to append to each document, for example <|endoftext|>")
+    p.add_argument(
+        "--end",
+        metavar="TOKEN",
+        help="a token to append to each document, for example <|endoftext|>",
+    )
 
-    p = add_verb(verbs, "convert", convert, "weights from Hugging Face safetensors, and back", "llmbench convert from-hf DOWNLOADED weights")
+    p = add_verb(
+        verbs,
+        "convert",
+        convert,
+        "weights from Hugging Face safetensors, and back",
+        "llmbench convert from-hf DOWNLOADED weights",
+    )
     p.add_argument("direction", choices=["from-hf", "to-hf"])
-    p.add_argument("folder", help="what to read: a Hugging Face folder, one of ours, or a run's checkpoints/step-N")
+    p.add_argument(
+        "folder",
+        help="what to read: a Hugging Face folder, one of ours, or a run's checkpoints/step-N",
+    )
     p.add_argument("out", help="the folder to write; must not exist, or be empty")
-    p.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="to-hf: of the weights (default float32)")
-    p.add_argument("--as", dest="model_type", choices=["llama", "qwen2", "mistral", "mixtral"],
-                   help="to-hf: architecture (default: mixtral with experts, qwen2 with biases, else llama)")  # fmt: skip
+    p.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16", "float16"],
+        help="to-hf: of the weights (default float32)",
+    )
+    p.add_argument(
+        "--as",
+        dest="model_type",
+        choices=["llama", "qwen2", "mistral", "mixtral"],
+        help="to-hf: architecture (default: mixtral with experts, qwen2 with biases, else llama)",
+    )
     p.add_argument("--name", help="from-hf: the model's name (default: that of the folder)")

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from ..core.hardware import cpu_record
 from ..launch.command import package_version, profile_of, refusal, visible_gpus
-from ..spec.resolve import resolve_run
 from ..spec.request import STRATEGIES
+from ..spec.resolve import resolve_run
 
 # %% ../../nbs/90_cli/60_doctor.ipynb #5e06b817
 @dataclass(frozen=True)
@@ -39,7 +39,11 @@ def _machine() -> list[Check]:
         Check("python", python, "everything", "install Python 3.11 or newer"),
         Check("cores", str(cpu.logical_cores), "one rank each on the CPU"),
         Check("memory", memory, "the ranks of a run share it"),
-        Check("GPUs", f"{len(gpus)} × {', '.join(profiles)}" if gpus else None, "every hardware profile but cpu"),
+        Check(
+            "GPUs",
+            f"{len(gpus)} × {', '.join(profiles)}" if gpus else None,
+            "every hardware profile but cpu",
+        ),
     ]
 
 # %% ../../nbs/90_cli/60_doctor.ipynb #c4060a04
@@ -51,7 +55,7 @@ def _program(names: Iterable[str], for_what: str, fix: str) -> Check:
     found = next((name for name in names if shutil.which(name)), None)
     return Check(next(iter(names)), found and f"the command {found}", for_what, fix)
 
-
+# %% ../../nbs/90_cli/60_doctor.ipynb #2d04547e
 def checks() -> list[Check]:
     "What this machine has, looked up without importing any of it."
     return [
@@ -59,9 +63,22 @@ def checks() -> list[Check]:
         _package("torch", "every run", "pip install 'llmbench[train]'"),
         _package("deepspeed", "zero1, zero2, zero3", "pip install 'llmbench[deepspeed]'"),
         _package("jupyterlab", "make lab", "pip install 'llmbench[lab]'"),
-        Check("pandoc", package_version("pypandoc", "pypandoc_binary"), "llmbench report without Quarto", "pip install pypandoc_binary"),
-        _program(["quarto"], "llmbench report --engine quarto; pandoc does without", "see quarto.org/docs/get-started"),
-        _program(["chromium", "chromium-browser", "google-chrome"], "browser tests of the site", "apt-get install chromium"),
+        Check(
+            "pandoc",
+            package_version("pypandoc", "pypandoc_binary"),
+            "llmbench report without Quarto",
+            "pip install pypandoc_binary",
+        ),
+        _program(
+            ["quarto"],
+            "llmbench report --engine quarto; pandoc does without",
+            "see quarto.org/docs/get-started",
+        ),
+        _program(
+            ["chromium", "chromium-browser", "google-chrome"],
+            "browser tests of the site",
+            "apt-get install chromium",
+        ),
     ]
 
 # %% ../../nbs/90_cli/60_doctor.ipynb #aaf3aa3d
@@ -74,16 +91,26 @@ print(json.dumps({name: matmul_tflops(torch.device("cpu"), dtype, (256, 512), 0.
 
 
 def product_rates() -> dict[str, float]:
-    "TFLOP/s of matrix products on this processor by the name of a precision; {} where torch is missing or does not answer within a minute."
+    """TFLOP/s of matrix products on this processor by the name of a precision; {} where torch is
+    missing or does not answer within a minute.
+    """
     try:
-        done = subprocess.run([sys.executable, "-c", _PRODUCTS], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", _PRODUCTS],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
         return json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, json.JSONDecodeError):
         return {}
 
-
+# %% ../../nbs/90_cli/60_doctor.ipynb #67f5ca36
 def precision_lines(rates: Mapping[str, float]) -> list[str]:
-    "A line per number format: its speed beside float32's, and what to write where it is the slower one; one line where nothing was measured."
+    """A line per number format: its speed beside float32's, and what to write where it is the
+    slower one; one line where nothing was measured.
+    """
     plain, lines = rates.get("fp32"), []
     if plain is None:
         return ["  unknown  products    torch is missing, or did not multiply within a minute"]
@@ -91,7 +118,10 @@ def precision_lines(rates: Mapping[str, float]) -> list[str]:
         beside = "" if name == "fp32" else f", {tflops / plain:.2g} times as fast as fp32"
         slow = tflops < 0.8 * plain
         advice = "; train in fp32 here: -o precision=fp32" if slow else ""
-        lines.append(f"  {'slow' if slow else 'ok':<8} {name:<11} cpu: {tflops * 1e3:.3g} GFLOP/s in matrix products{beside}{advice}")
+        lines.append(
+            f"  {'slow' if slow else 'ok':<8} {name:<11} cpu: {tflops * 1e3:.3g} GFLOP/s in matrix"
+            f" products{beside}{advice}"
+        )
     return lines
 
 # %% ../../nbs/90_cli/60_doctor.ipynb #7c844a40
@@ -113,44 +143,74 @@ _SPLIT = {  # the smallest run of a strategy that one rank cannot show
 
 
 def _smallest(strategy: str, hardware: str) -> dict[str, object]:
-    plain = {"model": "gpt-tiny", "strategy": strategy, "world_size": 1, "seq_len": 128, "hardware": hardware, "batch": {"accum": 2}}
+    plain = {
+        "model": "gpt-tiny",
+        "strategy": strategy,
+        "world_size": 1,
+        "seq_len": 128,
+        "hardware": hardware,
+        "batch": {"accum": 2},
+    }
     return plain | _SPLIT.get(strategy, {})
 
-
+# %% ../../nbs/90_cli/60_doctor.ipynb #92a0ba0b
 def _ranks(strategy: str, available: int) -> int:
-    return 1 if strategy == "single" else max(available, _SPLIT.get(strategy, {}).get("world_size", 1))
+    return (
+        1 if strategy == "single" else max(available, _SPLIT.get(strategy, {}).get("world_size", 1))
+    )
 
 
 def abilities(**found: object) -> list[Ability]:
-    "Every strategy on the CPU and on each accelerator here; `found` replaces what refusal looks up, for tests."
+    """Every strategy on the CPU and on each accelerator here; `found` replaces what refusal looks
+    up, for tests.
+    """
     gpus = found["gpus"] if "gpus" in found else visible_gpus()
-    places = {"cpu": cpu_record().logical_cores} | {p: sum(profile_of(g) == p for g in gpus) for g in gpus if (p := profile_of(g))}
+    places = {"cpu": cpu_record().logical_cores} | {
+        p: sum(profile_of(g) == p for g in gpus) for g in gpus if (p := profile_of(g))
+    }
     answers = []
     for hardware, available in places.items():
         for name in STRATEGIES:
             asked = resolve_run(_smallest(name, hardware))
-            answers.append(Ability(name, hardware, _ranks(name, available), refusal(asked, **found)))
+            answers.append(
+                Ability(name, hardware, _ranks(name, available), refusal(asked, **found))
+            )
     return answers
 
 # %% ../../nbs/90_cli/60_doctor.ipynb #6c072be7
 def _line(check: Check) -> str:
     if check.found is not None:
         return f"  ok       {check.name:<11} {check.found}"
-    return f"  missing  {check.name:<11} for {check.for_what}" + (f"; type: {check.fix}" if check.fix else "")
+    return f"  missing  {check.name:<11} for {check.for_what}" + (
+        f"; type: {check.fix}" if check.fix else ""
+    )
 
 
 def _ability_line(ability: Ability) -> str:
     if ability.why_not:
         return f"  no       {ability.strategy:<11} {ability.hardware}: {ability.why_not}"
     count = f"up to {ability.ranks} ranks" if ability.ranks > 1 else "1 rank"
-    shared = " (more share cores)" if ability.hardware == "cpu" and ability.strategy != "single" else ""
+    shared = (
+        " (more share cores)" if ability.hardware == "cpu" and ability.strategy != "single" else ""
+    )
     return f"  yes      {ability.strategy:<11} {ability.hardware}: {count}{shared}"
 
-
-def doctor_text(found: list[Check], able: list[Ability], rates: Mapping[str, float] | None = None) -> str:
-    "The whole report as text; `rates` are those of `product_rates`, None where nobody asked for them."
+# %% ../../nbs/90_cli/60_doctor.ipynb #e7c4f8fc
+def doctor_text(
+    found: list[Check], able: list[Ability], rates: Mapping[str, float] | None = None
+) -> str:
+    """The whole report as text; `rates` are those of `product_rates`, None where nobody asked for
+    them.
+    """
     formats = [] if rates is None else ["", "Number formats", *precision_lines(rates)]
-    lines = ["This machine", *map(_line, found), *formats, "", "Strategies", *map(_ability_line, able)]
+    lines = [
+        "This machine",
+        *map(_line, found),
+        *formats,
+        "",
+        "Strategies",
+        *map(_ability_line, able),
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -10,8 +10,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..core.files import slug, write_text_atomic
 from .verbs import add_results, add_verb, out, results_folder
+from ..core.files import slug, write_text_atomic
 
 # %% ../../nbs/90_cli/40_export_verb.ipynb #911620f2
 FORMATS = ("csv", "parquet", "prometheus", "tensorboard", "wandb", "mlflow")
@@ -28,7 +28,11 @@ def _written(run: Any, to: str, target: Path | None) -> Path | str:
         return exports.write_parquet(run, target or Path(f"{slug(run.run_id)}.parquet"))
     if to == "tensorboard":
         return exports.write_tensorboard(run, target or Path(f"{slug(run.run_id)}.tensorboard"))
-    return trackers.to_wandb(run, target or Path(".")) if to == "wandb" else trackers.to_mlflow(run, target or Path("mlruns"))
+    return (
+        trackers.to_wandb(run, target or Path("."))
+        if to == "wandb"
+        else trackers.to_mlflow(run, target or Path("mlruns"))
+    )
 
 
 def export(arguments: argparse.Namespace) -> int:
@@ -39,14 +43,29 @@ def export(arguments: argparse.Namespace) -> int:
     out(str(_written(run, arguments.to, Path(arguments.out) if arguments.out else None)))
     return 0
 
-
+# %% ../../nbs/90_cli/40_export_verb.ipynb #5f7ed72f
 EXPORT_VERBS = ("export",)
 
 
 def add_export_verb(verbs: Any) -> None:
     "The arguments of `llmbench export`."
-    p = add_verb(verbs, "export", export, "a run for another tool: table, dashboard or tracker", "llmbench export imported.slurm-17.27a9352c.1 --to csv")
+    p = add_verb(
+        verbs,
+        "export",
+        export,
+        "a run for another tool: table, dashboard or tracker",
+        "llmbench export imported.slurm-17.27a9352c.1 --to csv",
+    )
     p.add_argument("run", metavar="RUN", help="a run.json, its folder, or a run_id of the results")
-    p.add_argument("--to", required=True, choices=FORMATS, help="wandb (offline) and mlflow only where they are installed")
-    p.add_argument("--out", metavar="PATH", help="where to write (default: text to stdout, else a name that follows from the run's)")
+    p.add_argument(
+        "--to",
+        required=True,
+        choices=FORMATS,
+        help="wandb (offline) and mlflow only where they are installed",
+    )
+    p.add_argument(
+        "--out",
+        metavar="PATH",
+        help="where to write (default: text to stdout, else a name that follows from the run's)",
+    )
     add_results(p)

@@ -10,8 +10,8 @@ import argparse
 import math
 from typing import Any
 
-from ..core.errors import RequestError
 from .verbs import add_results, add_verb, out, results_folder
+from ..core.errors import RequestError
 
 # %% ../../nbs/90_cli/30_fit_verb.ipynb #dfbb93de
 FIT_VERBS = ("fit",)
@@ -27,17 +27,34 @@ def fit(arguments: argparse.Namespace) -> int:
 
     from llmbench.launch.sweep.fitting import find_largest, fit_table
 
-    found = find_largest(spec, results_folder(arguments), limit_gib=arguments.limit_gib, force=arguments.force)
+    found = find_largest(
+        spec, results_folder(arguments), limit_gib=arguments.limit_gib, force=arguments.force
+    )
     out(fit_table(found))
     return 0 if found.largest else 1
 
-
+# %% ../../nbs/90_cli/30_fit_verb.ipynb #1cd48718
 def add_fit_verb(verbs: Any) -> None:
     "The verb fit."
     p = add_verb(verbs, "fit", fit, "the largest micro batch that fits, by prediction and trial",
                  "llmbench fit params/cpu/single.yaml --limit-gib 1")  # fmt: skip
-    p.add_argument("file", help="a parameter file of a run; its tokens a step stay, micro and accum are searched")
-    p.add_argument("--limit-gib", type=float, metavar="X", help="what each rank may have (default: the GPU's memory; half of the machine's on a CPU)")
+    p.add_argument(
+        "file",
+        help="a parameter file of a run; its tokens a step stay, micro and accum are searched",
+    )
+    p.add_argument(
+        "--limit-gib",
+        type=float,
+        metavar="X",
+        help="what each rank may have (default: the GPU's memory; half of the machine's on a CPU)",
+    )
     p.add_argument("--force", action="store_true", help="repeat trials that are finished")
-    p.add_argument("-o", "--override", action="append", default=[], metavar="key.sub=value", help="change one value; may be repeated")
+    p.add_argument(
+        "-o",
+        "--override",
+        action="append",
+        default=[],
+        metavar="key.sub=value",
+        help="change one value; may be repeated",
+    )
     add_results(p)

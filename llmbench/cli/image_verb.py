@@ -14,12 +14,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from .verbs import add_verb, out
 from ..core.errors import RequestError
 from ..core.files import load_settings
-from .verbs import add_verb, out
 
 # %% ../../nbs/90_cli/55_image_verb.ipynb #608fdbc8
-_PLATFORMS = ("cpu", "cuda", "rocm")  # written once more, because --help imports nothing that takes time
+_PLATFORMS = (
+    "cpu",
+    "cuda",
+    "rocm",
+)  # written once more, because --help imports nothing that takes time
 
 
 def _commit(root: Path) -> str:
@@ -27,13 +31,21 @@ def _commit(root: Path) -> str:
     git = ["git", "-C", str(root)]
     done = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
     if done.returncode:
-        raise RequestError("not in a git clone of llmbench, so the image could not say its commit; clone it, and build there")
-    changed = subprocess.run([*git, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True).stdout
+        raise RequestError(
+            "not in a git clone of llmbench, so the image could not say its commit; clone it, and"
+            " build there"
+        )
+    changed = subprocess.run(
+        [*git, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True
+    ).stdout
     if changed.strip():
-        sys.stderr.write(f"llmbench: {len(changed.splitlines())} changed files are not in commit {done.stdout[:10]}, and go into the image\n")
+        sys.stderr.write(
+            f"llmbench: {len(changed.splitlines())} changed files are not in commit"
+            f" {done.stdout[:10]}, and go into the image\n"
+        )
     return done.stdout.strip()
 
-
+# %% ../../nbs/90_cli/55_image_verb.ipynb #d11cee48
 def _files(arguments: argparse.Namespace, name: str) -> Path:
     "Where what belongs to an image is written, without its ending."
     return Path(arguments.out) / name.replace(":", "-").replace("/", "_")
@@ -43,14 +55,23 @@ def _bill(tool: str, image: Any, path: Path) -> str:
     from llmbench.launch.cluster.sbom import write_bill
 
     packages, system = write_bill(tool, image, path)
-    return f"{os.path.relpath(path)}  {packages} Python distributions, {system} packages of the system"
+    return (
+        f"{os.path.relpath(path)}  {packages} Python distributions, {system} packages of the system"
+    )
 
-
+# %% ../../nbs/90_cli/55_image_verb.ipynb #16f80d63
 def _build(arguments: argparse.Namespace, tool: str, name: str) -> int:
     from llmbench.launch.cluster.images import build_image, build_words
 
     root = load_settings().root
-    words = build_words(tool, arguments.platform, name.rpartition(":")[0], _commit(root), base=arguments.base, more=arguments.more)
+    words = build_words(
+        tool,
+        arguments.platform,
+        name.rpartition(":")[0],
+        _commit(root),
+        base=arguments.base,
+        more=arguments.more,
+    )
     base = _files(arguments, name)
     build_image(words, root, base.with_name(f"{base.name}.log"))
     return _sbom(arguments, tool, name)
@@ -71,7 +92,9 @@ def _push(arguments: argparse.Namespace, tool: str, name: str) -> int:
 
     settings = load_settings()
     registry = arguments.registry or settings.get("image", "registry")
-    target = pushed_name(name.rpartition(":")[0].rpartition("/")[2], registry, name.rpartition(":")[2])
+    target = pushed_name(
+        name.rpartition(":")[0].rpartition("/")[2], registry, name.rpartition(":")[2]
+    )
     out(push_image(tool, name, target if registry else name))
     return 0
 
@@ -92,7 +115,7 @@ def _verify(arguments: argparse.Namespace, tool: str, name: str) -> int:
     out(checks_text(checks))
     return 0 if all(c.good for c in checks) else 1
 
-
+# %% ../../nbs/90_cli/55_image_verb.ipynb #b51b061d
 _ACTIONS = {"build": _build, "sbom": _sbom, "push": _push, "verify-offline": _verify}
 
 
@@ -106,24 +129,80 @@ def image(arguments: argparse.Namespace) -> int:
     if ":" not in name.rpartition("/")[2]:
         raise RequestError(f"--image {name}: write its tag too, {name}:{arguments.platform}")
     if arguments.action == "build" and arguments.image:
-        raise RequestError("--image names an image that is here; what build makes is named by name = in settings.ini [image]")
+        raise RequestError(
+            "--image names an image that is here; what build makes is named by name = in"
+            " settings.ini [image]"
+        )
     return _ACTIONS[arguments.action](arguments, find_tool(arguments.tool), name)
 
 # %% ../../nbs/90_cli/55_image_verb.ipynb #b86f2fdc
 IMAGE_VERBS = ("image",)
 
-
+# %% ../../nbs/90_cli/55_image_verb.ipynb #cca90508
 def add_image_verb(verbs: Any) -> None:
     "The arguments of the verb `image`."
-    p = add_verb(verbs, "image", image, "an image of the training half: built, described, pushed, tried with the network off",
-                 "llmbench image build cpu && llmbench image verify-offline cpu")  # fmt: skip
+    p = add_verb(
+        verbs,
+        "image",
+        image,
+        "an image of the training half: built, described, pushed, tried with the network off",
+        "llmbench image build cpu && llmbench image verify-offline cpu",
+    )
     p.add_argument("action", choices=list(_ACTIONS))
     p.add_argument("platform", choices=_PLATFORMS)
-    p.add_argument("--tool", default="", metavar="TOOL", help="podman or docker (default: the first that is here)")
-    p.add_argument("--image", default="", metavar="NAME", help="an image that is here (default: [image] name in settings.ini, the platform as its tag)")
-    p.add_argument("--out", default="build/images", metavar="DIR", help="where the build's log and the bill of materials go (default build/images)")
-    p.add_argument("--base", default="", metavar="IMAGE", help="build: the base image, best by its digest (default: the Dockerfile's)")
-    p.add_argument("--with", dest="more", action="append", default=[], metavar="WORD", help="build: one more word for the tool, --with=--network=host; may be repeated")
-    p.add_argument("--registry", default="", metavar="HOST/PATH", help="push: where to (default: [image] registry in settings.ini); REGISTRY_USER and REGISTRY_PASSWORD sign in")
-    p.add_argument("--hardware", default="", metavar="NAME", help="verify-offline: what the trial run says it is on (default: cpu, a10, mi300x)")
-    p.add_argument("--ranks", type=int, default=0, metavar="N", help="verify-offline: ranks of the trial run (default: 2 on a CPU, 1 on a card)")
+    p.add_argument(
+        "--tool",
+        default="",
+        metavar="TOOL",
+        help="podman or docker (default: the first that is here)",
+    )
+    p.add_argument(
+        "--image",
+        default="",
+        metavar="NAME",
+        help=(
+            "an image that is here (default: [image] name in settings.ini, the platform as its tag)"
+        ),
+    )
+    p.add_argument(
+        "--out",
+        default="build/images",
+        metavar="DIR",
+        help="where the build's log and the bill of materials go (default build/images)",
+    )
+    p.add_argument(
+        "--base",
+        default="",
+        metavar="IMAGE",
+        help="build: the base image, best by its digest (default: the Dockerfile's)",
+    )
+    p.add_argument(
+        "--with",
+        dest="more",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="build: one more word for the tool, --with=--network=host; may be repeated",
+    )
+    p.add_argument(
+        "--registry",
+        default="",
+        metavar="HOST/PATH",
+        help=(
+            "push: where to (default: [image] registry in settings.ini); REGISTRY_USER and"
+            " REGISTRY_PASSWORD sign in"
+        ),
+    )
+    p.add_argument(
+        "--hardware",
+        default="",
+        metavar="NAME",
+        help="verify-offline: what the trial run says it is on (default: cpu, a10, mi300x)",
+    )
+    p.add_argument(
+        "--ranks",
+        type=int,
+        default=0,
+        metavar="N",
+        help="verify-offline: ranks of the trial run (default: 2 on a CPU, 1 on a card)",
+    )

@@ -13,22 +13,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import LlmbenchError, RequestError
 from .verbs import add_results, add_verb, out, results_folder
+from ..core.errors import LlmbenchError, RequestError
 
 # %% ../../nbs/90_cli/35_import_verb.ipynb #a3e70c0f
 def files_of(paths: Sequence[str]) -> list[tuple[Path, bool]]:
-    "The files to import, each with whether it was named itself; raises RequestError for a path that is not there."
+    """The files to import, each with whether it was named itself; raises RequestError for a path
+    that is not there.
+    """
     found = []
     for path in map(Path, paths):
         if path.is_dir():
-            found += [(f, False) for f in sorted(path.rglob("*")) if f.is_file() and not f.name.startswith(".")]
+            found += [
+                (f, False)
+                for f in sorted(path.rglob("*"))
+                if f.is_file() and not f.name.startswith(".")
+            ]
         elif path.is_file():
             found.append((path, True))
         else:
-            raise RequestError(f"{path}: there is no such file or folder; give logs or result files of other tools")
+            raise RequestError(
+                f"{path}: there is no such file or folder; give logs or result files of other tools"
+            )
     if not found:
-        raise RequestError(f"{', '.join(paths)}: no file in it; give logs or result files of other tools")
+        raise RequestError(
+            f"{', '.join(paths)}: no file in it; give logs or result files of other tools"
+        )
     return found
 
 # %% ../../nbs/90_cli/35_import_verb.ipynb #e21be0ca
@@ -38,30 +48,48 @@ _HEAD = ("file", "format", "runs", "steps", "lines", "understood", "broken", "mi
 def _cells(done: Any) -> tuple[str, ...]:
     t = done.tally
     counts = (len(done.drafts), done.steps, t.lines, t.understood, t.broken)
-    return done.file, done.format, *(f"{n:,}" for n in counts), ", ".join(done.missing()) or "nothing"
+    return (
+        done.file,
+        done.format,
+        *(f"{n:,}" for n in counts),
+        ", ".join(done.missing()) or "nothing",
+    )
 
-
+# %% ../../nbs/90_cli/35_import_verb.ipynb #337c35de
 def table(done: Sequence[Any], unknown: Sequence[str] = ()) -> str:
     "A row for each file, then the warnings and the first broken line of each."
     rows = [_HEAD, *map(_cells, done), *((name, "not known", *"-----", "") for name in unknown)]
     widths = [max(len(r[i]) for r in rows) for i in range(7)]
-    lines = ["  ".join(c.rjust(w) if 2 <= i else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths))) + f"  {r[7]}".rstrip() for r in rows]
+    lines = [
+        "  ".join(c.rjust(w) if 2 <= i else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths)))
+        + f"  {r[7]}".rstrip()
+        for r in rows
+    ]
     for one in done:
         lines += [f"{one.file}: {text}" for text in one.warnings()]
-        lines += [f"{one.file}: not understood, for example: {one.tally.example}"] if one.tally.example else []
+        lines += (
+            [f"{one.file}: not understood, for example: {one.tally.example}"]
+            if one.tally.example
+            else []
+        )
     return "\n".join(lines)
 
 # %% ../../nbs/90_cli/35_import_verb.ipynb #3c47bb17
 _STUDY = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
 
-def _imported(files: Sequence[tuple[Path, bool]], study: str, name: str | None) -> tuple[list[Any], list[str]]:
+def _imported(
+    files: Sequence[tuple[Path, bool]], study: str, name: str | None
+) -> tuple[list[Any], list[str]]:
     from llmbench.importers.base import Source
     from llmbench.importers.formats import chosen, import_file
     from llmbench.importers.table import FORMATS
 
     done, unknown = [], []
-    for path, named in files:  # first whether all that were named are known, so that a wrong name writes nothing
+    for (
+        path,
+        named,
+    ) in files:  # first whether all that were named are known, so that a wrong name writes nothing
         if named or name:
             chosen(Source(path), FORMATS, name)
     for path, named in files:
@@ -73,14 +101,19 @@ def _imported(files: Sequence[tuple[Path, bool]], study: str, name: str | None) 
             unknown.append(path.name)
     return done, unknown
 
-
+# %% ../../nbs/90_cli/35_import_verb.ipynb #4f50ddf5
 def import_(arguments: argparse.Namespace) -> int:
     "Import files of other tools; 1 where a file of a known format holds no run."
     if not _STUDY.fullmatch(arguments.study):
-        raise RequestError(f"--study {arguments.study}: allowed are lower-case letters, digits, _ . and -; for example --study imported")
+        raise RequestError(
+            f"--study {arguments.study}: allowed are lower-case letters, digits, _ . and -; for"
+            " example --study imported"
+        )
     done, unknown = _imported(files_of(arguments.paths), arguments.study, arguments.format)
     if not done:
-        raise RequestError(f"none of {len(unknown)} files is of a known format; name one with --format")
+        raise RequestError(
+            f"none of {len(unknown)} files is of a known format; name one with --format"
+        )
     out(table(done, unknown))
     folder = results_folder(arguments)
     for one in done:
@@ -94,11 +127,29 @@ def import_(arguments: argparse.Namespace) -> int:
 
 IMPORT_VERBS = ("import",)
 
-
+# %% ../../nbs/90_cli/35_import_verb.ipynb #27f056f2
 def add_import_verb(verbs: Any) -> None:
     "The arguments of `llmbench import`."
-    p = add_verb(verbs, "import", import_, "logs and results of other tools, as run files", "llmbench import slurm-17.out trainer_state.json")
-    p.add_argument("paths", nargs="+", metavar="PATH", help="files, or folders of them; the format is found from the content")
-    p.add_argument("--study", default="imported", metavar="NAME", help="study that the runs belong to (default imported)")
-    p.add_argument("--format", metavar="NAME", help="read as this format, whatever the content looks like")
+    p = add_verb(
+        verbs,
+        "import",
+        import_,
+        "logs and results of other tools, as run files",
+        "llmbench import slurm-17.out trainer_state.json",
+    )
+    p.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="files, or folders of them; the format is found from the content",
+    )
+    p.add_argument(
+        "--study",
+        default="imported",
+        metavar="NAME",
+        help="study that the runs belong to (default imported)",
+    )
+    p.add_argument(
+        "--format", metavar="NAME", help="read as this format, whatever the content looks like"
+    )
     add_results(p)

@@ -13,14 +13,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .verbs import add_results, add_verb, out, results_folder
 from ..core.errors import RequestError
 from ..core.files import load_settings
-from .verbs import add_results, add_verb, out, results_folder
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #86ff15f7
 ENGINES = ("local", "docker", "ssh", "slurm", "k8s")
 
-
+# %% ../../nbs/90_cli/50_launch_verb.ipynb #50202285
 def asked_jobs(arguments: argparse.Namespace) -> tuple[Any, ...]:
     "The jobs of a parameter file, of a run or of a study."
     from llmbench.launch.cluster.plan import make_job
@@ -30,29 +30,46 @@ def asked_jobs(arguments: argparse.Namespace) -> tuple[Any, ...]:
 
     if is_study(read_yaml(arguments.file)):
         if arguments.override:
-            raise RequestError(f"{arguments.file}: a study; -o changes a run, so change base: or matrix: in the file")
+            raise RequestError(
+                f"{arguments.file}: a study; -o changes a run, so change base: or matrix: in the"
+                " file"
+            )
         study = load_study(arguments.file)
         if study.under:
-            raise RequestError(f"{arguments.file}: a study of frameworks, which train on this host; type llmbench sweep {arguments.file}")
+            raise RequestError(
+                f"{arguments.file}: a study of frameworks, which train on this host; type llmbench"
+                f" sweep {arguments.file}"
+            )
         if study.in_turns:
-            raise RequestError(f"{arguments.file}: runs in turns, which are loaded together on this host; type llmbench sweep {arguments.file}")
+            raise RequestError(
+                f"{arguments.file}: runs in turns, which are loaded together on this host; type"
+                f" llmbench sweep {arguments.file}"
+            )
         pairs = study.attempts()
     else:
         pairs = [(load_run(arguments.file, arguments.override), arguments.attempt)]
     shape = {"nodes": arguments.nodes, "ranks_per_node": arguments.ranks_per_node}
-    return tuple(make_job(spec, arguments.engine, attempt=attempt, **shape) for spec, attempt in pairs)
+    return tuple(
+        make_job(spec, arguments.engine, attempt=attempt, **shape) for spec, attempt in pairs
+    )
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #193fae68
 def _image(options: list[str], jobs: tuple[Any, ...]) -> list[str]:
-    "The image of settings.ini for the jobs' hardware where none is named; `llmbench image build` makes it, and push sends it there."
+    """The image of settings.ini for the jobs' hardware where none is named; `llmbench image build`
+    makes it, and push sends it there.
+    """
     from llmbench.launch.cluster.images import platform_of, pushed_name
 
     settings = load_settings()
     name, registry = settings.get("image", "name"), settings.get("image", "registry")
     given = any(text.startswith("image=") for text in options)
-    return options if given else [f"image={pushed_name(name, registry, platform_of(jobs[0].spec.hardware))}", *options]
+    return (
+        options
+        if given
+        else [f"image={pushed_name(name, registry, platform_of(jobs[0].spec.hardware))}", *options]
+    )
 
-
+# %% ../../nbs/90_cli/50_launch_verb.ipynb #52d941a6
 def plans(engine: str, jobs: tuple[Any, ...], given: list[str]) -> list[Any]:
     "The plans of jobs for an engine, with its options as key=value."
     from llmbench.launch.cluster import containers, k8s, slurm, ssh
@@ -76,23 +93,36 @@ def _folder_of(plan: Any, index: int, count: int) -> str:
 
 def _kustomization(jobs: tuple[Any, ...]) -> str:
     files = "".join(f"  - {job.name}.yaml\n" for job in jobs)
-    return f"# kubectl apply -k . starts all runs at once; one after another: llmbench launch k8s FILE --submit\nresources:\n{files}"
+    return (
+        "# kubectl apply -k . starts all runs at once; one after another: llmbench launch k8s FILE"
+        f" --submit\nresources:\n{files}"
+    )
 
-
+# %% ../../nbs/90_cli/50_launch_verb.ipynb #ed0a1a3f
 def _render_local(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
     from llmbench.core.files import write_text_atomic
     from llmbench.launch.command import render
 
     if arguments.set or any(job.nodes > 1 for job in jobs):
-        raise RequestError("launch local is one host without options; leave -s, --nodes and --ranks-per-node out, or name another engine")
+        raise RequestError(
+            "launch local is one host without options; leave -s, --nodes and --ranks-per-node out,"
+            " or name another engine"
+        )
     folder = Path(arguments.render)
     for job in jobs:
         launch = render(job.spec, folder / job.run_id, attempt=job.attempt, python="python3")
         write_text_atomic(folder / job.run_id / "spec.yaml", launch.files["spec.yaml"])
-        out(" ".join([*(f"{k}={shlex.quote(v)}" for k, v in launch.env.items()), shlex.join(launch.command)]))
+        out(
+            " ".join(
+                [
+                    *(f"{k}={shlex.quote(v)}" for k, v in launch.env.items()),
+                    shlex.join(launch.command),
+                ]
+            )
+        )
     return 0
 
-
+# %% ../../nbs/90_cli/50_launch_verb.ipynb #98aa2c04
 def _render(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
     from llmbench.core.files import write_text_atomic
     from llmbench.launch.cluster.plan import write_plan
@@ -104,33 +134,46 @@ def _render(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
     for i, plan in enumerate(made):
         paths += write_plan(plan, folder / _folder_of(plan, i, len(made)))
         commands += [f"## {plan.jobs[0].run_id}\n{paths[-1].read_text()}"]
-    if arguments.engine == "k8s":  # all runs in one folder, where each plan wrote commands.txt over that of the one before
-        paths += [write_text_atomic(folder / "commands.txt", "".join(commands)), write_text_atomic(folder / "kustomization.yaml", _kustomization(jobs))]
+    if (
+        arguments.engine == "k8s"
+    ):  # all runs in one folder, where each plan wrote commands.txt over that of the one before
+        paths += [
+            write_text_atomic(folder / "commands.txt", "".join(commands)),
+            write_text_atomic(folder / "kustomization.yaml", _kustomization(jobs)),
+        ]
     out("\n".join(dict.fromkeys(os.path.relpath(p) for p in paths)))
     return 0
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #d688b94b
 def _unanswered(jobs: tuple[Any, ...], results: Path, force: bool) -> tuple[Any, ...]:
-    "The jobs without an answer, or all of them; RequestError where a result of other hardware stands in the place of one."
+    """The jobs without an answer, or all of them; RequestError where a result of other hardware
+    stands in the place of one.
+    """
     from llmbench.launch.sweep.sheet import earlier_run
 
     earlier = [earlier_run(results / job.spec.study / job.run_id, job.spec) for job in jobs]
-    return tuple(job for job, old in zip(jobs, earlier, strict=True) if force or not (old and old.status.is_answer))
+    return tuple(
+        job
+        for job, old in zip(jobs, earlier, strict=True)
+        if force or not (old and old.status.is_answer)
+    )
 
 
 def _note_study(arguments: argparse.Namespace, results: Path) -> None:
-    "Write what a report needs to know about a study, as a sweep does; LlmbenchError while a sweep holds its folder."
+    """Write what a report needs to know about a study, as a sweep does; LlmbenchError while a sweep
+    holds its folder.
+    """
     from llmbench.core.files import write_json_atomic
+    from llmbench.launch.sweep.sweep import locked, study_record
     from llmbench.spec.params import is_study, read_yaml
     from llmbench.spec.study import load_study
-    from llmbench.launch.sweep.sweep import locked, study_record
 
     if is_study(read_yaml(arguments.file)):
         study = load_study(arguments.file)
         with locked(results / study.study):
             write_json_atomic(results / study.study / "study.json", study_record(study))
 
-
+# %% ../../nbs/90_cli/50_launch_verb.ipynb #02e63356
 def _kept(runs: list[Any], results: Path) -> int:
     "Put runs in their places, print how each ended; how many are not ok."
     from llmbench.core.records import write_run
@@ -143,13 +186,13 @@ def _kept(runs: list[Any], results: Path) -> int:
         out(f"{run.run_id}  {run.status.value}{f'  {run.reason}' if run.reason else ''}")
     return sum(run.status != "ok" for run in runs)
 
-
+# %% ../../nbs/90_cli/50_launch_verb.ipynb #d21a86b6
 def _submit(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
     import signal
     import threading
 
-    from llmbench.launch.cluster.submit import run_plan
     from llmbench.core.records import PARTIAL
+    from llmbench.launch.cluster.submit import run_plan
 
     def interrupt(*_: Any) -> None:  # asked to end, it cancels what it has submitted
         raise KeyboardInterrupt
@@ -164,14 +207,18 @@ def _submit(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
     for i, plan in enumerate(plans(arguments.engine, todo, arguments.set) if todo else []):
         folder = results / plan.jobs[0].spec.study / PARTIAL / f"launch-{i:02d}-{plan.jobs[0].name}"
         failed += _kept(run_plan(plan, folder, queue_s=arguments.queue), results)
-    sys.stderr.write(f"{len(todo)} runs, {failed} not ok; {len(jobs) - len(todo)} finished before\n")
+    sys.stderr.write(
+        f"{len(todo)} runs, {failed} not ok; {len(jobs) - len(todo)} finished before\n"
+    )
     return 1 if failed else 0
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #f68e70ee
 def _submitted(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> list[tuple[Any, Path, str]]:
-    "Plan, folder and handle of what was submitted with these words; RequestError where nothing was."
-    from llmbench.launch.cluster.submit import handle_of
+    """Plan, folder and handle of what was submitted with these words; RequestError where nothing
+    was.
+    """
     from llmbench.core.records import PARTIAL
+    from llmbench.launch.cluster.submit import handle_of
 
     results, found = results_folder(arguments), []
     for plan in plans(arguments.engine, jobs, arguments.set):
@@ -180,16 +227,25 @@ def _submitted(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> list[tup
             handle = handle_of(folder)
             found += [] if handle is None else [(plan, folder, handle)]
     if not found:
-        raise RequestError(f"nothing of {arguments.file} was submitted to {arguments.engine} from {results}; type --submit, or --results DIR for another folder")
+        raise RequestError(
+            f"nothing of {arguments.file} was submitted to {arguments.engine} from {results}; type"
+            " --submit, or --results DIR for another folder"
+        )
     return found
 
-
+# %% ../../nbs/90_cli/50_launch_verb.ipynb #2ce334e3
 def _status(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
     from llmbench.launch.cluster.submit import states
 
     for plan, folder, handle in _submitted(arguments, jobs):
         for job, state in zip(plan.jobs, states(plan, folder, handle), strict=True):
-            word = (state.status.value if state.status else "ended") if state.over else "running" if state.running else "waiting"
+            word = (
+                (state.status.value if state.status else "ended")
+                if state.over
+                else "running"
+                if state.running
+                else "waiting"
+            )
             out(f"{job.run_id}  {word}{f'  {state.reason}' if state.reason else ''}")
     return 0
 
@@ -197,10 +253,13 @@ def _status(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
 def _collect(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
     from llmbench.launch.cluster.submit import collect_plan
 
-    failed = sum(_kept(collect_plan(plan, folder), results_folder(arguments)) for plan, folder, _ in _submitted(arguments, jobs))
+    failed = sum(
+        _kept(collect_plan(plan, folder), results_folder(arguments))
+        for plan, folder, _ in _submitted(arguments, jobs)
+    )
     return 1 if failed else 0
 
-
+# %% ../../nbs/90_cli/50_launch_verb.ipynb #30017964
 def _cancel(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
     from llmbench.launch.cluster.submit import cancel
 
@@ -214,15 +273,22 @@ _LATER = {"status": _status, "collect": _collect, "cancel": _cancel}
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #679e0258
 def launch(arguments: argparse.Namespace) -> int:
-    "Write what an engine would be told, or tell it and collect the results, or see to what it was told before."
+    """Write what an engine would be told, or tell it and collect the results, or see to what it was
+    told before.
+    """
     acts = [name for name in ("render", "submit", *_LATER) if getattr(arguments, name)]
     if len(acts) != 1:
-        raise RequestError("say one of --render DIR to write the files, --submit to hand them over and wait, and of what was submitted --status, --collect or --cancel")
+        raise RequestError(
+            "say one of --render DIR to write the files, --submit to hand them over and wait, and"
+            " of what was submitted --status, --collect or --cancel"
+        )
     jobs = asked_jobs(arguments)
     if arguments.render:
         return _render(arguments, jobs)
     if arguments.engine == "local":
-        raise RequestError(f"on this host type llmbench run {arguments.file}, or llmbench sweep for a study")
+        raise RequestError(
+            f"on this host type llmbench run {arguments.file}, or llmbench sweep for a study"
+        )
     return _submit(arguments, jobs) if arguments.submit else _LATER[acts[0]](arguments, jobs)
 
 
@@ -234,28 +300,84 @@ def k8s(arguments: argparse.Namespace) -> int:
     out(nodes_table(rows))
     return 0 if any(row["gpus"] and not row["gpus"].startswith("0 ") for row in rows) else 1
 
-
+# %% ../../nbs/90_cli/50_launch_verb.ipynb #24a67245
 LAUNCH_VERBS = ("launch", "k8s")
 
-
+# %% ../../nbs/90_cli/50_launch_verb.ipynb #ee042363
 def add_launch_verbs(verbs: Any) -> None:
     "The arguments of the verb `launch`."
-    p = add_verb(verbs, "launch", launch, "a run or a study on a cluster: files to read, or submitted and collected",
-                 "llmbench launch k8s params/studies/oci-a10.yaml --ranks-per-node 1 --render k8s-files")  # fmt: skip
+    p = add_verb(
+        verbs,
+        "launch",
+        launch,
+        "a run or a study on a cluster: files to read, or submitted and collected",
+        "llmbench launch k8s params/studies/oci-a10.yaml --ranks-per-node 1 --render k8s-files",
+    )
     p.add_argument("engine", choices=ENGINES)
     p.add_argument("file", help="a parameter file of a run or of a study")
     p.add_argument("--render", metavar="DIR", help="write files and commands into DIR and stop")
-    p.add_argument("--submit", action="store_true", help="hand over, wait, collect; one run after another")
-    p.add_argument("--status", action="store_true", help="what the engine says of what was submitted before with the same words")
-    p.add_argument("--collect", action="store_true", help="wait for it where its launcher has gone, and bring the results")
+    p.add_argument(
+        "--submit", action="store_true", help="hand over, wait, collect; one run after another"
+    )
+    p.add_argument(
+        "--status",
+        action="store_true",
+        help="what the engine says of what was submitted before with the same words",
+    )
+    p.add_argument(
+        "--collect",
+        action="store_true",
+        help="wait for it where its launcher has gone, and bring the results",
+    )
     p.add_argument("--cancel", action="store_true", help="end it")
-    p.add_argument("--nodes", type=int, metavar="N", help="nodes of a run (default: from --ranks-per-node)")
-    p.add_argument("--ranks-per-node", type=int, metavar="N", help="ranks, so GPUs, of a node (default: all of a run on one)")
-    p.add_argument("-s", "--set", action="append", default=[], metavar="key=value", help="an option of the engine; may be repeated; env.NAME=value adds a variable")
-    p.add_argument("-o", "--override", action="append", default=[], metavar="key.sub=value", help="change one value of a run's file; may be repeated")
-    p.add_argument("--attempt", type=int, default=1, metavar="N", help="which repeat of the same request this is (default 1)")
-    p.add_argument("--queue", type=float, metavar="S", help="seconds a job may wait to be taken and scheduled, an image to be pulled (default 3600; over ssh 600)")
+    p.add_argument(
+        "--nodes", type=int, metavar="N", help="nodes of a run (default: from --ranks-per-node)"
+    )
+    p.add_argument(
+        "--ranks-per-node",
+        type=int,
+        metavar="N",
+        help="ranks, so GPUs, of a node (default: all of a run on one)",
+    )
+    p.add_argument(
+        "-s",
+        "--set",
+        action="append",
+        default=[],
+        metavar="key=value",
+        help="an option of the engine; may be repeated; env.NAME=value adds a variable",
+    )
+    p.add_argument(
+        "-o",
+        "--override",
+        action="append",
+        default=[],
+        metavar="key.sub=value",
+        help="change one value of a run's file; may be repeated",
+    )
+    p.add_argument(
+        "--attempt",
+        type=int,
+        default=1,
+        metavar="N",
+        help="which repeat of the same request this is (default 1)",
+    )
+    p.add_argument(
+        "--queue",
+        type=float,
+        metavar="S",
+        help=(
+            "seconds a job may wait to be taken and scheduled, an image to be pulled (default 3600;"
+            " over ssh 600)"
+        ),
+    )
     p.add_argument("--force", action="store_true", help="submit also what is finished")
     add_results(p)
-    p = add_verb(verbs, "k8s", k8s, "what the nodes of a Kubernetes cluster offer, as a table", "llmbench k8s check")
+    p = add_verb(
+        verbs,
+        "k8s",
+        k8s,
+        "what the nodes of a Kubernetes cluster offer, as a table",
+        "llmbench k8s check",
+    )
     p.add_argument("what", choices=["check"])

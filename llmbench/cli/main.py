@@ -12,8 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import LlmbenchError, RequestError, unknown_name
-from ..core.files import load_settings
 from .backend_verbs import BACKEND_VERBS, add_backend_verb
 from .data_verbs import DATA_VERBS, add_data_verbs
 from .export_verb import EXPORT_VERBS, add_export_verb
@@ -24,6 +22,8 @@ from .launch_verb import LAUNCH_VERBS, add_launch_verbs
 from .named_verbs import NAMED_VERBS, add_named_verbs
 from .reading import READING_VERBS, add_reading_verbs
 from .verbs import Parser, add_results, add_verb, out, outcome_text, results_folder
+from ..core.errors import LlmbenchError, RequestError, unknown_name
+from ..core.files import load_settings
 
 # %% ../../nbs/90_cli/65_main.ipynb #e8b3f76c
 def _run_text(spec: Any) -> str:
@@ -32,27 +32,39 @@ def _run_text(spec: Any) -> str:
     from llmbench.spec.request import describe_layout, run_id
 
     notes = "".join(f"# {line}\n" for line in [run_id(spec), *describe_layout(spec).splitlines()])
-    return notes + yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=100)
+    return notes + yaml.safe_dump(
+        spec.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=100
+    )
 
 # %% ../../nbs/90_cli/65_main.ipynb #532a8170
 def _study_text(study: Any) -> str:
     from llmbench.spec.request import precision_name, spec_hash
 
     runs = [
-        f"  {s.name:<12} {spec_hash(s)}  {s.model.name}, {s.world_size} {'rank' if s.world_size == 1 else 'ranks'} on {s.hardware}, {precision_name(s.precision)}, "
-        f"micro {s.batch.micro} × accum {s.batch.accum} × dp {s.strategy.dp} × seq {s.seq_len} = "
-        f"{s.batch.global_tokens:,} tokens a step, {s.steps} steps ({s.warmup_steps} warm-up)"
+        f"  {s.name:<12} {spec_hash(s)}  {s.model.name}, {s.world_size}"
+        f" {'rank' if s.world_size == 1 else 'ranks'} on {s.hardware},"
+        f" {precision_name(s.precision)}, micro {s.batch.micro} × accum {s.batch.accum} × dp"
+        f" {s.strategy.dp} × seq {s.seq_len} = {s.batch.global_tokens:,} tokens a step, {s.steps}"
+        f" steps ({s.warmup_steps} warm-up)"
         for s in study.runs
     ]
     head = [f"{study.study}: {study.title}", *([study.question] if study.question else [])]
-    runs = [f"{line}, under {study.under[s.name]}" if s.name in study.under else line for s, line in zip(study.runs, runs, strict=True)]
+    runs = [
+        f"{line}, under {study.under[s.name]}" if s.name in study.under else line
+        for s, line in zip(study.runs, runs, strict=True)
+    ]
     total = len(study.attempts())
     baseline = ", ".join(f"{key} {value}" for key, value in study.baseline.items())
-    times = f" × {study.repeats} repeats, {'steps in turns' if study.in_turns else 'interleaved'} = {total}" if study.repeats > 1 else ""
+    times = (
+        f" × {study.repeats} repeats, {'steps in turns' if study.in_turns else 'interleaved'} ="
+        f" {total}"
+        if study.repeats > 1
+        else ""
+    )
     order = f"{len(runs)} runs{times}; baseline: {baseline}"
     return "\n".join([*head, order, *runs])
 
-
+# %% ../../nbs/90_cli/65_main.ipynb #18f98e9f
 def show(arguments: argparse.Namespace) -> int:
     "Print the resolved request of a parameter file, or the runs of a study."
     from llmbench.spec.params import is_study, read_yaml
@@ -63,7 +75,9 @@ def show(arguments: argparse.Namespace) -> int:
         out(_run_text(load_run(arguments.file, arguments.override)))
         return 0
     if arguments.override:
-        raise RequestError(f"{arguments.file}: a study; -o changes a run, so change base: or matrix: in the file")
+        raise RequestError(
+            f"{arguments.file}: a study; -o changes a run, so change base: or matrix: in the file"
+        )
     out(_study_text(load_study(arguments.file)))
     return 0
 
@@ -72,20 +86,27 @@ def _report_outcome(outcome: Any, folder: Path) -> int:
     out(outcome_text(outcome, folder))
     return outcome.exit_code
 
-
+# %% ../../nbs/90_cli/65_main.ipynb #b7c74338
 def run(arguments: argparse.Namespace) -> int:
     "Run one parameter file through the run sheet."
     from llmbench.spec.resolve import load_run
 
     if arguments.force and arguments.resume is not None:
-        raise RequestError("--force begins a run anew and --resume goes on with it; leave one of them out")
+        raise RequestError(
+            "--force begins a run anew and --resume goes on with it; leave one of them out"
+        )
     spec = load_run(arguments.file, arguments.override)
 
-    from llmbench.spec.restarts import check_resume
     from llmbench.launch.sweep.sheet import SheetRequest
     from llmbench.launch.sweep.sweep import run_requests
+    from llmbench.spec.restarts import check_resume
 
-    request = SheetRequest(spec, arguments.attempt, results_folder(arguments), resume=arguments.resume == "" or arguments.resume or False)
+    request = SheetRequest(
+        spec,
+        arguments.attempt,
+        results_folder(arguments),
+        resume=arguments.resume == "" or arguments.resume or False,
+    )
     if arguments.resume:
         check_resume(arguments.resume, request.partial, spec, request.run_id)
     outcome = run_requests([request], force=arguments.force)
@@ -100,7 +121,9 @@ def sweep(arguments: argparse.Namespace) -> int:
     from llmbench.spec.study import load_study
 
     if arguments.force and arguments.resume:
-        raise RequestError("--force begins runs anew and --resume goes on with them; leave one of them out")
+        raise RequestError(
+            "--force begins runs anew and --resume goes on with them; leave one of them out"
+        )
     file = arguments.study or load_settings().path("study", "default")
     if not is_study(read_yaml(file)):
         raise RequestError(f"{file}: one run, not a study; type llmbench run {file}")
@@ -116,8 +139,16 @@ def sweep(arguments: argparse.Namespace) -> int:
         run_one = under_frameworks(study)
     in_turns = arguments.in_turns or study.in_turns
     if in_turns and (study.under or arguments.resume):
-        raise RequestError("runs in turns are ours, from their first step on; leave out " + ("--resume" if arguments.resume else "frameworks:"))
-    how = {"force": arguments.force, "resume": arguments.resume, "run_one": run_one, "in_turns": in_turns}
+        raise RequestError(
+            "runs in turns are ours, from their first step on; leave out "
+            + ("--resume" if arguments.resume else "frameworks:")
+        )
+    how = {
+        "force": arguments.force,
+        "resume": arguments.resume,
+        "run_one": run_one,
+        "in_turns": in_turns,
+    }
     results = results_folder(arguments)
     return _report_outcome(sweep_study(study, results=results, **how), results / study.study)
 
@@ -141,43 +172,121 @@ def schema(arguments: argparse.Namespace) -> int:
     return 0
 
 # %% ../../nbs/90_cli/65_main.ipynb #4cabe054
-VERBS = ("show", "run", "sweep", *FIT_VERBS, *NAMED_VERBS, *LAUNCH_VERBS, *IMAGE_VERBS, *READING_VERBS, *DATA_VERBS, *IMPORT_VERBS, *EXPORT_VERBS, *BACKEND_VERBS, "doctor", "schema")
+VERBS = (
+    "show",
+    "run",
+    "sweep",
+    *FIT_VERBS,
+    *NAMED_VERBS,
+    *LAUNCH_VERBS,
+    *IMAGE_VERBS,
+    *READING_VERBS,
+    *DATA_VERBS,
+    *IMPORT_VERBS,
+    *EXPORT_VERBS,
+    *BACKEND_VERBS,
+    "doctor",
+    "schema",
+)
 
 # %% ../../nbs/90_cli/65_main.ipynb #4af1f238
 def _add_override(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-o", "--override", action="append", default=[], metavar="key.sub=value", help="change one value of the file; may be repeated"
+        "-o",
+        "--override",
+        action="append",
+        default=[],
+        metavar="key.sub=value",
+        help="change one value of the file; may be repeated",
     )
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add_results(parser)
-    parser.add_argument("--force", action="store_true", help="repeat what is finished; a result is replaced when the new one is complete")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="repeat what is finished; a result is replaced when the new one is complete",
+    )
 
 # %% ../../nbs/90_cli/65_main.ipynb #13c543e5
 def build_parser() -> argparse.ArgumentParser:
     "All verbs and their arguments."
-    parser = Parser(prog="llmbench", description="Which strategy trains the same model fastest, at what cost, and how sure is that?",
-                     epilog="exit codes: 0 done, 1 a run or a check failed, 2 the request was wrong")  # fmt: skip
+    parser = Parser(
+        prog="llmbench",
+        description=(
+            "Which strategy trains the same model fastest, at what cost, and how sure is that?"
+        ),
+        epilog="exit codes: 0 done, 1 a run or a check failed, 2 the request was wrong",
+    )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
 
-    p = add_verb(verbs, "show", show, "the resolved request of a file, its layout and hash", "llmbench show params/cpu/ddp.yaml -o seq_len=256")
+    p = add_verb(
+        verbs,
+        "show",
+        show,
+        "the resolved request of a file, its layout and hash",
+        "llmbench show params/cpu/ddp.yaml -o seq_len=256",
+    )
     p.add_argument("file", help="a parameter file of a run or of a study")
     _add_override(p)
 
-    p = add_verb(verbs, "run", run, "one run, through the run sheet", "llmbench run params/cpu/zero2.yaml -o steps=10")
+    p = add_verb(
+        verbs,
+        "run",
+        run,
+        "one run, through the run sheet",
+        "llmbench run params/cpu/zero2.yaml -o steps=10",
+    )
     p.add_argument("file", help="a parameter file of a run")
     _add_override(p)
-    p.add_argument("--attempt", type=int, default=1, metavar="N", help="which repeat of the same request this is (default 1)")
-    p.add_argument("--resume", nargs="?", const="", metavar="FOLDER",
-                   help="go on with this run where its last checkpoint stands, or take up that of another run's folder")  # fmt: skip
+    p.add_argument(
+        "--attempt",
+        type=int,
+        default=1,
+        metavar="N",
+        help="which repeat of the same request this is (default 1)",
+    )
+    p.add_argument(
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="FOLDER",
+        help=(
+            "go on with this run where its last checkpoint stands, or take up that of another run's"
+            " folder"
+        ),
+    )
     _add_run_options(p)
 
-    p = add_verb(verbs, "sweep", sweep, "all runs of a study; what is finished is skipped", "llmbench sweep params/studies/cpu-quickstart.yaml")
-    p.add_argument("study", nargs="?", help="a study file (default: [study] default in settings.ini)")
-    p.add_argument("--direct", action="store_true", help="without notebooks, for a machine that has only what training needs")
-    p.add_argument("--in-turns", action="store_true", help="the runs of a repeat side by side, a step of each in turn: for a machine that others share")
-    p.add_argument("--resume", action="store_true", help="go on with interrupted runs where their last checkpoints stand")
+    p = add_verb(
+        verbs,
+        "sweep",
+        sweep,
+        "all runs of a study; what is finished is skipped",
+        "llmbench sweep params/studies/cpu-quickstart.yaml",
+    )
+    p.add_argument(
+        "study", nargs="?", help="a study file (default: [study] default in settings.ini)"
+    )
+    p.add_argument(
+        "--direct",
+        action="store_true",
+        help="without notebooks, for a machine that has only what training needs",
+    )
+    p.add_argument(
+        "--in-turns",
+        action="store_true",
+        help=(
+            "the runs of a repeat side by side, a step of each in turn: for a machine that others"
+            " share"
+        ),
+    )
+    p.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with interrupted runs where their last checkpoints stand",
+    )
     _add_run_options(p)
     add_fit_verb(verbs)
     add_named_verbs(verbs)
@@ -188,8 +297,20 @@ def build_parser() -> argparse.ArgumentParser:
     add_import_verb(verbs)
     add_export_verb(verbs)
     add_backend_verb(verbs)
-    add_verb(verbs, "doctor", doctor, "what this machine can run, and what to type for what is missing", "llmbench doctor")
-    add_verb(verbs, "schema", schema, "the JSON Schema of the run file", "llmbench schema > run.schema.json")
+    add_verb(
+        verbs,
+        "doctor",
+        doctor,
+        "what this machine can run, and what to type for what is missing",
+        "llmbench doctor",
+    )
+    add_verb(
+        verbs,
+        "schema",
+        schema,
+        "the JSON Schema of the run file",
+        "llmbench schema > run.schema.json",
+    )
     return parser
 
 # %% ../../nbs/90_cli/65_main.ipynb #efad0b67
@@ -220,7 +341,9 @@ def main(argv: list[str] | None = None) -> int:
         _complain(e)
         return e.exit_code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what Python still wants to flush at its end goes nowhere
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), 1
+        )  # what Python still wants to flush at its end goes nowhere
         return 0
     except OSError as e:
         _complain(e)

@@ -12,13 +12,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .verbs import add_verb, out, outcome_text, results_folder
 from ..core.errors import RequestError
 from ..core.files import write_text_atomic
-from .verbs import add_verb, out, outcome_text, results_folder
 
 # %% ../../nbs/90_cli/20_named_verbs.ipynb #87253268
 def hardware_here(names: list[str] | None = None) -> str:
-    "The hardware profile of the GPUs of this machine (`names`: as drivers call them); raises RequestError without a known one."
+    """The hardware profile of the GPUs of this machine (`names`: as drivers call them); raises
+    RequestError without a known one.
+    """
     from llmbench.launch.command import profile_of, visible_gpus
     from llmbench.spec.request import HARDWARE
 
@@ -27,9 +29,12 @@ def hardware_here(names: list[str] | None = None) -> str:
         if (profile := profile_of(name)) in HARDWARE:
             return profile
     here = ", ".join(sorted(set(names))) or "no GPU"
-    raise RequestError(f"the named strategies are for 8 GPUs, and this machine has {here}; name the hardware: --hardware h100 or mi300x")
+    raise RequestError(
+        f"the named strategies are for 8 GPUs, and this machine has {here}; name the hardware:"
+        " --hardware h100 or mi300x"
+    )
 
-
+# %% ../../nbs/90_cli/20_named_verbs.ipynb #7418504b
 def named_specs(model: str, parallel: str, hardware: str, override: list[str]) -> list[Any]:
     "The checked requests of one strategy or of all five, one for each model asked for."
     from llmbench.spec.named import GOALS, models_of, named_request, own_strategies
@@ -39,7 +44,10 @@ def named_specs(model: str, parallel: str, hardware: str, override: list[str]) -
     own = own_strategies()
     asked = [(strategy, m) for strategy in (GOALS if parallel == "all" else [parallel])
              for m in (models_of(strategy, own) if model == "all" else [model])]  # fmt: skip
-    return [resolve_run(with_overrides(named_request(strategy, m, hardware, own), override)) for strategy, m in asked]
+    return [
+        resolve_run(with_overrides(named_request(strategy, m, hardware, own), override))
+        for strategy, m in asked
+    ]
 
 # %% ../../nbs/90_cli/20_named_verbs.ipynb #26bc4ddd
 def benchmark(arguments: argparse.Namespace) -> int:
@@ -47,15 +55,23 @@ def benchmark(arguments: argparse.Namespace) -> int:
     if arguments.runs < 1:
         raise RequestError(f"--runs {arguments.runs}: must be at least 1")
     parallel = arguments.parallel or os.environ.get("PARALLEL") or "minimal_communication"
-    specs = named_specs(arguments.model, parallel, arguments.hardware or hardware_here(), arguments.override)
+    specs = named_specs(
+        arguments.model, parallel, arguments.hardware or hardware_here(), arguments.override
+    )
     arguments.results = arguments.output_dir or os.environ.get("OUTPUT_DIR")
 
     from llmbench.launch.sweep.sheet import SheetRequest
     from llmbench.launch.sweep.sweep import directly, run_requests, through_the_sheet
 
     folder = results_folder(arguments)
-    requests = [SheetRequest(spec, attempt, folder) for attempt in range(1, arguments.runs + 1) for spec in specs]
-    outcome = run_requests(requests, force=arguments.force, run_one=directly if arguments.direct else through_the_sheet)
+    requests = [
+        SheetRequest(spec, attempt, folder)
+        for attempt in range(1, arguments.runs + 1)
+        for spec in specs
+    ]
+    outcome = run_requests(
+        requests, force=arguments.force, run_one=directly if arguments.direct else through_the_sheet
+    )
     out(outcome_text(outcome, requests[0].folder.parent))
     sys.stderr.write(f"{os.path.relpath(requests[0].folder.parent)}\n")
     return outcome.exit_code
@@ -63,11 +79,13 @@ def benchmark(arguments: argparse.Namespace) -> int:
 # %% ../../nbs/90_cli/20_named_verbs.ipynb #77abafe9
 def standalone(arguments: argparse.Namespace) -> int:
     "Print one run as a Python file or shell script of literals, or write it to a file."
-    from llmbench.spec.resolve import load_run
     from llmbench.launch.sweep.standalone import standalone_python, standalone_shell
+    from llmbench.spec.resolve import load_run
 
     spec = load_run(arguments.file, arguments.override)
-    text = (standalone_shell if arguments.shell else standalone_python)(spec, attempt=arguments.attempt)
+    text = (standalone_shell if arguments.shell else standalone_python)(
+        spec, attempt=arguments.attempt
+    )
     if arguments.out:
         sys.stderr.write(f"{write_text_atomic(Path(arguments.out), text)}\n")
     else:
@@ -79,26 +97,74 @@ NAMED_VERBS = ("benchmark", "standalone")
 
 
 def _add_override(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--override", action="append", default=[], metavar="key.sub=value", help="change one value; may be repeated")
+    parser.add_argument(
+        "-o",
+        "--override",
+        action="append",
+        default=[],
+        metavar="key.sub=value",
+        help="change one value; may be repeated",
+    )
 
-
+# %% ../../nbs/90_cli/20_named_verbs.ipynb #8191f785
 def add_named_verbs(verbs: Any) -> None:
     "The verbs benchmark and standalone."
-    p = add_verb(verbs, "benchmark", benchmark, "a named strategy for Llama 3.1 8B and Qwen 2.5 7B on 8 GPUs",
-                 "llmbench benchmark --model llama --parallel balanced --output-dir ./results --runs 3")  # fmt: skip
-    p.add_argument("--model", default="all", metavar="NAME", help="llama, qwen, all, or a model of params/strategies.yaml (default all)")
-    p.add_argument("--parallel", metavar="STRATEGY", help="maximum_performance, truly_identical, memory_optimized, minimal_communication, balanced, all of them, "
-                   "or one of params/strategies.yaml (default: PARALLEL, then minimal_communication)")  # fmt: skip
-    p.add_argument("--output-dir", metavar="DIR", help="folder of all results (default: OUTPUT_DIR, then [study] results in settings.ini)")
-    p.add_argument("--runs", type=int, default=1, metavar="N", help="repeats of each model (default 1)")
-    p.add_argument("--hardware", metavar="NAME", help="h100, mi300x, … (default: what is in this machine)")
-    p.add_argument("--direct", action="store_true", help="without notebooks, for a machine that has only what training needs")
+    p = add_verb(
+        verbs,
+        "benchmark",
+        benchmark,
+        "a named strategy for Llama 3.1 8B and Qwen 2.5 7B on 8 GPUs",
+        "llmbench benchmark --model llama --parallel balanced --output-dir ./results --runs 3",
+    )
+    p.add_argument(
+        "--model",
+        default="all",
+        metavar="NAME",
+        help="llama, qwen, all, or a model of params/strategies.yaml (default all)",
+    )
+    p.add_argument(
+        "--parallel",
+        metavar="STRATEGY",
+        help=(
+            "maximum_performance, truly_identical, memory_optimized, minimal_communication,"
+            " balanced, all of them, or one of params/strategies.yaml (default: PARALLEL, then"
+            " minimal_communication)"
+        ),
+    )
+    p.add_argument(
+        "--output-dir",
+        metavar="DIR",
+        help="folder of all results (default: OUTPUT_DIR, then [study] results in settings.ini)",
+    )
+    p.add_argument(
+        "--runs", type=int, default=1, metavar="N", help="repeats of each model (default 1)"
+    )
+    p.add_argument(
+        "--hardware", metavar="NAME", help="h100, mi300x, … (default: what is in this machine)"
+    )
+    p.add_argument(
+        "--direct",
+        action="store_true",
+        help="without notebooks, for a machine that has only what training needs",
+    )
     p.add_argument("--force", action="store_true", help="repeat what is finished")
     _add_override(p)
 
-    p = add_verb(verbs, "standalone", standalone, "one run as one file, every value a literal", "llmbench standalone params/cpu/ddp.yaml --out ddp.py")
+    p = add_verb(
+        verbs,
+        "standalone",
+        standalone,
+        "one run as one file, every value a literal",
+        "llmbench standalone params/cpu/ddp.yaml --out ddp.py",
+    )
     p.add_argument("file", help="a parameter file of a run")
     p.add_argument("--shell", action="store_true", help="a shell script instead of a Python file")
     p.add_argument("--out", metavar="FILE", help="where it goes (default: stdout)")
-    p.add_argument("--attempt", type=int, default=1, metavar="N", help="which repeat of the same request it is (default 1)")
+    p.add_argument(
+        "--attempt",
+        type=int,
+        default=1,
+        metavar="N",
+        help="which repeat of the same request it is (default 1)",
+    )
     _add_override(p)

@@ -25,11 +25,15 @@ def query(arguments: argparse.Namespace) -> int:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    "Build the site and say where it is; 1 where a part of a page could not be drawn, which is named on stderr and on the page."
+    """Build the site and say where it is; 1 where a part of a page could not be drawn, which is
+    named on stderr and on the page.
+    """
     from llmbench.report.build import build_report
 
     folder = Path(arguments.out) if arguments.out else None
-    outcome = build_report(arguments.results and Path(arguments.results), folder, engine=arguments.engine)
+    outcome = build_report(
+        arguments.results and Path(arguments.results), folder, engine=arguments.engine
+    )
     out("\n".join([*outcome.headlines, str(outcome)]))
     for problem in outcome.problems:
         sys.stderr.write(f"llmbench: could not be drawn: {problem}\n")
@@ -37,35 +41,60 @@ def report(arguments: argparse.Namespace) -> int:
 
 # %% ../../nbs/90_cli/15_reading.ipynb #6b77f57f
 def compare(arguments: argparse.Namespace) -> int:
-    "Say whether A is faster than B; 1 when a limit was given and is shown to be broken, or the two may not be compared."
+    """Say whether A is faster than B; 1 when a limit was given and is shown to be broken, or the
+    two may not be compared.
+    """
     from llmbench.compare.verdict import compare_command
 
     text, code = compare_command(
-        arguments.a, arguments.b, results_folder(arguments), where=arguments.where, baseline=arguments.baseline,
-        varies=arguments.varies, fail_if_slower=arguments.fail_if_slower, style=arguments.format,
-    )  # fmt: skip
+        arguments.a,
+        arguments.b,
+        results_folder(arguments),
+        where=arguments.where,
+        baseline=arguments.baseline,
+        varies=arguments.varies,
+        fail_if_slower=arguments.fail_if_slower,
+        style=arguments.format,
+    )
     out(text)
     return code
 
-
+# %% ../../nbs/90_cli/15_reading.ipynb #51b5c294
 def baseline(arguments: argparse.Namespace) -> int:
     "Keep what is measured now under a name, or list the names."
     from llmbench.compare.baseline import baseline_command
 
-    out(baseline_command(arguments.action, arguments.name, arguments.filters, results_folder(arguments), force=arguments.force))
+    out(
+        baseline_command(
+            arguments.action,
+            arguments.name,
+            arguments.filters,
+            results_folder(arguments),
+            force=arguments.force,
+        )
+    )
     return 0
 
-
+# %% ../../nbs/90_cli/15_reading.ipynb #37301aa7
 def history(arguments: argparse.Namespace) -> int:
     "One request over time and commits, with the moments where its speed changed."
     from llmbench.compare.history import history_command
 
-    out(history_command(arguments.filter, results_folder(arguments), where=arguments.where, style=arguments.format))
+    out(
+        history_command(
+            arguments.filter,
+            results_folder(arguments),
+            where=arguments.where,
+            style=arguments.format,
+        )
+    )
     return 0
 
 
 def audit(arguments: argparse.Namespace) -> int:
-    "Name the faults that results show by themselves; 1 when there are any, or a run file could not be read."
+    """Name the faults that results show by themselves; 1 when there are any, or a run file could
+    not be read.
+    """
     import shutil
 
     from llmbench.compare.audit.verb import audit_paths, format_audit
@@ -77,48 +106,148 @@ def audit(arguments: argparse.Namespace) -> int:
 # %% ../../nbs/90_cli/15_reading.ipynb #3b4888d0
 def _add_comparing_verbs(verbs: Any) -> None:
     what = "a run id, or columns of runs as key=value, joined by commas"
-    p = add_verb(verbs, "compare", compare, "is A faster than B, by how much, how surely, and is that fair?",
-                 "llmbench compare strategy=zero2 strategy=ddp --where study=cpu-quickstart --fail-if-slower 3%")  # fmt: skip
+    p = add_verb(
+        verbs,
+        "compare",
+        compare,
+        "is A faster than B, by how much, how surely, and is that fair?",
+        "llmbench compare strategy=zero2 strategy=ddp --where study=cpu-quickstart"
+        " --fail-if-slower 3%",
+    )
     p.add_argument("a", metavar="A", help=what)
-    p.add_argument("b", metavar="B", nargs="?", help="what A is compared with, in the same way (default: A in the --baseline)")
-    p.add_argument("--where", action="append", default=[], metavar="k=v", help="both have this; may be repeated")
-    p.add_argument("--varies", action="append", default=[], metavar="KEY", help="a key that may differ too; may be repeated")
-    p.add_argument("--baseline", metavar="NAME", help="take B from what `llmbench baseline save NAME` kept")
-    p.add_argument("--fail-if-slower", metavar="PCT", help="exit 1 when the whole interval says A is slower than B by more (3%%), or the two may not be compared; unsure is 0")
-    p.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="how to print it (default text)")
+    p.add_argument(
+        "b",
+        metavar="B",
+        nargs="?",
+        help="what A is compared with, in the same way (default: A in the --baseline)",
+    )
+    p.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="k=v",
+        help="both have this; may be repeated",
+    )
+    p.add_argument(
+        "--varies",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="a key that may differ too; may be repeated",
+    )
+    p.add_argument(
+        "--baseline", metavar="NAME", help="take B from what `llmbench baseline save NAME` kept"
+    )
+    p.add_argument(
+        "--fail-if-slower",
+        metavar="PCT",
+        help=(
+            "exit 1 when the whole interval says A is slower than B by more (3%%), or the two may"
+            " not be compared; unsure is 0"
+        ),
+    )
+    p.add_argument(
+        "--format",
+        choices=("text", "markdown", "json"),
+        default="text",
+        help="how to print it (default text)",
+    )
     add_results(p)
 
-    p = add_verb(verbs, "baseline", baseline, "keep measured runs under a name, to compare later ones with", "llmbench baseline save v1 study=cpu-quickstart")
+    p = add_verb(
+        verbs,
+        "baseline",
+        baseline,
+        "keep measured runs under a name, to compare later ones with",
+        "llmbench baseline save v1 study=cpu-quickstart",
+    )
     p.add_argument("action", choices=("save", "list"))
     p.add_argument("name", nargs="?")
     p.add_argument("filters", nargs="*", metavar="k=v", help="which runs (default: all)")
     p.add_argument("--force", action="store_true", help="replace a baseline of this name")
     add_results(p)
 
-    p = add_verb(verbs, "history", history, "one request over time, with its change points", "llmbench history strategy=ddp,world_size=2")
+    p = add_verb(
+        verbs,
+        "history",
+        history,
+        "one request over time, with its change points",
+        "llmbench history strategy=ddp,world_size=2",
+    )
     p.add_argument("filter", metavar="FILTER", help=what)
-    p.add_argument("--where", action="append", default=[], metavar="k=v", help="they have this too; may be repeated")
-    p.add_argument("--format", choices=("table", "csv", "json"), default="table", help="how to print it (default table)")
+    p.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="k=v",
+        help="they have this too; may be repeated",
+    )
+    p.add_argument(
+        "--format",
+        choices=("table", "csv", "json"),
+        default="table",
+        help="how to print it (default table)",
+    )
     add_results(p)
 
-    p = add_verb(verbs, "audit", audit, "faults that own or foreign results show by themselves", "llmbench audit results other/benchmark.json")
-    p.add_argument("paths", nargs="+", metavar="PATH", help="run files, JSON, CSV or Markdown tables of results, or folders of them")
-    p.add_argument("--format", choices=("table", "markdown", "json"), default="table", help="how to print it (default table)")
+    p = add_verb(
+        verbs,
+        "audit",
+        audit,
+        "faults that own or foreign results show by themselves",
+        "llmbench audit results other/benchmark.json",
+    )
+    p.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="run files, JSON, CSV or Markdown tables of results, or folders of them",
+    )
+    p.add_argument(
+        "--format",
+        choices=("table", "markdown", "json"),
+        default="table",
+        help="how to print it (default table)",
+    )
 
 # %% ../../nbs/90_cli/15_reading.ipynb #6bc92152
 def add_reading_verbs(verbs: Any) -> None:
     "All verbs that read results."
-    example = 'llmbench query "SELECT strategy, median(tokens_per_s) FROM runs GROUP BY 1 ORDER BY 2 DESC"'
+    example = (
+        'llmbench query "SELECT strategy, median(tokens_per_s) FROM runs GROUP BY 1 ORDER BY 2'
+        ' DESC"'
+    )
     p = add_verb(verbs, "query", query, "SQL over the views runs and steps", example)
-    p.add_argument("sql", help="one DuckDB statement that reads; it reaches no file, network, extension or setting")
+    p.add_argument(
+        "sql",
+        help="one DuckDB statement that reads; it reaches no file, network, extension or setting",
+    )
     add_results(p)
-    p.add_argument("--format", choices=("table", "csv", "json"), default="table", help="how to print the rows (default table)")
+    p.add_argument(
+        "--format",
+        choices=("table", "csv", "json"),
+        default="table",
+        help="how to print the rows (default table)",
+    )
 
-    p = add_verb(verbs, "report", report, "the site with every figure, its SQL and its data", "llmbench report --results results --out reports/_site")
+    p = add_verb(
+        verbs,
+        "report",
+        report,
+        "the site with every figure, its SQL and its data",
+        "llmbench report --results results --out reports/_site",
+    )
     add_results(p)
-    p.add_argument("--out", metavar="DIR", help="where the site goes (default: [report] out in settings.ini)")
-    p.add_argument("--engine", choices=("auto", "quarto", "pandoc"), default="auto", help="what renders it (default auto)")
+    p.add_argument(
+        "--out", metavar="DIR", help="where the site goes (default: [report] out in settings.ini)"
+    )
+    p.add_argument(
+        "--engine",
+        choices=("auto", "quarto", "pandoc"),
+        default="auto",
+        help="what renders it (default auto)",
+    )
     _add_comparing_verbs(verbs)
 
-
+# %% ../../nbs/90_cli/15_reading.ipynb #c3be7308
 READING_VERBS = ("query", "compare", "baseline", "history", "audit", "report")

@@ -24,7 +24,9 @@ def out(text: str) -> None:
 
 def results_folder(arguments: argparse.Namespace) -> Path:
     "The folder of all results that `--results` or settings.ini names."
-    return Path(arguments.results) if arguments.results else load_settings().path("study", "results")
+    return (
+        Path(arguments.results) if arguments.results else load_settings().path("study", "results")
+    )
 
 # %% ../../nbs/90_cli/10_verbs.ipynb #b229c12d
 class Parser(argparse.ArgumentParser):
@@ -34,10 +36,16 @@ class Parser(argparse.ArgumentParser):
         raise RequestError(f"{message}; type {self.prog} --help")
 
 
-def add_verb(verbs: Any, name: str, handler: Callable[[argparse.Namespace], int], says: str, example: str) -> argparse.ArgumentParser:
+def add_verb(
+    verbs: Any, name: str, handler: Callable[[argparse.Namespace], int], says: str, example: str
+) -> argparse.ArgumentParser:
     "A verb with its handler, what it says of itself, and one example."
     parser = verbs.add_parser(
-        name, help=says, description=says, epilog=f"example:\n  {example}", formatter_class=argparse.RawDescriptionHelpFormatter
+        name,
+        help=says,
+        description=says,
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(handler=handler)
     return parser
@@ -45,11 +53,17 @@ def add_verb(verbs: Any, name: str, handler: Callable[[argparse.Namespace], int]
 
 def add_results(parser: argparse.ArgumentParser) -> None:
     "The option that names the folder of all results."
-    parser.add_argument("--results", metavar="DIR", help="folder of all results (default: [study] results in settings.ini)")
+    parser.add_argument(
+        "--results",
+        metavar="DIR",
+        help="folder of all results (default: [study] results in settings.ini)",
+    )
 
 # %% ../../nbs/90_cli/10_verbs.ipynb #4cba48e4
 def run_figures(folder: Path | str) -> dict[str, str]:
-    "Speed, step time and losses of the finished run in a folder, as text by heading; {} where there is none."
+    """Speed, step time and losses of the finished run in a folder, as text by heading; {} where
+    there is none.
+    """
     from llmbench.analysis.rates import run_rates
     from llmbench.core.records import read_run
     from llmbench.core.schema import Status, dump_run
@@ -63,10 +77,20 @@ def run_figures(folder: Path | str) -> dict[str, str]:
     row = run_rates(dump_run(run))
     step_ms = None if row["step_time_s"] is None else row["step_time_s"] * 1e3
     losses = " → ".join(significant(row[k], 4) for k in ("loss_first", "loss_last"))
-    return {"tokens/s": significant(row["tokens_per_s"], 4), "step, ms": significant(step_ms), "loss": losses}
+    return {
+        "tokens/s": significant(row["tokens_per_s"], 4),
+        "step, ms": significant(step_ms),
+        "loss": losses,
+    }
 
-
+# %% ../../nbs/90_cli/10_verbs.ipynb #624da809
 def outcome_text(outcome: Any, folder: Path | str) -> str:
-    "The table of what was run, with the figures of the runs that ended ok; `folder` holds the study's results."
-    figures = {row.run_id: found for row in outcome.rows if (found := run_figures(Path(folder) / row.run_id))}
+    """The table of what was run, with the figures of the runs that ended ok; `folder` holds the
+    study's results.
+    """
+    figures = {
+        row.run_id: found
+        for row in outcome.rows
+        if (found := run_figures(Path(folder) / row.run_id))
+    }
     return outcome.table(figures)

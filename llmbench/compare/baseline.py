@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..analysis.groups import run_rows
+from .selection import MANY, ResultsPool, Row, Run, Wanted, nothing, parse_filters
+from ..core.door import read_regular, strict_json
 from ..core.errors import LlmbenchError, RequestError, unknown_name
 from ..core.files import write_json_atomic
-from ..core.door import read_regular, strict_json
-from ..analysis.groups import run_rows
 from ..core.records import utc_now
 from ..core.schema import dump_run, validate_run
-from .selection import MANY, ResultsPool, Row, Run, Wanted, nothing, parse_filters
 from ..store.database import format_rows
 
 # %% ../../nbs/70_compare/25_baseline.ipynb #3576bc91
@@ -33,7 +33,9 @@ def _kept(run: Run) -> dict[str, Any]:
 def baseline_file(results: Path | str, name: str) -> Path:
     "Where a baseline lies; raises RequestError for a name that is no plain file name."
     if not name or not all(c.isalnum() or c in "._-" for c in name) or name.startswith("."):
-        raise RequestError(f"'{name}' is no name for a baseline; use letters, digits, dots, dashes and underscores")
+        raise RequestError(
+            f"'{name}' is no name for a baseline; use letters, digits, dots, dashes and underscores"
+        )
     return Path(results) / "baselines" / f"{name}.json"
 
 
@@ -41,15 +43,21 @@ def baseline_names(results: Path | str) -> list[str]:
     "The baselines of a results folder."
     return sorted(f.stem for f in (Path(results) / "baselines").glob("*.json"))
 
+# %% ../../nbs/70_compare/25_baseline.ipynb #6f4ec7d6
+def save_baseline(
+    results: Path | str, name: str, filters: Sequence[str] = (), *, force: bool = False
+) -> tuple[Path, int]:
+    """Keep the finished runs that match all `filters`; the file, written whole or not at all, and
+    how many they are.
 
-def save_baseline(results: Path | str, name: str, filters: Sequence[str] = (), *, force: bool = False) -> tuple[Path, int]:
-    """Keep the finished runs that match all `filters`; the file, written whole or not at all, and how many they are.
-
-    Raises RequestError where none matches, or where the name is taken and `force` does not allow to replace it.
+    Raises RequestError where none matches, or where the name is taken and `force` does not allow to
+    replace it.
     """
     path, pool = baseline_file(results, name), ResultsPool(results)
     if path.exists() and not force:
-        raise RequestError(f"baseline {name} exists; add --force to replace it, or choose another name")
+        raise RequestError(
+            f"baseline {name} exists; add --force to replace it, or choose another name"
+        )
     wanted = Wanted(", ".join(filters), None, parse_filters(filters))
     matching = pool.rows(wanted)
     rows = [r for r in matching if r["status"] == "ok"]
@@ -58,7 +66,13 @@ def save_baseline(results: Path | str, name: str, filters: Sequence[str] = (), *
         raise RequestError(f"{none}: nothing to keep")
     runs = [_kept(pool.run(r)) for r in rows]
     commits = sorted({r["git_commit"] for r in rows if r["git_commit"]})
-    known = {"schema": BASELINE, "name": name, "saved_at": utc_now(), "git_commits": commits, "filters": list(filters)}
+    known = {
+        "schema": BASELINE,
+        "name": name,
+        "saved_at": utc_now(),
+        "git_commits": commits,
+        "filters": list(filters),
+    }
     return write_json_atomic(path, known | {"runs": runs}), len(runs)
 
 # %% ../../nbs/70_compare/25_baseline.ipynb #fd24d9ce
@@ -72,8 +86,14 @@ class BaselinePool:
     def rows(self, wanted: Wanted) -> list[dict[str, Any]]:
         "Rows that match, in order of their time."
         start = wanted.run_id
-        found = [r for r in self._rows if start is None or r["run_id"] == start or r["run_id"].startswith(f"{start}.")]
-        found = [r for r in found if all(_text(r[column]) == value for column, value in wanted.filters)]
+        found = [
+            r
+            for r in self._rows
+            if start is None or r["run_id"] == start or r["run_id"].startswith(f"{start}.")
+        ]
+        found = [
+            r for r in found if all(_text(r[column]) == value for column, value in wanted.filters)
+        ]
         return sorted(found, key=lambda r: (r["started_at"] or "", r["run_id"]))
 
     def values(self, column: str) -> list[str]:
@@ -84,13 +104,15 @@ class BaselinePool:
         "The run file behind a row."
         return self._runs[row["run_id"]]
 
-
+# %% ../../nbs/70_compare/25_baseline.ipynb #530f6ff2
 def _text(value: Any) -> str | None:
     return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def load_baseline(results: Path | str, name: str) -> BaselinePool:
-    "A saved baseline; RequestError with the near names where there is none, LlmbenchError for a broken file."
+    """A saved baseline; RequestError with the near names where there is none, LlmbenchError for a
+    broken file.
+    """
     path = baseline_file(results, name)
     if not path.is_file():
         known = baseline_names(results)
@@ -106,24 +128,37 @@ def load_baseline(results: Path | str, name: str) -> BaselinePool:
 
 # %% ../../nbs/70_compare/25_baseline.ipynb #6dbb1645
 def list_baselines(results: Path | str) -> list[tuple[str, str, int, str]]:
-    "Name, time of saving, number of runs and commits of each baseline of a results folder; LlmbenchError for a broken file."
+    """Name, time of saving, number of runs and commits of each baseline of a results folder;
+    LlmbenchError for a broken file.
+    """
     found = []
     for name in baseline_names(results):
         path = baseline_file(results, name)
         try:
             content = strict_json(read_regular(path))
         except LlmbenchError as e:
-            raise LlmbenchError(f"{path}: not a baseline: {e}; write it anew: llmbench baseline save {name} --force") from e
+            raise LlmbenchError(
+                f"{path}: not a baseline: {e}; write it anew: llmbench baseline save {name} --force"
+            ) from e
         commits = ", ".join(commit[:10] for commit in content.get("git_commits") or ())
         found.append((name, content.get("saved_at"), len(content.get("runs") or ()), commits))
     return found
 
-
-def baseline_command(action: str, name: str | None, filters: Sequence[str], results: Path | str, *, force: bool = False) -> str:
+# %% ../../nbs/70_compare/25_baseline.ipynb #69ddd70f
+def baseline_command(
+    action: str,
+    name: str | None,
+    filters: Sequence[str],
+    results: Path | str,
+    *,
+    force: bool = False,
+) -> str:
     "Text of `llmbench baseline save NAME [filters]` and `llmbench baseline list`."
     if action == "list":
         return format_rows(("name", "saved_at", "runs", "commits"), list_baselines(results))
     if action != "save" or not name:
-        raise RequestError("write: llmbench baseline save NAME [strategy=ddp …], or: llmbench baseline list")
+        raise RequestError(
+            "write: llmbench baseline save NAME [strategy=ddp …], or: llmbench baseline list"
+        )
     path, count = save_baseline(results, name, filters, force=force)
     return f"{path}: {count} runs kept\n"

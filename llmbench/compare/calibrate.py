@@ -13,21 +13,23 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from ..analysis.rates import spent_times
+from ..analysis.stats import Interval, Location, compared_ratio, spent, turns_interval
+from .noise import design_table, read_noise, read_turns, turns_table
 from ..core.errors import LlmbenchError, RequestError
 from ..core.files import load_settings, project_root
-from .noise import design_table, read_noise, read_turns, turns_table
-from ..analysis.rates import spent_times
-from ..spec.resolve import resolve_run
-from ..store.results import read_results
 from ..launch.sweep.sheet import SheetRequest
-from ..spec.request import RunSpec
-from ..analysis.stats import Interval, Location, compared_ratio, spent, turns_interval
-from ..store.database import format_rows
-from ..spec.study import load_study
 from ..launch.sweep.sweep import directly, run_requests
+from ..spec.request import RunSpec
+from ..spec.resolve import resolve_run
+from ..spec.study import load_study
+from ..store.database import format_rows
+from ..store.results import read_results
 
 # %% ../../nbs/70_compare/45_calibrate.ipynb #0a880f55
-def split_pairs(times: Sequence[list[float]], repeats: int) -> list[tuple[list[list[float]], list[list[float]]]]:
+def split_pairs(
+    times: Sequence[list[float]], repeats: int
+) -> list[tuple[list[list[float]], list[list[float]]]]:
     "Runs in the order in which they were trained as pairs of interleaved groups: A B A B."
     chunks = [times[i : i + 2 * repeats] for i in range(0, len(times), 2 * repeats)]
     return [(list(chunk[::2]), list(chunk[1::2])) for chunk in chunks]
@@ -36,13 +38,18 @@ def split_pairs(times: Sequence[list[float]], repeats: int) -> list[tuple[list[l
 def real_pairs(
     spec: RunSpec, pairs: int, repeats: int, folder: Path | str, in_turns: bool = False
 ) -> list[tuple[list[list[float]], list[list[float]]]]:
-    """Train `pairs` × 2 × `repeats` runs of `spec` into `folder`; the seconds spent on each step of A and B for each pair.
+    """Train `pairs` × 2 × `repeats` runs of `spec` into `folder`; the seconds spent on each step of
+    A and B for each pair.
 
-    in_turns: A and B of a repeat side by side, a step of each in turn. Runs that are there already are not trained again.
-    Raises LlmbenchError where one did not end ok.
+    in_turns: A and B of a repeat side by side, a step of each in turn. Runs that are there already
+    are not trained again. Raises LlmbenchError where one did not end ok.
     """
     sides = [spec.model_copy(update={"name": name}) for name in ("a", "b")]
-    requests = [SheetRequest(side, attempt, Path(folder)) for attempt in range(1, repeats * pairs + 1) for side in sides]
+    requests = [
+        SheetRequest(side, attempt, Path(folder))
+        for attempt in range(1, repeats * pairs + 1)
+        for side in sides
+    ]
     outcome = run_requests(requests, run_one=directly, in_turns=in_turns)
     if outcome.exit_code:
         raise LlmbenchError(f"not every run ended ok:\n{outcome.table()}")
@@ -50,67 +57,174 @@ def real_pairs(
     return split_pairs([runs[request.run_id] for request in requests], repeats)
 
 # %% ../../nbs/70_compare/45_calibrate.ipynb #153f3a8d
-def _pair_by_pair(a: Sequence[list[float]], b: Sequence[list[float]], at: Location = spent) -> Interval:
+def _pair_by_pair(
+    a: Sequence[list[float]], b: Sequence[list[float]], at: Location = spent
+) -> Interval:
     return turns_interval(list(zip(a, b, strict=True)), at)
 
 
-def real_rows(pairs: Sequence[tuple], compare: Callable[..., Interval], slowdown: float) -> list[tuple]:
+def real_rows(
+    pairs: Sequence[tuple], compare: Callable[..., Interval], slowdown: float
+) -> list[tuple]:
     "A row a pair: what `compare` claims of A and B as they are, and with A slowed down, in %."
     rows = []
     for number, (a, b) in enumerate(pairs, 1):
         equal, slow = compare(a, b), compare([[t * (1 + slowdown) for t in run] for run in a], b)
-        ends = [None if v is None else round(100 * (v - 1), 1) for i in (equal, slow) for v in (i.low, i.high)]
-        rows.append((number, len(a), *ends[:2], equal.excludes(1.0), *ends[2:], slow.excludes(1.0) and slow.estimate > 1))
+        ends = [
+            None if v is None else round(100 * (v - 1), 1)
+            for i in (equal, slow)
+            for v in (i.low, i.high)
+        ]
+        rows.append(
+            (
+                number,
+                len(a),
+                *ends[:2],
+                equal.excludes(1.0),
+                *ends[2:],
+                slow.excludes(1.0) and slow.estimate > 1,
+            )
+        )
     return rows
 
 # %% ../../nbs/70_compare/45_calibrate.ipynb #e58d66f8
-_REAL_HEAD = ("pair", "repeats", "equal_low_pct", "equal_high_pct", "false_alarm", "slowed_low_pct", "slowed_high_pct", "found")
+_REAL_HEAD = (
+    "pair",
+    "repeats",
+    "equal_low_pct",
+    "equal_high_pct",
+    "false_alarm",
+    "slowed_low_pct",
+    "slowed_high_pct",
+    "found",
+)
 
-
+# %% ../../nbs/70_compare/45_calibrate.ipynb #fc8b9b33
 def _parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="python -m llmbench.compare.calibrate", description="How often does a comparison claim a difference "
-                                "between identical runs, and how often does it find a planted slowdown?")  # fmt: skip
-    p.add_argument("--results", metavar="DIR", help="recorded runs to draw from (default: the published quickstart study; in turns reports/recorded/cpu-equals)")
-    p.add_argument("--slowdown", type=float, default=3.0, metavar="PCT", help="how much slower, in %% (default 3)")
-    p.add_argument("--studies", type=int, default=200, metavar="N", help="comparisons of identical groups (default 200)")
-    p.add_argument("--planted", type=int, default=100, metavar="N", help="comparisons with the slowdown (default 100)")
-    p.add_argument("--real", type=int, metavar="N", help="train N pairs of identical groups instead of drawing them")
-    p.add_argument("--study", metavar="FILE", help="with --real: the study whose design is tried (default: the default study)")
-    p.add_argument("--strategy", default="ddp", help="with --real: which run of the study (default ddp)")
-    p.add_argument("--repeats", type=int, help="with --real: repeats of each group (default: those of the study)")
-    p.add_argument("--steps", type=int, help="with --real: steps of each run, warm-up included (default: those of the study)")
-    p.add_argument("--in-turns", action="store_true", help="A and B side by side, a step of each in turn: drawn from --results, or trained by --real (there the study may say so)")
-    p.add_argument("--keep", metavar="DIR", help="with --real: keep the runs there, and go on where it was stopped")
+    p = argparse.ArgumentParser(
+        prog="python -m llmbench.compare.calibrate",
+        description=(
+            "How often does a comparison claim a difference "
+            "between identical runs, and how often does it find a planted slowdown?"
+        ),
+    )
+    p.add_argument(
+        "--results",
+        metavar="DIR",
+        help=(
+            "recorded runs to draw from (default: the published quickstart study; in turns"
+            " reports/recorded/cpu-equals)"
+        ),
+    )
+    p.add_argument(
+        "--slowdown",
+        type=float,
+        default=3.0,
+        metavar="PCT",
+        help="how much slower, in %% (default 3)",
+    )
+    p.add_argument(
+        "--studies",
+        type=int,
+        default=200,
+        metavar="N",
+        help="comparisons of identical groups (default 200)",
+    )
+    p.add_argument(
+        "--planted",
+        type=int,
+        default=100,
+        metavar="N",
+        help="comparisons with the slowdown (default 100)",
+    )
+    p.add_argument(
+        "--real",
+        type=int,
+        metavar="N",
+        help="train N pairs of identical groups instead of drawing them",
+    )
+    p.add_argument(
+        "--study",
+        metavar="FILE",
+        help="with --real: the study whose design is tried (default: the default study)",
+    )
+    p.add_argument(
+        "--strategy", default="ddp", help="with --real: which run of the study (default ddp)"
+    )
+    p.add_argument(
+        "--repeats",
+        type=int,
+        help="with --real: repeats of each group (default: those of the study)",
+    )
+    p.add_argument(
+        "--steps",
+        type=int,
+        help="with --real: steps of each run, warm-up included (default: those of the study)",
+    )
+    p.add_argument(
+        "--in-turns",
+        action="store_true",
+        help=(
+            "A and B side by side, a step of each in turn: drawn from --results, or trained by"
+            " --real (there the study may say so)"
+        ),
+    )
+    p.add_argument(
+        "--keep",
+        metavar="DIR",
+        help="with --real: keep the runs there, and go on where it was stopped",
+    )
     return p
 
-
+# %% ../../nbs/70_compare/45_calibrate.ipynb #296f2d12
 def _real(arguments: argparse.Namespace) -> str:
     study = load_study(arguments.study or load_settings().path("study", "default"))
     spec = next((s for s in study.runs if s.strategy.name == arguments.strategy), None)
     if spec is None:
-        raise RequestError(f"{study.study} has no {arguments.strategy}; it has {', '.join(dict.fromkeys(s.strategy.name for s in study.runs))}")
+        raise RequestError(
+            f"{study.study} has no {arguments.strategy}; it has"
+            f" {', '.join(dict.fromkeys(s.strategy.name for s in study.runs))}"
+        )
     in_turns = arguments.in_turns or study.in_turns
     if arguments.steps:
         spec = resolve_run(spec.model_dump(mode="json") | {"steps": arguments.steps})
     with tempfile.TemporaryDirectory() as scratch:
-        pairs = real_pairs(spec, arguments.real, arguments.repeats or study.repeats, arguments.keep or scratch, in_turns)
+        pairs = real_pairs(
+            spec,
+            arguments.real,
+            arguments.repeats or study.repeats,
+            arguments.keep or scratch,
+            in_turns,
+        )
     compare = partial(_pair_by_pair if in_turns else compared_ratio, at=spent)
     rows = real_rows(pairs, compare, arguments.slowdown / 100)
     alarms, found = sum(r[4] for r in rows), sum(r[-1] for r in rows)
-    return format_rows(_REAL_HEAD, rows) + f"{len(rows)} pairs: {alarms} false alarms, {found} planted slowdowns found\n"
+    return (
+        format_rows(_REAL_HEAD, rows)
+        + f"{len(rows)} pairs: {alarms} false alarms, {found} planted slowdowns found\n"
+    )
 
-
+# %% ../../nbs/70_compare/45_calibrate.ipynb #ade1ef07
 def main(argv: Sequence[str] | None = None) -> int:
     "Entry of `python -m llmbench.compare.calibrate`; the exit code."
     arguments = _parser().parse_args(argv)
     try:
-        options = {"studies": arguments.studies, "planted": arguments.planted, "slowdown": arguments.slowdown / 100}
+        options = {
+            "studies": arguments.studies,
+            "planted": arguments.planted,
+            "slowdown": arguments.slowdown / 100,
+        }
         if arguments.real:
             text = _real(arguments)
         elif arguments.in_turns:
-            text = turns_table(read_turns(arguments.results or project_root() / "reports/recorded/cpu-equals"), **options)
+            text = turns_table(
+                read_turns(arguments.results or project_root() / "reports/recorded/cpu-equals"),
+                **options,
+            )
         else:
-            noise = read_noise(arguments.results or project_root() / "reports/published/cpu-quickstart")
+            noise = read_noise(
+                arguments.results or project_root() / "reports/published/cpu-quickstart"
+            )
             text = design_table(noise, **options)
     except LlmbenchError as e:
         sys.stderr.write(f"calibrate: {e}\n")

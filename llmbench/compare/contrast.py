@@ -13,11 +13,13 @@ from datetime import datetime
 from typing import Any
 
 from ..analysis.conditions import conditions
-from ..core.errors import RequestError
 from ..analysis.fairness import DEFAULT_VARIES, Verdict, compare_specs, merged_verdict
 from ..analysis.parity import with_training
 from ..analysis.rates import measured, spent_times, tokens_per_step
 from .selection import Filters, RepeatSet
+from ..core.errors import RequestError
+
+# %% ../../nbs/70_compare/15_contrast.ipynb #c3dcf1c2
 from llmbench.analysis.stats import (
     LEVEL,
     Interval,
@@ -42,31 +44,43 @@ from llmbench.analysis.stats import (
 
 # %% ../../nbs/70_compare/15_contrast.ipynb #d3e03dfb
 def calm_location(platforms: Sequence[str | None], in_turns: bool = False) -> Location:
-    "Which number stands beside time spent: the undisturbed steps where every run had shared cores (in turns the faster half), else the median."
+    """Which number stands beside time spent: the undisturbed steps where every run had shared cores
+    (in turns the faster half), else the median.
+    """
     shared = platforms and all(p == "cpu" for p in platforms)
     return typical if not shared else calm_half if in_turns else undisturbed
 
 
 def token_times(one: RepeatSet) -> list[list[float]]:
-    "Seconds spent per token in each measured step of each run, what lies between steps shared out; per step where nobody knows the tokens."
+    """Seconds spent per token in each measured step of each run, what lies between steps shared
+    out; per step where nobody knows the tokens.
+    """
     return [[t / (tokens_per_step(run) or 1) for t in spent_times(run)] for run in one.runs]
 
 
 def clock_times(one: RepeatSet) -> list[list[float | None]]:
     "Seconds per token by the clock of each measured step alone."
-    return [[t and t / (tokens_per_step(run) or 1) for t in measured(run, "time_s")] for run in one.runs]
+    return [
+        [t and t / (tokens_per_step(run) or 1) for t in measured(run, "time_s")] for run in one.runs
+    ]
 
-
-def turns_taken(a: RepeatSet, b: RepeatSet, times: Callable[[RepeatSet], Runs] = token_times) -> Pairs:
-    "Seconds per token, step by step, of each pair of runs whose steps alternated; [] where they did not."
+# %% ../../nbs/70_compare/15_contrast.ipynb #b5318b49
+def turns_taken(
+    a: RepeatSet, b: RepeatSet, times: Callable[[RepeatSet], Runs] = token_times
+) -> Pairs:
+    """Seconds per token, step by step, of each pair of runs whose steps alternated; [] where they
+    did not.
+    """
     names = [[(run.get("measurement") or {}).get("turns") for run in s.runs] for s in (a, b)]
     return turn_pairs(times(a), names[0], times(b), names[1])
 
 
 def speed_ratio(a: RepeatSet, b: RepeatSet, at: Location = spent, level: float = LEVEL) -> Interval:
-    """Speed of `a` over that of `b` with its interval: by time spent, or by another number of each run's steps.
+    """Speed of `a` over that of `b` with its interval: by time spent, or by another number of each
+    run's steps.
 
-    Runs that took turns are compared pair by pair: a slow minute of one is a slow minute of the other.
+    Runs that took turns are compared pair by pair: a slow minute of one is a slow minute of the
+    other.
     """
     times = token_times if at is spent else clock_times
     if pairs := turns_taken(b, a, times):
@@ -75,38 +89,60 @@ def speed_ratio(a: RepeatSet, b: RepeatSet, at: Location = spent, level: float =
 
 # %% ../../nbs/70_compare/15_contrast.ipynb #718956c2
 _QUESTIONS = {
-    "strategy": DEFAULT_VARIES, "world_size": DEFAULT_VARIES, "dp": DEFAULT_VARIES, "tp": DEFAULT_VARIES, "pp": DEFAULT_VARIES,
-    "cp": DEFAULT_VARIES, "model": ("model",), "precision": ("precision",), "seq_len": ("seq_len",), "hardware": ("hardware",),
-    "platform": ("hardware",), "framework": ("framework",), "micro_batch": DEFAULT_VARIES, "grad_accum": DEFAULT_VARIES,
-    "global_batch_tokens": ("batch",), "steps": ("steps",),
-}  # fmt: skip
+    "strategy": DEFAULT_VARIES,
+    "world_size": DEFAULT_VARIES,
+    "dp": DEFAULT_VARIES,
+    "tp": DEFAULT_VARIES,
+    "pp": DEFAULT_VARIES,
+    "cp": DEFAULT_VARIES,
+    "model": ("model",),
+    "precision": ("precision",),
+    "seq_len": ("seq_len",),
+    "hardware": ("hardware",),
+    "platform": ("hardware",),
+    "framework": ("framework",),
+    "micro_batch": DEFAULT_VARIES,
+    "grad_accum": DEFAULT_VARIES,
+    "global_batch_tokens": ("batch",),
+    "steps": ("steps",),
+}
 
-
+# %% ../../nbs/70_compare/15_contrast.ipynb #e9806a56
 def question(a: Filters, b: Filters, declared: Sequence[str] | None = None) -> tuple[str, ...]:
-    "The keys that may differ between A and B, from their filters; `declared` is what their common study varies."
+    """The keys that may differ between A and B, from their filters; `declared` is what their common
+    study varies.
+    """
     left, right = dict(a), dict(b)
-    asked = {_QUESTIONS[k] for k in left.keys() | right.keys() if k in _QUESTIONS and left.get(k) != right.get(k)}
+    asked = {
+        _QUESTIONS[k]
+        for k in left.keys() | right.keys()
+        if k in _QUESTIONS and left.get(k) != right.get(k)
+    }
     if len(asked) == 1:
         return next(iter(asked))
     return DEFAULT_VARIES if asked else tuple(declared or DEFAULT_VARIES)
 
 # %% ../../nbs/70_compare/15_contrast.ipynb #3f28aed2
 def fair(a: RepeatSet, b: RepeatSet, varies: Sequence[str] = DEFAULT_VARIES) -> Verdict:
-    "Whether every run of `a` may be compared with those of `b`, and each of them trained, and to the same losses where they have to agree."
+    """Whether every run of `a` may be compared with those of `b`, and each of them trained, and to
+    the same losses where they have to agree.
+    """
     first = b.runs[0]
     sides = [(compare_specs(run, first, varies), run) for run in a.runs]
     sides += [(compare_specs(first, run, ()), run) for run in b.runs]
     judged = (with_training(compared, run, first) for compared, run in sides)
     return merged_verdict((*judged, conditions(a.runs, b.runs, varies)))
 
-
+# %% ../../nbs/70_compare/15_contrast.ipynb #7c634e7f
 @dataclass(frozen=True)
 class Comparison:
-    """A against B, `speed` being A's over B's by time spent; `calm` the same at the location `at`, `medians` at the medians.
+    """A against B, `speed` being A's over B's by time spent; `calm` the same at the location `at`,
+    `medians` at the medians.
 
-    `effect` is the difference that one would like to see (0.03: 3 %), `needed` the repeats that show it with
-    probability 0.8; None where the spread between repeats is unknown. `sets` are those of the study that may be
-    compared in pairs, `family` is `speed` with the interval that holds for all these pairs together.
+    `effect` is the difference that one would like to see (0.03: 3 %), `needed` the repeats that
+    show it with probability 0.8; None where the spread between repeats is unknown. `sets` are those
+    of the study that may be compared in pairs, `family` is `speed` with the interval that holds for
+    all these pairs together.
     """
 
     a: RepeatSet
@@ -130,7 +166,9 @@ class Comparison:
 
     @property
     def outcome(self) -> str:
-        "faster, slower, none (no difference can be claimed), or why nothing can be said: unfair, unknown, too few."
+        """faster, slower, none (no difference can be claimed), or why nothing can be said: unfair,
+        unknown, too few.
+        """
         if self.verdict.verdict != "yes":
             return "unfair" if self.verdict.verdict == "no" else "unknown"
         if self.speed.low is None or self.speed.steps_only:
@@ -147,36 +185,75 @@ def _names(a: RepeatSet, b: RepeatSet, baseline: str | None) -> tuple[str, str]:
             return one, f"{other} of {baseline}" if baseline else other
     return a.text, f"{b.text} of {baseline}" if baseline else b.text
 
-
+# %% ../../nbs/70_compare/15_contrast.ipynb #9806d07a
 def compare_sets(
-    a: RepeatSet, b: RepeatSet, varies: Sequence[str] = DEFAULT_VARIES, *, effect: float = 0.03, baseline: str | None = None, sets: int = 2
+    a: RepeatSet,
+    b: RepeatSet,
+    varies: Sequence[str] = DEFAULT_VARIES,
+    *,
+    effect: float = 0.03,
+    baseline: str | None = None,
+    sets: int = 2,
 ) -> Comparison:
-    """Compare two sets of repeats; `sets` is how many there are in all among which pairs are compared.
+    """Compare two sets of repeats; `sets` is how many there are in all among which pairs are
+    compared.
 
     Raises RequestError where both hold the same run, or A holds runs that the baseline keeps.
     """
     if not baseline and {r["run_id"] for r in a.runs} & {r["run_id"] for r in b.runs}:
         raise RequestError(f"{a.text} and {b.text} mean the same run; give two different ones")
-    started = {(r["run_id"], r["started_at"]) for r in b.runs}  # one that was run again has its old name and a new start
+    started = {
+        (r["run_id"], r["started_at"]) for r in b.runs
+    }  # one that was run again has its old name and a new start
     own = sum((r["run_id"], r["started_at"]) in started for r in a.runs)
     if own:
         again = "run them again: llmbench sweep STUDY --force"
-        raise RequestError(f"{own} of {len(a.runs)} runs of {a.text} are those that baseline {baseline} keeps, not newer ones; {again}")
+        raise RequestError(
+            f"{own} of {len(a.runs)} runs of {a.text} are those that baseline {baseline} keeps, not"
+            f" newer ones; {again}"
+        )
     pairs = turns_taken(a, b)
     at = calm_location([row["platform"] for row in (*a.rows, *b.rows)], bool(pairs))
-    spread = spread_of_pairs(pairs, spent) if pairs else spread_of(token_times(a), token_times(b), at=spent)
+    spread = (
+        spread_of_pairs(pairs, spent)
+        if pairs
+        else spread_of(token_times(a), token_times(b), at=spent)
+    )
     needed = None if spread is None else repeats_needed(spread, effect, in_turns=bool(pairs))
     speed, calm, medians = (speed_ratio(a, b, where) for where in (spent, at, typical))
-    family = speed_ratio(a, b, level=family_level(pairs_among(sets))) if sets > 2 and not speed.steps_only else None
-    return Comparison(a, b, _names(a, b, baseline), speed, calm, medians, at, fair(a, b, varies), effect, needed, bool(pairs), sets, family)
+    family = (
+        speed_ratio(a, b, level=family_level(pairs_among(sets)))
+        if sets > 2 and not speed.steps_only
+        else None
+    )
+    return Comparison(
+        a,
+        b,
+        _names(a, b, baseline),
+        speed,
+        calm,
+        medians,
+        at,
+        fair(a, b, varies),
+        effect,
+        needed,
+        bool(pairs),
+        sets,
+        family,
+    )
 
 # %% ../../nbs/70_compare/15_contrast.ipynb #f2b297e4
 def tail_words(name: str, times: Runs) -> str | None:
-    "'zero2: 10 of 80 steps took 3.0 times the median step of their run: +25 % of its time'; None without long steps."
+    """'zero2: 10 of 80 steps took 3.0 times the median step of their run: +25 % of its time'; None
+    without long steps.
+    """
     tail = tail_of(times)
     if tail is None:
         return None
-    return f"{name}: {tail.long_steps} of {tail.n_steps} steps took {tail.medians:.1f} times the median step of their run: +{100 * tail.added_share:.1f} % of its time"
+    return (
+        f"{name}: {tail.long_steps} of {tail.n_steps} steps took {tail.medians:.1f} times the"
+        f" median step of their run: +{100 * tail.added_share:.1f} % of its time"
+    )
 
 
 def _span_of(run: Mapping[str, Any]) -> tuple[datetime, datetime] | None:
@@ -190,7 +267,7 @@ def _span_of(run: Mapping[str, Any]) -> tuple[datetime, datetime] | None:
 
 _APART_S = 3600
 
-
+# %% ../../nbs/70_compare/15_contrast.ipynb #afedf526
 def _sessions(spans: Sequence[tuple[datetime, datetime]]) -> int:
     "How often runs went on after a gap of more than an hour, and the first time."
     found, last = 1, spans[0][1]
@@ -199,9 +276,11 @@ def _sessions(spans: Sequence[tuple[datetime, datetime]]) -> int:
         last = max(last, end)
     return found
 
-
+# %% ../../nbs/70_compare/15_contrast.ipynb #e7722257
 def coverage_words(runs: Sequence[Mapping[str, Any]]) -> str | None:
-    "What an interval over these runs covers: 'these 10 runs were made on one machine between 16:47 and 16:53 UTC on 2026-11-22'; None where no run says when."
+    """What an interval over these runs covers: 'these 10 runs were made on one machine between
+    16:47 and 16:53 UTC on 2026-11-22'; None where no run says when.
+    """
     try:
         spans = sorted(span for run in runs if (span := _span_of(run)))
     except TypeError:
@@ -211,12 +290,28 @@ def coverage_words(runs: Sequence[Mapping[str, Any]]) -> str | None:
     hosts = {tuple((run.get("env") or {}).get("hostnames") or ()) for run in runs}
     first, last = spans[0][0], max(end for _, end in spans)
     day, same = f"{first:%Y-%m-%d}", first.date() == last.date()
-    when = f"between {first:%H:%M} and {last:%H:%M} UTC on {day}" if same else f"between {day} {first:%H:%M} and {last:%Y-%m-%d %H:%M} UTC"
+    when = (
+        f"between {first:%H:%M} and {last:%H:%M} UTC on {day}"
+        if same
+        else f"between {day} {first:%H:%M} and {last:%Y-%m-%d %H:%M} UTC"
+    )
     one = next(iter(hosts))
-    where = "" if () in hosts else f" on {len(hosts)} different machines" if len(hosts) > 1 else " on one machine" if len(one) == 1 else f" on the same {len(one)} machines"
+    where = (
+        ""
+        if () in hosts
+        else (
+            f" on {len(hosts)} different machines"
+            if len(hosts) > 1
+            else " on one machine"
+            if len(one) == 1
+            else f" on the same {len(one)} machines"
+        )
+    )
     sessions = _sessions(spans)
-    return f"{_count_of(len(runs))} made{where} {when}" + (f", in {sessions} sessions more than an hour apart" if sessions > 1 else "")
+    return f"{_count_of(len(runs))} made{where} {when}" + (
+        f", in {sessions} sessions more than an hour apart" if sessions > 1 else ""
+    )
 
-
+# %% ../../nbs/70_compare/15_contrast.ipynb #471309d0
 def _count_of(n: int) -> str:
     return "this run was" if n == 1 else f"these {n} runs were"

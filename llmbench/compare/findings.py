@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .contrast import calm_location, coverage_words, tail_words
-from ..core.numbers import significant
 from llmbench.analysis.stats import (
     LOCATION_NAMES,
     Interval,
@@ -29,17 +27,21 @@ from llmbench.analysis.stats import (
     turns_interval,
     typical,
 )
+from .contrast import calm_location, coverage_words, tail_words
+from ..core.numbers import significant
 
 # %% ../../nbs/70_compare/20_findings.ipynb #d6e501b7
 Values = list[list[float]]  # one list a repeat
 
-
+# %% ../../nbs/70_compare/20_findings.ipynb #84e302da
 @dataclass(frozen=True)
 class Contender:
-    """Repeats of one request that ended ok: step times in seconds and peaks in GiB, a list for each repeat.
+    """Repeats of one request that ended ok: step times in seconds and peaks in GiB, a list for each
+    repeat.
 
-    `mean_steps` is each repeat's window per step in seconds, what lies between steps included; without it the steps are all.
-    `name` is what a sentence calls it: the strategy, or more where two contenders have the same.
+    `mean_steps` is each repeat's window per step in seconds, what lies between steps included;
+    without it the steps are all. `name` is what a sentence calls it: the strategy, or more where
+    two contenders have the same.
     """
 
     name: str
@@ -51,17 +53,26 @@ class Contender:
     platform: str | None = None
     label: str | None = None  # what tables call it, with the sign of unsteady repeats
     turns: tuple[str | None, ...] = ()  # of each repeat the rotation in which it took its steps
-    runs: tuple[Mapping[str, Any], ...] = ()  # their run files, which say whether they may be compared
+    runs: tuple[
+        Mapping[str, Any], ...
+    ] = ()  # their run files, which say whether they may be compared
     mean_steps: tuple[float | None, ...] = ()
 
     @property
     def spent_times(self) -> Values:
         "The step times, stretched so that they add up to the time spent on them."
-        return [stretched(times, mean) for times, mean in zip(self.step_times, self.mean_steps or [None] * len(self.step_times), strict=True)]
+        return [
+            stretched(times, mean)
+            for times, mean in zip(
+                self.step_times, self.mean_steps or [None] * len(self.step_times), strict=True
+            )
+        ]
 
     @property
     def throughput(self) -> Interval:
-        "Tokens per second of time spent, over all ranks; a long time is a low throughput, so the ends change places."
+        """Tokens per second of time spent, over all ranks; a long time is a low throughput, so the
+        ends change places.
+        """
         time = group_interval(self.spent_times, spent)
         ends = (time.estimate, time.high, time.low)
         rates = (self.tokens_per_step / s if self.tokens_per_step and s else None for s in ends)
@@ -71,7 +82,9 @@ class Contender:
     def memory(self) -> Interval:
         "GiB of tensors at once on the fullest rank: median over repeats, least and most."
         known = sorted(v for repeat in self.peaks for v in repeat)
-        middle, ends = (statistics.median(known), (known[0], known[-1])) if known else (None, (None, None))
+        middle, ends = (
+            (statistics.median(known), (known[0], known[-1])) if known else (None, (None, None))
+        )
         return Interval(middle, *ends, n_runs=len(known), n_steps=len(known))
 
 # %% ../../nbs/70_compare/20_findings.ipynb #e4272c06
@@ -79,10 +92,10 @@ class Contender:
 class Decision:
     """Contenders in order, best first, and what may be said of the first.
 
-    `tied` are those that the first cannot be told from. `rival` is the first of them, else the next in order;
-    `ratio` its value over the first's at the location `at` (1.22: the first needs 1.22 times less). `comparable` is
-    the verdict on the runs, None where it is unknown. `beside` is the same ratio by the figure that explains, at
-    `beside_at`; None where there is none.
+    `tied` are those that the first cannot be told from. `rival` is the first of them, else the next
+    in order; `ratio` its value over the first's at the location `at` (1.22: the first needs 1.22
+    times less). `comparable` is the verdict on the runs, None where it is unknown. `beside` is the
+    same ratio by the figure that explains, at `beside_at`; None where there is none.
     """
 
     order: tuple[Contender, ...]
@@ -98,31 +111,41 @@ class Decision:
     @property
     def claimed(self) -> bool:
         "Whether a winner may be named."
-        return bool(self.comparable and self.ratio and shows_difference(self.ratio) and not self.tied)
+        return bool(
+            self.comparable and self.ratio and shows_difference(self.ratio) and not self.tied
+        )
 
     @property
     def opposed(self) -> bool:
         "Whether the figure that explains is shown to say the opposite of the one that decides."
         return bool(self.ratio and self.beside and opposed(self.ratio, self.beside))
 
-
+# %% ../../nbs/70_compare/20_findings.ipynb #56099e17
 def shows_difference(ratio: Interval) -> bool:
-    "Whether a ratio differs from 1, as `llmbench compare` has it: there are repeats, and the interval excludes 1."
+    """Whether a ratio differs from 1, as `llmbench compare` has it: there are repeats, and the
+    interval excludes 1.
+    """
     return not ratio.steps_only and ratio.excludes(1.0)
 
 
 def took_turns(contenders: Sequence[Contender]) -> bool:
     "Whether the steps of all of them alternated in every repeat, so that each has its counterpart."
     first = contenders[0] if contenders else None
-    return bool(first and first.turns) and all(turn_pairs(first.step_times, first.turns, c.step_times, c.turns) for c in contenders)
+    return bool(first and first.turns) and all(
+        turn_pairs(first.step_times, first.turns, c.step_times, c.turns) for c in contenders
+    )
 
 
 def beside_location(contenders: Sequence[Contender]) -> Location:
-    "Which number of each run stands beside time spent: the undisturbed steps where all ran on shared cores, in turns the faster half, else the median."
+    """Which number of each run stands beside time spent: the undisturbed steps where all ran on
+    shared cores, in turns the faster half, else the median.
+    """
     return calm_location([c.platform for c in contenders], took_turns(contenders))
 
-
-def steps_ratio(a: Contender, b: Contender, values: Callable[[Contender], Values], at: Location, in_turns: bool) -> Interval:
+# %% ../../nbs/70_compare/20_findings.ipynb #b94a3573
+def steps_ratio(
+    a: Contender, b: Contender, values: Callable[[Contender], Values], at: Location, in_turns: bool
+) -> Interval:
     "What `a` needs over what `b` needs, pair by pair where they took turns."
     if in_turns:
         return turns_interval(turn_pairs(values(a), a.turns, values(b), b.turns), at)
@@ -130,33 +153,79 @@ def steps_ratio(a: Contender, b: Contender, values: Callable[[Contender], Values
 
 # %% ../../nbs/70_compare/20_findings.ipynb #fbd4b834
 def decide(
-    contenders: Sequence[Contender], values: Callable[[Contender], Values], *, comparable: bool | None, at: Location = typical,
-    in_turns: bool = False, beside: Callable[[Contender], Values] | None = None, beside_at: Location | None = None,
-) -> Decision:  # fmt: skip
-    """Order `contenders` by their `values` (less is better) at a location; those without any value do not take part.
+    contenders: Sequence[Contender],
+    values: Callable[[Contender], Values],
+    *,
+    comparable: bool | None,
+    at: Location = typical,
+    in_turns: bool = False,
+    beside: Callable[[Contender], Values] | None = None,
+    beside_at: Location | None = None,
+) -> Decision:
+    """Order `contenders` by their `values` (less is better) at a location; those without any value
+    do not take part.
 
-    in_turns: the values are of steps that all of them took in turns, and are compared repeat by repeat.
-    beside: values that explain, at `beside_at`; where they are shown to say the opposite, two contenders are tied.
+    in_turns: the values are of steps that all of them took in turns, and are compared repeat by
+    repeat. beside: values that explain, at `beside_at`; where they are shown to say the opposite,
+    two contenders are tied.
     """
     measured = [(group_interval(values(c), at).estimate, c) for c in contenders]
-    order = [c for _, c in sorted(((v, c) for v, c in measured if v is not None), key=lambda p: (p[0], p[1].name))]
+    order = [
+        c
+        for _, c in sorted(
+            ((v, c) for v, c in measured if v is not None), key=lambda p: (p[0], p[1].name)
+        )
+    ]
     if len(order) < 2:
         return Decision(tuple(order), None, None, (), comparable, at, in_turns)
-    pairs = [(c, steps_ratio(c, order[0], values, at, in_turns), _explained(c, order[0], beside, beside_at, in_turns)) for c in order[1:]]
-    tied = [pair for pair in pairs if not shows_difference(pair[1]) or (pair[2] and opposed(*pair[1:]))]
+    pairs = [
+        (
+            c,
+            steps_ratio(c, order[0], values, at, in_turns),
+            _explained(c, order[0], beside, beside_at, in_turns),
+        )
+        for c in order[1:]
+    ]
+    tied = [
+        pair for pair in pairs if not shows_difference(pair[1]) or (pair[2] and opposed(*pair[1:]))
+    ]
     rival, ratio, explained = (tied or pairs)[0]
-    return Decision(tuple(order), rival, ratio, tuple(c for c, *_ in tied), comparable, at, in_turns, explained, beside_at)
+    return Decision(
+        tuple(order),
+        rival,
+        ratio,
+        tuple(c for c, *_ in tied),
+        comparable,
+        at,
+        in_turns,
+        explained,
+        beside_at,
+    )
 
-
-def _explained(a: Contender, b: Contender, beside: Callable[[Contender], Values] | None, at: Location | None, in_turns: bool) -> Interval | None:
+# %% ../../nbs/70_compare/20_findings.ipynb #f124cb5a
+def _explained(
+    a: Contender,
+    b: Contender,
+    beside: Callable[[Contender], Values] | None,
+    at: Location | None,
+    in_turns: bool,
+) -> Interval | None:
     return steps_ratio(a, b, beside, at, in_turns) if beside and at else None
 
 
 def decide_speed(contenders: Sequence[Contender], *, comparable: bool | None) -> Decision:
-    "Who is fastest: by time spent, with the undisturbed steps beside it, repeat by repeat where all took turns."
+    """Who is fastest: by time spent, with the undisturbed steps beside it, repeat by repeat where
+    all took turns.
+    """
     at, in_turns = beside_location(contenders), took_turns(contenders)
     return decide(
-        contenders, lambda c: c.spent_times, comparable=comparable, at=spent, in_turns=in_turns, beside=lambda c: c.step_times, beside_at=at
+        contenders,
+        lambda c: c.spent_times,
+        comparable=comparable,
+        at=spent,
+        in_turns=in_turns,
+        beside=lambda c: c.step_times,
+        beside_at=at,
     )
 
 # %% ../../nbs/70_compare/20_findings.ipynb #7f1ab2d4
@@ -165,11 +234,19 @@ SAME_MEMORY = 0.01  # a difference below this share is a buffer, not a strategy
 
 def _memory_ratio(one: Contender, least: Contender) -> Interval:
     a, b = one.memory, least.memory
-    return Interval(a.estimate / b.estimate, a.low / b.high, a.high / b.low, min(a.n_runs, b.n_runs), a.n_steps + b.n_steps)
+    return Interval(
+        a.estimate / b.estimate,
+        a.low / b.high,
+        a.high / b.low,
+        min(a.n_runs, b.n_runs),
+        a.n_steps + b.n_steps,
+    )
 
 
 def decide_memory(contenders: Sequence[Contender]) -> Decision:
-    "Order `contenders` by the memory of their tensors; an empty order where one of them does not know it."
+    """Order `contenders` by the memory of their tensors; an empty order where one of them does not
+    know it.
+    """
     if not all(len(c.peaks) == len(c.step_times) and c.peaks for c in contenders):
         return Decision((), None, None, (), None)
     first, *others = sorted(contenders, key=lambda c: (c.memory.estimate, c.name))
@@ -185,7 +262,10 @@ def _span(interval: Interval, digits: int = 3) -> str:
     if interval.low is None:
         return "no interval: too few steps"
     basis = ", over steps only: one run" if interval.steps_only else ""
-    return f"95\u00a0% {significant(interval.low, digits)} to {significant(interval.high, digits)}{basis}"
+    return (
+        f"95\u00a0% {significant(interval.low, digits)} to"
+        f" {significant(interval.high, digits)}{basis}"
+    )
 
 
 def _decimals(interval: Interval) -> int:
@@ -206,29 +286,38 @@ def ratio_span(interval: Interval) -> str:
     decimals = _decimals(interval)
     return f"{interval.low:.{decimals}f} to {interval.high:.{decimals}f}"
 
-
+# %% ../../nbs/70_compare/20_findings.ipynb #3f76984e
 def rate_words(rate: Interval) -> str:
     "'1,756 tokens/s (95 % 1,690 to 1,810)', with a space that does not break."
     return f"{significant(rate.estimate)} tokens/s ({_span(rate)})"
 
 
 def _basis(decision: Decision) -> str:
-    return (" by time spent" if decision.at is spent else "") + (", in turns" if decision.in_turns else "")
+    return (" by time spent" if decision.at is spent else "") + (
+        ", in turns" if decision.in_turns else ""
+    )
 
 
 def _explanation(decision: Decision) -> str:
-    "What the undisturbed steps say where it is another story, and the long steps behind it; empty where they agree."
+    """What the undisturbed steps say where it is another story, and the long steps behind it; empty
+    where they agree.
+    """
     first, rival, beside = decision.order[0], decision.rival, decision.beside
     if not beside or beside.estimate is None or not disagrees(decision.ratio, beside):
         return ""
-    said = f" By the {LOCATION_NAMES[decision.beside_at]} of the steps alone it is {times_words(beside)} ({ratio_span(beside)})"
+    said = (
+        f" By the {LOCATION_NAMES[decision.beside_at]} of the steps alone it is"
+        f" {times_words(beside)} ({ratio_span(beside)})"
+    )
     tails = [words for c in (first, rival) if (words := tail_words(c.name, c.step_times))]
     return f"{said}{': ' if tails else ''}{'; '.join(tails)}."
 
-
+# %% ../../nbs/70_compare/20_findings.ipynb #271a7318
 def _coverage(decision: Decision) -> str:
     "When and where the runs of the two that decide were made."
-    covered = coverage_words([*decision.order[0].runs, *(decision.rival.runs if decision.rival else ())])
+    covered = coverage_words(
+        [*decision.order[0].runs, *(decision.rival.runs if decision.rival else ())]
+    )
     return f" This covers one place and time: {covered}." if covered else ""
 
 
@@ -244,26 +333,48 @@ def ranks_words(contender: Contender) -> str:
 
 # %% ../../nbs/70_compare/20_findings.ipynb #5e77aa6c
 def speed_sentence(decision: Decision, model: str, place: str | None = None) -> str:
-    "Who trains `model` fastest at a `place` (else the number of ranks), in one sentence; every number has its interval."
+    """Who trains `model` fastest at a `place` (else the number of ranks), in one sentence; every
+    number has its interval.
+    """
     if not decision.order:
         return f"No run of {model} was measured."
     first, shown = decision.order[0], rate_words(decision.order[0].throughput)
     place = place or ranks_words(first)
     if decision.ratio is None:
-        return f"Only {first.name} was measured at {place}: {shown}; there is nothing to compare it with."
+        return (
+            f"Only {first.name} was measured at {place}: {shown}; there is nothing to compare it"
+            " with."
+        )
     following = decision.rival.name
     if not decision.comparable:
-        why = "the runs are not comparable" if decision.comparable is False else "nobody can say whether the runs are comparable"
+        why = (
+            "the runs are not comparable"
+            if decision.comparable is False
+            else "nobody can say whether the runs are comparable"
+        )
         return f"No winner is named at {place}: {why}."
     ratio, more = decision.ratio, _explanation(decision)
     if decision.claimed:
         return (
-            f"{first.name} trains {model} fastest at {place}: {shown}, "
-            f"{times_words(ratio)} the next, {following} ({ratio_span(ratio)}{_basis(decision)}).{more}{_coverage(decision)}"
+            f"{first.name} trains {model} fastest at {place}: {shown}, {times_words(ratio)} the"
+            f" next, {following}"
+            f" ({ratio_span(ratio)}{_basis(decision)}).{more}{_coverage(decision)}"
         )
-    no = f"No winner can be claimed at {place} between {_names([first, *decision.tied])}: {first.name} has {shown}, {times_words(ratio)} {following}"
+    no = (
+        f"No winner can be claimed at {place} between {_names([first, *decision.tied])}:"
+        f" {first.name} has {shown}, {times_words(ratio)} {following}"
+    )
     if ratio.low is None or ratio.steps_only:
-        return f"{no}, and {'too few steps were measured' if ratio.low is None else 'one run says nothing about repeats'}."
+        return (
+            f"{no}, and"
+            f" {'too few steps were measured' if ratio.low is None else 'one run says nothing about repeats'}."
+        )
     if decision.opposed:
-        return f"{no} ({ratio_span(ratio)}{_basis(decision)}), and the undisturbed steps say the opposite.{more}"
-    return f"{no}, and the interval of that ratio ({ratio_span(ratio)}{_basis(decision)}) contains 1.{more}"
+        return (
+            f"{no} ({ratio_span(ratio)}{_basis(decision)}), and the undisturbed steps say the"
+            f" opposite.{more}"
+        )
+    return (
+        f"{no}, and the interval of that ratio ({ratio_span(ratio)}{_basis(decision)}) contains"
+        f" 1.{more}"
+    )

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..analysis.stats import Interval, group_interval, run_value, spent
+from ..analysis.steady import MIN_STEPS, Shift, find_shifts
 from .baseline import baseline_names, load_baseline
 from .contrast import compare_sets, token_times
-from ..core.errors import RequestError
 from llmbench.compare.selection import (
     Pool,
     RepeatSet,
@@ -25,14 +26,15 @@ from llmbench.compare.selection import (
     nothing,
     parse_wanted,
 )
-from ..analysis.stats import Interval, group_interval, run_value, spent
-from ..analysis.steady import MIN_STEPS, Shift, find_shifts
+from ..core.errors import RequestError
 from ..store.database import format_rows
 
 # %% ../../nbs/70_compare/35_history.ipynb #930a02b2
 @dataclass(frozen=True)
 class Moment:
-    "Repeats of one commit: what they measured, and the speed over that of the moment before, where they may be compared."
+    """Repeats of one commit: what they measured, and the speed over that of the moment before,
+    where they may be compared.
+    """
 
     repeats: RepeatSet
     commit: str | None
@@ -50,11 +52,15 @@ def _all_runs(pools: Sequence[Pool], wanted: Wanted) -> list[tuple[Row, Run]]:
                 found.setdefault((row["run_id"], row["started_at"]), (row, pool.run(row)))
     return sorted(found.values(), key=lambda pair: (pair[0]["started_at"] or "", pair[0]["run_id"]))
 
-
+# %% ../../nbs/70_compare/35_history.ipynb #648de4ae
 def collect(results: Path | str, word: str, where: Sequence[str] = ()) -> list[tuple[Row, Run]]:
-    "Every finished run that `word` means, in the folder and its baselines, by time; RequestError for none or several requests."
+    """Every finished run that `word` means, in the folder and its baselines, by time; RequestError
+    for none or several requests.
+    """
     wanted, now = parse_wanted(word, where), ResultsPool(results)
-    runs = _all_runs([now, *(load_baseline(results, name) for name in baseline_names(results))], wanted)
+    runs = _all_runs(
+        [now, *(load_baseline(results, name) for name in baseline_names(results))], wanted
+    )
     if not runs:
         raise RequestError(nothing(now, wanted))
     rows = [row for row, _ in runs]
@@ -77,7 +83,9 @@ def _moment(pairs: Sequence[tuple[Row, Run]], before: RepeatSet | None) -> Momen
         return Moment(one, commit, rows[0]["started_at"], rate)
     c = compare_sets(one, before, (), baseline="before")
     unfair = None if c.verdict.verdict == "yes" else str(c.verdict)
-    return Moment(one, commit, rows[0]["started_at"], rate, c.speed if unfair is None else None, unfair)
+    return Moment(
+        one, commit, rows[0]["started_at"], rate, c.speed if unfair is None else None, unfair
+    )
 
 
 def moments(runs: Sequence[tuple[Row, Run]]) -> list[Moment]:
@@ -95,7 +103,9 @@ _FLOOR = 0.02
 
 
 def change_points(runs: Sequence[tuple[Row, Run]]) -> list[Shift]:
-    "Changes of the time a token takes, over single runs in the order of time; positions are those of `runs`."
+    """Changes of the time a token takes, over single runs in the order of time; positions are those
+    of `runs`.
+    """
     rows, files = zip(*runs, strict=True)
     values = [run_value(times, spent) for times in token_times(RepeatSet("all", files, rows, {}))]
     return find_shifts([v for v in values if v], floor=_FLOOR) if all(values) else []
@@ -105,16 +115,26 @@ _COLUMNS = ("date", "commit", "repeats", "tokens_per_s", "low", "high", "change_
 
 
 def _said(moment: Moment, shift: Shift | None) -> str:
-    said = [f"level changes here: {100 * (shift.before / shift.after - 1):+.1f} %".replace("-", "−")] if shift else []
+    said = (
+        [f"level changes here: {100 * (shift.before / shift.after - 1):+.1f} %".replace("-", "−")]
+        if shift
+        else []
+    )
     if moment.unfair:
         said.append(f"not comparable with the one before: {moment.unfair}")
     elif moment.change and moment.change.excludes(1.0) and not moment.change.steps_only:
-        said.append("faster than the one before" if moment.change.estimate > 1 else "slower than the one before")
+        said.append(
+            "faster than the one before"
+            if moment.change.estimate > 1
+            else "slower than the one before"
+        )
     return "; ".join(said)
 
-
+# %% ../../nbs/70_compare/35_history.ipynb #8035d693
 def history_rows(runs: Sequence[tuple[Row, Run]]) -> list[tuple[Any, ...]]:
-    "One row a moment: date, commit, repeats, tokens per second with its interval, change against the one before, remarks."
+    """One row a moment: date, commit, repeats, tokens per second with its interval, change against
+    the one before, remarks.
+    """
     series, shifts = moments(runs), {s.position: s for s in change_points(runs)}
     rows, start = [], 0
     for m in series:
@@ -123,18 +143,26 @@ def history_rows(runs: Sequence[tuple[Row, Run]]) -> list[tuple[Any, ...]]:
         change = 100 * (m.change.estimate - 1) if m.change and m.change.estimate else None
         rate = m.tokens_per_s
         date, commit = (m.started_at or "")[:10] or None, m.commit and m.commit[:10]
-        rows.append((date, commit, end - start, rate.estimate, rate.low, rate.high, change, _said(m, shift)))
+        rows.append(
+            (date, commit, end - start, rate.estimate, rate.low, rate.high, change, _said(m, shift))
+        )
         start = end
     return rows
 
-
-def history_command(word: str, results: Path | str, *, where: Sequence[str] = (), style: str = "table") -> str:
+# %% ../../nbs/70_compare/35_history.ipynb #58b5667e
+def history_command(
+    word: str, results: Path | str, *, where: Sequence[str] = (), style: str = "table"
+) -> str:
     "Text of `llmbench history FILTER`: the moments of one request in the folder and its baselines."
     runs = collect(results, word, where)
     rows = history_rows(runs)
     if style != "table":
         return format_rows(_COLUMNS, rows, style)
     changes = [None if row[6] is None else f"{row[6]:+.1f}".replace("-", "−") for row in rows]
-    text = format_rows(_COLUMNS, [(*row[:6], change, row[7]) for row, change in zip(rows, changes, strict=True)])
+    text = format_rows(
+        _COLUMNS, [(*row[:6], change, row[7]) for row, change in zip(rows, changes, strict=True)]
+    )
     few = len(runs) < MIN_STEPS
-    return text + (f"{len(runs)} runs: a change of level can be told from {MIN_STEPS} runs on\n" if few else "")
+    return text + (
+        f"{len(runs)} runs: a change of level can be told from {MIN_STEPS} runs on\n" if few else ""
+    )

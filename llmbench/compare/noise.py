@@ -15,23 +15,23 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import RequestError
 from ..analysis.rates import measured, spent_times
-from ..store.results import read_results
 from llmbench.analysis.stats import (
     Interval,
     Location,
     compared_ratio,
+    pair_values,
+    pairs_interval,
     repeats_needed,
     spent,
     spread_of,
-    pair_values,
-    pairs_interval,
     spread_of_pairs,
     typical,
     undisturbed,
 )
+from ..core.errors import RequestError
 from ..store.database import format_rows
+from ..store.results import read_results
 
 # %% ../../nbs/70_compare/40_noise.ipynb #da50bac9
 Studies = np.ndarray  # studies × repeats × steps, in seconds
@@ -40,7 +40,9 @@ _STRETCH = 4
 
 @dataclass(frozen=True)
 class Noise:
-    "Recorded repeats of one request: seconds spent on the measured steps, one row per run, and the number of each run that is compared."
+    """Recorded repeats of one request: seconds spent on the measured steps, one row per run, and
+    the number of each run that is compared.
+    """
 
     name: str
     times: np.ndarray
@@ -63,7 +65,8 @@ class Noise:
 
 # %% ../../nbs/70_compare/40_noise.ipynb #98f81d55
 def read_noise(folder: Path | str) -> list[Noise]:
-    """The noise of each request in a results folder that has two or more finished repeats with equally many steps.
+    """The noise of each request in a results folder that has two or more finished repeats with
+    equally many steps.
 
     Raises RequestError where there is none.
     """
@@ -78,13 +81,18 @@ def read_noise(folder: Path | str) -> list[Noise]:
         if len(same) > 1
     ]
     if not found:
-        raise RequestError(f"{folder}: no request with two finished repeats; type llmbench sweep, or name another --results")
+        raise RequestError(
+            f"{folder}: no request with two finished repeats; type llmbench sweep, or name another"
+            " --results"
+        )
     return found
 
 # %% ../../nbs/70_compare/40_noise.ipynb #b0998142
 @dataclass(frozen=True)
 class Trial:
-    "How many of `studies` comparisons of identical groups claimed a difference, and how many found the planted slowdown."
+    """How many of `studies` comparisons of identical groups claimed a difference, and how many
+    found the planted slowdown.
+    """
 
     name: str
     repeats: int
@@ -110,11 +118,20 @@ def _compared(a: Studies, b: Studies, at: Location) -> Iterator[Interval]:
     for one, other in zip(a.tolist(), b.tolist(), strict=True):
         yield compared_ratio(one, other, at)
 
-
+# %% ../../nbs/70_compare/40_noise.ipynb #a1ac311e
 def tried(
-    noise: Noise, repeats: int, steps: int, *, studies: int = 200, planted: int = 100, slowdown: float = 0.03, seed: int = 0
+    noise: Noise,
+    repeats: int,
+    steps: int,
+    *,
+    studies: int = 200,
+    planted: int = 100,
+    slowdown: float = 0.03,
+    seed: int = 0,
 ) -> Trial:
-    "Draw `studies` pairs of identical groups and `planted` pairs with one slowed down, and compare them all."
+    """Draw `studies` pairs of identical groups and `planted` pairs with one slowed down, and
+    compare them all.
+    """
     random = np.random.default_rng([seed, repeats, steps])
     equal = [noise.draw(random, studies, repeats, steps) for _ in range(2)]
     slow, base = (noise.draw(random, planted, repeats, steps) for _ in range(2))
@@ -128,8 +145,12 @@ DESIGNS = ((3, 12), (4, 12), (5, 12), (6, 12), (8, 12), (10, 12), (3, 24), (5, 2
 _HEAD = ("repeats", "steps", "false_alarms_pct")
 
 
-def design_rows(noise: Sequence[Noise], designs: Sequence[tuple[int, int]] = DESIGNS, **options: Any) -> list[tuple]:
-    "A row a design: repeats, steps, false alarms over all requests in %, and the planted slowdowns found for each in %."
+def design_rows(
+    noise: Sequence[Noise], designs: Sequence[tuple[int, int]] = DESIGNS, **options: Any
+) -> list[tuple]:
+    """A row a design: repeats, steps, false alarms over all requests in %, and the planted
+    slowdowns found for each in %.
+    """
     rows = []
     for repeats, steps in designs:
         trials = [tried(n, repeats, steps, **options) for n in noise]
@@ -137,19 +158,30 @@ def design_rows(noise: Sequence[Noise], designs: Sequence[tuple[int, int]] = DES
         rows.append((repeats, steps, round(alarms, 1), *(round(t.found_pct) for t in trials)))
     return rows
 
-
-def design_table(noise: Sequence[Noise], designs: Sequence[tuple[int, int]] = DESIGNS, **options: Any) -> str:
-    "The rows of `design_rows` as text; below them the spread of each request and the repeats that 95 % power needs."
+# %% ../../nbs/70_compare/40_noise.ipynb #bb6c123b
+def design_table(
+    noise: Sequence[Noise], designs: Sequence[tuple[int, int]] = DESIGNS, **options: Any
+) -> str:
+    """The rows of `design_rows` as text; below them the spread of each request and the repeats that
+    95 % power needs.
+    """
     rows = design_rows(noise, designs, **options)
     slowdown = options.get("slowdown", 0.03)
     spreads = ("", "", "between repeats, %", *(f"{100 * n.spread():.1f}" for n in noise))
-    needed = ("", "", "repeats for 95 %", *(str(repeats_needed(n.spread(), slowdown, power=0.95)) for n in noise))
+    needed = (
+        "",
+        "",
+        "repeats for 95 %",
+        *(str(repeats_needed(n.spread(), slowdown, power=0.95)) for n in noise),
+    )
     return format_rows((*_HEAD, *(n.name for n in noise)), [*rows, spreads, needed])
 
 # %% ../../nbs/70_compare/40_noise.ipynb #12464754
 @dataclass(frozen=True)
 class Turns:
-    "Recorded rotations of one request with itself: seconds spent on the measured steps, rotations × 2 × steps, and the number that is compared."
+    """Recorded rotations of one request with itself: seconds spent on the measured steps, rotations
+    × 2 × steps, and the number that is compared.
+    """
 
     times: np.ndarray
     at: Location
@@ -158,7 +190,7 @@ class Turns:
         "Standard deviation between rotations of what a pair enters a comparison with: 0.02 is 2 %."
         return spread_of_pairs(self.times.tolist(), self.at)
 
-
+# %% ../../nbs/70_compare/40_noise.ipynb #d9cc77d6
 def read_turns(folder: Path | str) -> Turns:
     """The rotations of equal requests in a folder.
 
@@ -168,17 +200,29 @@ def read_turns(folder: Path | str) -> Turns:
     for _, run in sorted(read_results([Path(folder)]).runs.items()):
         times = measured(run, "time_s")
         if run["status"] == "ok" and times and all(times) and run["measurement"]["turns"]:
-            sides.setdefault((run["measurement"]["turns"], run["spec"]["hash"], len(times)), []).append(spent_times(run))
+            sides.setdefault(
+                (run["measurement"]["turns"], run["spec"]["hash"], len(times)), []
+            ).append(spent_times(run))
     pairs = [both for both in sides.values() if len(both) == 2]
     if len(pairs) < 2 or len({len(both[0]) for both in pairs}) > 1:
-        raise RequestError(f"{folder}: no two pairs of equal runs that took turns; type python -m llmbench.compare.calibrate --real 5 --in-turns --keep {folder}")
+        raise RequestError(
+            f"{folder}: no two pairs of equal runs that took turns; type python -m"
+            f" llmbench.compare.calibrate --real 5 --in-turns --keep {folder}"
+        )
     return Turns(np.array(pairs), spent)
 
 # %% ../../nbs/70_compare/40_noise.ipynb #6d3ea616
 def tried_in_turns(
-    turns: Turns, repeats: int, *, studies: int = 200, planted: int = 100, slowdown: float = 0.03, seed: int = 0
+    turns: Turns,
+    repeats: int,
+    *,
+    studies: int = 200,
+    planted: int = 100,
+    slowdown: float = 0.03,
+    seed: int = 0,
 ) -> Trial:
-    """`tried` for pairs of runs that took turns: `studies` pairs of equals, `planted` with one of them slowed down.
+    """`tried` for pairs of runs that took turns: `studies` pairs of equals, `planted` with one of
+    them slowed down.
 
     A study has as many steps as were recorded, and at most as many repeats as there are rotations.
     """
@@ -191,7 +235,12 @@ def tried_in_turns(
         which = random.random((count, rotations)).argsort(axis=1)[:, :repeats].tolist()
         first = random.choice((1, -1), size=(count, repeats)).tolist()
         return [
-            pairs_interval([replace(values[i], log_ratio=sign * values[i].log_ratio + math.log1p(more)) for i, sign in zip(*study, strict=True)])
+            pairs_interval(
+                [
+                    replace(values[i], log_ratio=sign * values[i].log_ratio + math.log1p(more))
+                    for i, sign in zip(*study, strict=True)
+                ]
+            )
             for study in zip(which, first, strict=True)
         ]
 
@@ -202,7 +251,8 @@ def tried_in_turns(
 
 # %% ../../nbs/70_compare/40_noise.ipynb #9485ef8e
 def turns_table(turns: Turns, **options: Any) -> str:
-    """3, 5 and 8 repeats, as far as there are rotations, as `design_table` shows them, for pairs that took turns.
+    """3, 5 and 8 repeats, as far as there are rotations, as `design_table` shows them, for pairs
+    that took turns.
 
     Always with as many steps as were recorded: they say nothing about noise slower than a run.
     """
@@ -210,4 +260,7 @@ def turns_table(turns: Turns, **options: Any) -> str:
     designs = [repeats for repeats in (3, 5, 8) if repeats <= rotations] or [rotations]
     trials = [tried_in_turns(turns, repeats, **options) for repeats in designs]
     rows = [(t.repeats, t.steps, round(t.alarms_pct, 1), round(t.found_pct)) for t in trials]
-    return format_rows((*_HEAD, "found_pct"), rows) + f"{rotations} rotations; a pair's ratio varies by {100 * turns.spread():.1f} %\n"
+    return (
+        format_rows((*_HEAD, "found_pct"), rows)
+        + f"{rotations} rotations; a pair's ratio varies by {100 * turns.spread():.1f} %\n"
+    )

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..core.errors import LlmbenchError, RequestError, near, unknown_name
-from ..store.literal import sql_literal
 from ..analysis.rates import RUN_COLUMNS
+from ..core.errors import LlmbenchError, RequestError, near, unknown_name
 from ..core.records import read_run
 from ..core.schema import dump_run
 from ..store.database import open_store, say_set_aside
+from ..store.literal import sql_literal
 
 # %% ../../nbs/70_compare/10_selection.ipynb #0979f627
 FILTER_COLUMNS = (*RUN_COLUMNS, "name", "spec_hash", "attempt")
@@ -25,11 +25,15 @@ Filters = tuple[tuple[str, str], ...]
 
 
 def parse_filters(words: Iterable[str]) -> Filters:
-    "Pairs of column and value from words like strategy=ddp,world_size=2; raises RequestError for another column."
+    """Pairs of column and value from words like strategy=ddp,world_size=2; raises RequestError for
+    another column.
+    """
     pairs = [part.partition("=") for word in words for part in word.split(",") if part.strip()]
     for column, equals, value in pairs:
         if not equals or not value.strip():
-            raise RequestError(f"'{column}{equals}' is no filter; write column=value, for example strategy=ddp")
+            raise RequestError(
+                f"'{column}{equals}' is no filter; write column=value, for example strategy=ddp"
+            )
         if column.strip() not in FILTER_COLUMNS:
             raise RequestError(unknown_name("column of runs", column.strip(), FILTER_COLUMNS))
     return tuple((column.strip(), value.strip()) for column, _, value in pairs)
@@ -43,7 +47,7 @@ class Wanted:
     run_id: str | None
     filters: Filters
 
-
+# %% ../../nbs/70_compare/10_selection.ipynb #f0a2ca63
 def parse_wanted(word: str, where: Sequence[str] = ()) -> Wanted:
     "What a word asks for, `where` being filters that hold for both sides."
     own = parse_filters([word]) if "=" in word else ()
@@ -64,7 +68,7 @@ class Pool(Protocol):
     def values(self, column: str) -> list[str]: ...
     def run(self, row: Row) -> Run: ...
 
-
+# %% ../../nbs/70_compare/10_selection.ipynb #76a2d74e
 class ResultsPool:
     "The runs of a results folder; stderr says where files of it could not be used."
 
@@ -79,19 +83,29 @@ class ResultsPool:
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
     def rows(self, wanted: Wanted) -> list[dict[str, Any]]:
-        "Rows of `runs`, with name, spec_hash, attempt and file, that match; in order of their time."
-        tests = [f"CAST({column} AS VARCHAR) = {sql_literal(value)}" for column, value in wanted.filters]
+        """Rows of `runs`, with name, spec_hash, attempt and file, that match; in order of their
+        time.
+        """
+        tests = [
+            f"CAST({column} AS VARCHAR) = {sql_literal(value)}" for column, value in wanted.filters
+        ]
         if wanted.run_id is not None:
-            tests.append(f"(run_id = {sql_literal(wanted.run_id)} OR starts_with(run_id, {sql_literal(wanted.run_id + '.')}))")
+            tests.append(
+                f"(run_id = {sql_literal(wanted.run_id)} OR starts_with(run_id,"
+                f" {sql_literal(wanted.run_id + '.')}))"
+            )
         return self._ask(
-            "SELECT * FROM runs JOIN (SELECT run_id, name, spec_hash, attempt, file FROM details) USING (run_id) "
-            f"WHERE {' AND '.join(tests) or 'true'} ORDER BY started_at, run_id"
+            "SELECT * FROM runs JOIN (SELECT run_id, name, spec_hash, attempt, file FROM details)"
+            f" USING (run_id) WHERE {' AND '.join(tests) or 'true'} ORDER BY started_at, run_id"
         )
 
     def values(self, column: str) -> list[str]:
         "The different values of a column, as text."
         table = "runs" if column in RUN_COLUMNS else "details"
-        sql = f"SELECT DISTINCT CAST({column} AS VARCHAR) AS v FROM {table} WHERE v IS NOT NULL ORDER BY v LIMIT {MANY}"
+        sql = (
+            f"SELECT DISTINCT CAST({column} AS VARCHAR) AS v FROM {table} WHERE v IS NOT NULL ORDER"
+            f" BY v LIMIT {MANY}"
+        )
         return [row["v"] for row in self._ask(sql)]
 
     def run(self, row: Row) -> Run:
@@ -100,7 +114,10 @@ class ResultsPool:
 
     def set_aside(self) -> list[str]:
         "Each file that could not be used, with its problem."
-        return [f"{row['file']} ({row['problem']})" for row in self._ask("SELECT file, problem FROM quarantine")]
+        return [
+            f"{row['file']} ({row['problem']})"
+            for row in self._ask("SELECT file, problem FROM quarantine")
+        ]
 
     def varies(self, study: str | None) -> tuple[str, ...] | None:
         "What the study's own file says that it varies; None where it says nothing."
@@ -110,7 +127,9 @@ class ResultsPool:
 # %% ../../nbs/70_compare/10_selection.ipynb #3b35c77f
 @dataclass(frozen=True)
 class RepeatSet:
-    "Finished repeats of one request on one machine, with their rows of `runs`; `failed` counts the others by status."
+    """Finished repeats of one request on one machine, with their rows of `runs`; `failed` counts
+    the others by status.
+    """
 
     text: str
     runs: tuple[Run, ...]
@@ -119,11 +138,21 @@ class RepeatSet:
 
 
 _TELL_APART = (
-    "study", "model", "strategy", "world_size", "precision", "seq_len", "global_batch_tokens", "micro_batch", "grad_accum",
-    "hardware", "name", "spec_hash",
-)  # fmt: skip
+    "study",
+    "model",
+    "strategy",
+    "world_size",
+    "precision",
+    "seq_len",
+    "global_batch_tokens",
+    "micro_batch",
+    "grad_accum",
+    "hardware",
+    "name",
+    "spec_hash",
+)
 
-
+# %% ../../nbs/70_compare/10_selection.ipynb #ecad5cb3
 def _set_of(row: Row) -> tuple:
     return row["study"], row["spec_hash"] or row["run_id"], row["hardware"]
 
@@ -134,36 +163,53 @@ def _listed(items: Sequence[str], word: str = "or", most: int = 6) -> str:
 
 
 def ambiguous(text: str, rows: Sequence[Row], count: int) -> str:
-    "One line for a word that means `count` sets of repeats: the column that tells their rows apart, and its values."
+    """One line for a word that means `count` sets of repeats: the column that tells their rows
+    apart, and its values.
+    """
     for column in _TELL_APART:
         values = sorted({str(r[column]) for r in rows})
         if len(values) > 1:
-            return f"{text} means {count} different sets of repeats; add {_listed([f'{column}={v}' for v in values])}"
+            return (
+                f"{text} means {count} different sets of repeats; add"
+                f" {_listed([f'{column}={v}' for v in values])}"
+            )
     return f"{text} means {count} different sets of repeats; give a run id"
 
 # %% ../../nbs/70_compare/10_selection.ipynb #c155f9b3
 def nothing(pool: Pool, wanted: Wanted) -> str:
-    "Why `wanted` matches no run, and what would; of a folder also the files that nobody could read."
+    """Why `wanted` matches no run, and what would; of a folder also the files that nobody could
+    read.
+    """
     aside = pool.set_aside() if isinstance(pool, ResultsPool) else []
     count = "1 file was" if len(aside) == 1 else f"{len(aside)} files were"
-    return _no_match(pool, wanted) + (f"; {count} set aside: {_listed(aside, 'and', 3)}" if aside else "")
+    return _no_match(pool, wanted) + (
+        f"; {count} set aside: {_listed(aside, 'and', 3)}" if aside else ""
+    )
 
-
+# %% ../../nbs/70_compare/10_selection.ipynb #7d623015
 def _no_match(pool: Pool, wanted: Wanted) -> str:
     where = f" in baseline {pool.name}" if pool.name else ""
     if wanted.run_id is not None:
         if wanted.run_id in pool.values("strategy"):
             return f"no run '{wanted.run_id}'{where}; did you mean strategy={wanted.run_id}?"
         close = near(wanted.run_id, pool.values("run_id"))
-        hint = f"did you mean {_listed(close)}?" if close else 'type: llmbench query "SELECT run_id FROM runs"'
+        hint = (
+            f"did you mean {_listed(close)}?"
+            if close
+            else 'type: llmbench query "SELECT run_id FROM runs"'
+        )
         return f"no run '{wanted.run_id}'{where}; {hint}"
     for column, value in wanted.filters:
         if value not in (known := pool.values(column)):
-            there = f"there {'is' if len(known) == 1 else 'are'} {_listed(known, 'and')}" if known else "nobody recorded it"
+            there = (
+                f"there {'is' if len(known) == 1 else 'are'} {_listed(known, 'and')}"
+                if known
+                else "nobody recorded it"
+            )
             return f"no run has {column}={value}{where}; {there}"
     return f"no run has all of {', '.join(f'{c}={v}' for c, v in wanted.filters)}{where}"
 
-
+# %% ../../nbs/70_compare/10_selection.ipynb #9aeb3f06
 def pick(pool: Pool, wanted: Wanted) -> RepeatSet:
     """The one set of repeats that `wanted` means, in order of its attempts.
 
@@ -172,12 +218,19 @@ def pick(pool: Pool, wanted: Wanted) -> RepeatSet:
     rows = pool.rows(wanted)
     if not rows:
         raise RequestError(nothing(pool, wanted))
-    done = sorted((r for r in rows if r["status"] == "ok"), key=lambda r: (r["attempt"] or 0, r["run_id"]))
+    done = sorted(
+        (r for r in rows if r["status"] == "ok"), key=lambda r: (r["attempt"] or 0, r["run_id"])
+    )
     if not done:
         ends = sorted({r["status"] for r in rows})
-        raise LlmbenchError(f"{wanted.text}: none of {len(rows)} runs ended ok ({', '.join(ends)}); first: {rows[0]['reason']}")
+        raise LlmbenchError(
+            f"{wanted.text}: none of {len(rows)} runs ended ok ({', '.join(ends)}); first:"
+            f" {rows[0]['reason']}"
+        )
     if (count := len({_set_of(r) for r in done})) > 1:
         raise RequestError(ambiguous(wanted.text, done, count))
-    lost = [r["status"] for r in rows if r["status"] != "ok" and _set_of(r)[:2] == _set_of(done[0])[:2]]
+    lost = [
+        r["status"] for r in rows if r["status"] != "ok" and _set_of(r)[:2] == _set_of(done[0])[:2]
+    ]
     failed = {status: lost.count(status) for status in dict.fromkeys(lost)}
     return RepeatSet(wanted.text, tuple(pool.run(r) for r in done), tuple(done), failed)

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..analysis.fairness import remark_line, settings_not_honoured
+from ..analysis.parity import loss_parity
+from ..analysis.rates import measured, tokens_per_step
 from .baseline import load_baseline
 from llmbench.compare.contrast import (
     Comparison,
@@ -22,12 +25,11 @@ from llmbench.compare.contrast import (
     tail_words,
     token_times,
 )
+from .selection import RepeatSet, ResultsPool, Wanted, parse_wanted, pick
 from ..core.errors import RequestError, unknown_name
 from ..core.numbers import significant
-from ..analysis.fairness import remark_line, settings_not_honoured
-from ..analysis.parity import loss_parity
-from ..analysis.rates import measured, tokens_per_step
-from .selection import RepeatSet, ResultsPool, Wanted, parse_wanted, pick
+
+# %% ../../nbs/70_compare/30_verdict.ipynb #65af9f25
 from llmbench.analysis.stats import (
     LEVEL,
     LOCATION_NAMES,
@@ -44,7 +46,10 @@ from llmbench.analysis.stats import (
 )
 
 # %% ../../nbs/70_compare/30_verdict.ipynb #914758bc
-_AT = {at: f"{name} of the steps" if name.startswith("fast") else name for at, name in LOCATION_NAMES.items()}
+_AT = {
+    at: f"{name} of the steps" if name.startswith("fast") else name
+    for at, name in LOCATION_NAMES.items()
+}
 
 
 def _pct(share: float, sign: bool = False) -> str:
@@ -65,11 +70,14 @@ def _n(one: RepeatSet) -> str:
 def _in_turns(c: Comparison) -> str:
     return " in turns" if c.in_turns else ""
 
-
+# %% ../../nbs/70_compare/30_verdict.ipynb #a0524eb4
 def _why_not(c: Comparison) -> str:
     "no or unknown, with the reasons."
     word, _, reasons = str(c.verdict).partition(": ")
-    return f"{word} ({'nobody recorded ' if c.outcome == 'unknown' else ''}{reasons.replace('; ', ', ')})"
+    return (
+        f"{word}"
+        f" ({'nobody recorded ' if c.outcome == 'unknown' else ''}{reasons.replace('; ', ', ')})"
+    )
 
 
 def _needs(c: Comparison) -> str:
@@ -84,19 +92,27 @@ def _needs(c: Comparison) -> str:
 
 def _opposites(c: Comparison) -> str:
     "Both figures, where they are shown to say the opposite."
-    more = f"the speed of {c.names[0]} is {_pct(c.speed.estimate - 1, sign=True)} % by time spent (95 % interval {_span(c.speed)})"
+    more = (
+        f"the speed of {c.names[0]} is {_pct(c.speed.estimate - 1, sign=True)} % by time spent (95"
+        f" % interval {_span(c.speed)})"
+    )
     return f"{more}, by the {_AT[c.at]} {_pct(c.calm.estimate - 1, sign=True)} % ({_span(c.calm)})"
 
-
+# %% ../../nbs/70_compare/30_verdict.ipynb #a9ede32d
 def sentence(c: Comparison) -> str:
-    "What the comparison allows to say, in one line; speeds are tokens per second of time spent, so 50 % slower takes twice as long."
+    """What the comparison allows to say, in one line; speeds are tokens per second of time spent,
+    so 50 % slower takes twice as long.
+    """
     (a, b), n = c.names, " and ".join(dict.fromkeys((_n(c.a), _n(c.b)))) + _in_turns(c)
     if c.outcome in ("unfair", "unknown"):
         return f"no winner between {a} and {b}: n = {n}, comparable: {_why_not(c)}"
     tail = f"n = {n}, comparable: yes"
     if c.outcome in ("faster", "slower"):
         sign = 1 if c.outcome == "faster" else -1
-        return f"{a} is {_pct(abs(c.speed.estimate - 1))} % {c.outcome} than {b}, 95 % interval {_span(c.speed, sign)}, {tail}"
+        return (
+            f"{a} is {_pct(abs(c.speed.estimate - 1))} % {c.outcome} than {b}, 95 % interval"
+            f" {_span(c.speed, sign)}, {tail}"
+        )
     if c.speed.low is None:
         interval = "too few measured steps"
     elif c.speed.steps_only:
@@ -113,38 +129,77 @@ def _odd_figures(c: Comparison) -> list[str]:
     if c.outcome in ("unfair", "unknown"):
         return []
     beside = {c.at: c.calm, typical: c.medians}
-    odd = [f"by the {_AT[at]} the difference is {_pct(r.estimate - 1, sign=True)} %" for at, r in beside.items() if disagrees(c.speed, r)]
+    odd = [
+        f"by the {_AT[at]} the difference is {_pct(r.estimate - 1, sign=True)} %"
+        for at, r in beside.items()
+        if disagrees(c.speed, r)
+    ]
     if not odd:
         return []
-    tails = [words for name, one in zip(c.names, (c.a, c.b), strict=True) if (words := tail_words(name, clock_times(one)))]
-    return [f"{' and '.join(odd)}: the steps of one side vary more, or more time passes between them", *tails]
+    tails = [
+        words
+        for name, one in zip(c.names, (c.a, c.b), strict=True)
+        if (words := tail_words(name, clock_times(one)))
+    ]
+    return [
+        f"{' and '.join(odd)}: the steps of one side vary more, or more time passes between them",
+        *tails,
+    ]
 
-
+# %% ../../nbs/70_compare/30_verdict.ipynb #6db6f215
 def covers(c: Comparison) -> list[str]:
-    "What the interval covers: when and where its repeats were made, and how many pairs of the study are compared like this one."
+    """What the interval covers: when and where its repeats were made, and how many pairs of the
+    study are compared like this one.
+    """
     made = coverage_words([*c.a.runs, *c.b.runs])
     said = [f"covers: {made}; another hour or machine may give another ratio"] if made else []
     if c.family is None or c.outcome in ("unfair", "unknown", "too few"):
         return said
     pairs = pairs_among(c.sets)
-    span = "no interval, for so many pairs these repeats are too few" if c.family.low is None else _span(c.family)
+    span = (
+        "no interval, for so many pairs these repeats are too few"
+        if c.family.low is None
+        else _span(c.family)
+    )
     chance = 100 * (1 - LEVEL**pairs)
-    return [*said, f"one of {pairs} pairs among the study's {c.sets} sets: at 95 % each, up to {chance:.0f} % of studies of equals hold a false claim; for all pairs together: {span}"]
+    return [
+        *said,
+        (
+            f"one of {pairs} pairs among the study's {c.sets} sets: at 95 % each, up to"
+            f" {chance:.0f} % of studies of equals hold a false claim; for all pairs together:"
+            f" {span}"
+        ),
+    ]
 
-
+# %% ../../nbs/70_compare/30_verdict.ipynb #8501797e
 def _about_side(name: str, one: RepeatSet) -> list[str]:
     unsteady = sum(row["unsteady"] is True for row in one.rows)
     commits = {row["git_commit"] for row in one.rows}
-    said = [f"{name}: {unsteady} of {len(one.rows)} runs changed their step time while measured"] if unsteady else []
+    said = (
+        [f"{name}: {unsteady} of {len(one.rows)} runs changed their step time while measured"]
+        if unsteady
+        else []
+    )
     said += [f"{name}: {count} more ended as {status}" for status, count in one.failed.items()]
-    said += [f"{name} did not honour {text}" for text in dict.fromkeys(text for run in one.runs for text in settings_not_honoured(run))]
-    return said + ([f"{name}: its repeats come from {len(commits)} commits"] if len(commits) > 1 else [])
+    said += [
+        f"{name} did not honour {text}"
+        for text in dict.fromkeys(text for run in one.runs for text in settings_not_honoured(run))
+    ]
+    return said + (
+        [f"{name}: its repeats come from {len(commits)} commits"] if len(commits) > 1 else []
+    )
 
-
+# %% ../../nbs/70_compare/30_verdict.ipynb #9d5d91c3
 def notes(c: Comparison) -> list[str]:
     "Remarks that belong beside the result, one line each."
     remarks = [remark_line(remark) for remark in c.verdict.remarks]
-    return [*_odd_figures(c), *_about_side(c.names[0], c.a), *_about_side(c.names[1], c.b), *remarks, *covers(c)]
+    return [
+        *_odd_figures(c),
+        *_about_side(c.names[0], c.a),
+        *_about_side(c.names[1], c.b),
+        *remarks,
+        *covers(c),
+    ]
 
 # %% ../../nbs/70_compare/30_verdict.ipynb #212e4351
 _ROWS = (("memory of tensors, GiB", "live_memory_gib", 3), ("last loss", "loss_last", 5))
@@ -165,7 +220,9 @@ def _apart(c: Comparison) -> str:
 
 
 def _rate(one: RepeatSet, at: Location) -> float | None:
-    "Tokens per second of a set, as it enters the comparison: the geometric mean over runs; by the clock of the steps alone, but for time spent."
+    """Tokens per second of a set, as it enters the comparison: the geometric mean over runs; by the
+    clock of the steps alone, but for time spent.
+    """
     time = group_interval(token_times(one) if at is spent else clock_times(one), at).estimate
     return 1 / time if time else None
 
@@ -175,30 +232,54 @@ def _change(ratio: Interval) -> str:
     shown = _relative(ratio.estimate, 1)
     return shown if ratio.low is None else f"{shown} ({_span(ratio)})"
 
-
+# %% ../../nbs/70_compare/30_verdict.ipynb #74717dc0
 def _rates_row(c: Comparison, at: Location, ratio: Interval) -> tuple[str, str, str, str]:
-    return f"tokens/s, {_AT[at]}{_in_turns(c)}", *(significant(_rate(one, at), 4) for one in (c.a, c.b)), _change(ratio)
+    return (
+        f"tokens/s, {_AT[at]}{_in_turns(c)}",
+        *(significant(_rate(one, at), 4) for one in (c.a, c.b)),
+        _change(ratio),
+    )
 
 
 def over_repeats(c: Comparison, column: str) -> Interval:
-    "A's value of a column of `runs` over B's, with its interval over repeats; unknown where a repeat does not say."
+    """A's value of a column of `runs` over B's, with its interval over repeats; unknown where a
+    repeat does not say.
+    """
     sides = [[[row[column]] for row in one.rows] for one in (c.a, c.b)]
-    return Interval(None, None, None, 0, 0) if any(None in run for side in sides for run in side) else compared_ratio(*sides)
+    return (
+        Interval(None, None, None, 0, 0)
+        if any(None in run for side in sides for run in side)
+        else compared_ratio(*sides)
+    )
 
-
+# %% ../../nbs/70_compare/30_verdict.ipynb #85f4bb74
 def table(c: Comparison) -> list[tuple[str, str, str, str]]:
-    "Rows of what is measured, A, B, and their difference; no difference where the two may not be compared."
-    rows = [_rates_row(c, at, ratio) for at, ratio in {spent: c.speed, c.at: c.calm, typical: c.medians}.items()]
+    """Rows of what is measured, A, B, and their difference; no difference where the two may not be
+    compared.
+    """
+    rows = [
+        _rates_row(c, at, ratio)
+        for at, ratio in {spent: c.speed, c.at: c.calm, typical: c.medians}.items()
+    ]
     for label, column, digits in _ROWS:
         a, b = _known(c.a, column), _known(c.b, column)
-        rows.append((label, significant(a, digits), significant(b, digits), _change(over_repeats(c, column))))
+        rows.append(
+            (
+                label,
+                significant(a, digits),
+                significant(b, digits),
+                _change(over_repeats(c, column)),
+            )
+        )
     rows[-1] = (*rows[-1][:3], _apart(c))
     fair = c.outcome not in ("unfair", "unknown")
     return rows if fair else [(*row[:3], "not comparable") for row in rows]
 
 # %% ../../nbs/70_compare/30_verdict.ipynb #c14f0eb1
 def parse_limit(text: str) -> float:
-    "0.03 from 3% or 3; raises RequestError for what is no percentage from 0 to below 100, or may be meant as a share."
+    """0.03 from 3% or 3; raises RequestError for what is no percentage from 0 to below 100, or may
+    be meant as a share.
+    """
     try:
         value = float(text.strip().removesuffix("%"))
     except ValueError:
@@ -206,12 +287,17 @@ def parse_limit(text: str) -> float:
     if not 0 <= value < 100:
         raise RequestError(f"'{text}' is no limit; write a percentage, for example 3%")
     if 0 < value < 0.5 and "%" not in text:
-        raise RequestError(f"'{text}' would be {value:g} %; write {value:g}% if you mean that, {100 * value:g}% if it is a share")
+        raise RequestError(
+            f"'{text}' would be {value:g} %; write {value:g}% if you mean that, {100 * value:g}% if"
+            " it is a share"
+        )
     return value / 100
 
-
+# %% ../../nbs/70_compare/30_verdict.ipynb #ec1bdb2f
 def check(c: Comparison, limit: float) -> tuple[str, str]:
-    "failed, passed or unsure, and why in one line: is A shown to be slower than B by more than `limit` (0.03: 3 %)?"
+    """failed, passed or unsure, and why in one line: is A shown to be slower than B by more than
+    `limit` (0.03: 3 %)?
+    """
     a, b = c.names
     if c.outcome in ("unfair", "unknown"):
         return "failed", f"{a} and {b} may not be compared"
@@ -221,7 +307,10 @@ def check(c: Comparison, limit: float) -> tuple[str, str]:
         return "unsure", f"time spent and undisturbed steps say the opposite: {_opposites(c)}"
     worst, best = 1 - c.speed.low, 1 - c.speed.high
     if best > limit:
-        return "failed", f"{a} is at least {_pct(best)} % slower than {b}, the limit is {100 * limit:g} %"
+        return (
+            "failed",
+            f"{a} is at least {_pct(best)} % slower than {b}, the limit is {100 * limit:g} %",
+        )
     if worst <= limit:
         return "passed", f"{a} is not more than {100 * limit:g} % slower than {b}"
     more = _needs(c) if c.needed and c.needed > c.speed.n_runs else "more repeats would decide"
@@ -231,25 +320,44 @@ def check(c: Comparison, limit: float) -> tuple[str, str]:
 def as_text(c: Comparison, limit: float | None = None) -> str:
     "The line, then the table and the notes below it."
     rows = table(c)
-    widths = [max(len(text) for text in column) for column in zip(("", *c.names, ""), *rows, strict=True)]
-    lines = ["  ".join(t.rjust(w) if i else t.ljust(w) for i, (t, w) in enumerate(zip(row, widths, strict=True))) for row in (("", *c.names, ""), *rows)]
+    widths = [
+        max(len(text) for text in column) for column in zip(("", *c.names, ""), *rows, strict=True)
+    ]
+    lines = [
+        "  ".join(
+            t.rjust(w) if i else t.ljust(w)
+            for i, (t, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in (("", *c.names, ""), *rows)
+    ]
     checked = ["check {}: {}".format(*check(c, limit))] if limit is not None else []
-    return "\n".join([sentence(c), *(f"  {line}".rstrip() for line in lines), *notes(c), *checked]) + "\n"
+    return (
+        "\n".join([sentence(c), *(f"  {line}".rstrip() for line in lines), *notes(c), *checked])
+        + "\n"
+    )
 
-
+# %% ../../nbs/70_compare/30_verdict.ipynb #e906d0bb
 def as_markdown(c: Comparison, limit: float | None = None) -> str:
     "For a pull request: the line, a small table, the notes."
     heads = ["| | {} | {} | difference |".format(*c.names), "|---|--:|--:|--:|"]
     rows = [f"| {' | '.join(row)} |" for row in table(c)]
     checked = ["check **{}**: {}".format(*check(c, limit))] if limit is not None else []
     remarks = [f"- {line}" for line in [*notes(c), *checked]]
-    return "\n".join([f"**{sentence(c)}**", "", *heads, *rows, *(["", *remarks] if remarks else [])]) + "\n"
+    return (
+        "\n".join([f"**{sentence(c)}**", "", *heads, *rows, *(["", *remarks] if remarks else [])])
+        + "\n"
+    )
 
 # %% ../../nbs/70_compare/30_verdict.ipynb #e8d5980a
 def _side_facts(one: RepeatSet) -> dict[str, Any]:
-    "Which runs, and their figures; the step time and the throughput are those of the view `groups`."
+    """Which runs, and their figures; the step time and the throughput are those of the view
+    `groups`.
+    """
     time = group_interval([measured(run, "time_s") for run in one.runs]).estimate
-    rates = {"step_time_s": time, "tokens_per_s": _rate(one, spent) if tokens_per_step(one.runs[0]) else None}
+    rates = {
+        "step_time_s": time,
+        "tokens_per_s": _rate(one, spent) if tokens_per_step(one.runs[0]) else None,
+    }
     rates |= {k: _known(one, k) for k in ("live_memory_gib", "peak_memory_gib", "loss_last")}
     return {"run_ids": [r["run_id"] for r in one.runs], "failed": dict(one.failed)} | rates
 
@@ -257,24 +365,42 @@ def _side_facts(one: RepeatSet) -> dict[str, Any]:
 def _ratio_facts(ratio: Interval) -> dict[str, Any]:
     return {"ratio": ratio.estimate, "low": ratio.low, "high": ratio.high}
 
-
+# %% ../../nbs/70_compare/30_verdict.ipynb #ca7d220b
 def as_json(c: Comparison, limit: float | None = None) -> str:
     "Everything as JSON; ratios are A's speed over B's."
     speed, calm, medians = (_ratio_facts(r) for r in (c.speed, c.calm, c.medians))
     facts = {
-        "sentence": sentence(c), "outcome": c.outcome, "a": {"name": c.names[0]} | _side_facts(c.a),
-        "b": {"name": c.names[1]} | _side_facts(c.b), "speed": speed | {"at": _AT[spent]}, "beside": calm | {"at": _AT[c.at]}, "medians": medians, "opposed": c.opposed,
-        "in_turns": c.in_turns, "medians_ratio": c.medians.estimate, "memory": _ratio_facts(over_repeats(c, "live_memory_gib")),
-        "sets_in_study": c.sets, "family": _ratio_facts(c.family) if c.family else None, "covers": coverage_words([*c.a.runs, *c.b.runs]),
-        "repeats": c.speed.n_runs, "needed_repeats": c.needed, "needed_for_pct": 100 * c.effect, "comparable": c.verdict.verdict,
-        "differences": [str(d) for d in c.verdict.differences], "unknowns": list(c.verdict.unknowns),
-        "problems": list(c.verdict.problems), "notes": notes(c), "check": None,
-    }  # fmt: skip
+        "sentence": sentence(c),
+        "outcome": c.outcome,
+        "a": {"name": c.names[0]} | _side_facts(c.a),
+        "b": {"name": c.names[1]} | _side_facts(c.b),
+        "speed": speed | {"at": _AT[spent]},
+        "beside": calm | {"at": _AT[c.at]},
+        "medians": medians,
+        "opposed": c.opposed,
+        "in_turns": c.in_turns,
+        "medians_ratio": c.medians.estimate,
+        "memory": _ratio_facts(over_repeats(c, "live_memory_gib")),
+        "sets_in_study": c.sets,
+        "family": _ratio_facts(c.family) if c.family else None,
+        "covers": coverage_words([*c.a.runs, *c.b.runs]),
+        "repeats": c.speed.n_runs,
+        "needed_repeats": c.needed,
+        "needed_for_pct": 100 * c.effect,
+        "comparable": c.verdict.verdict,
+        "differences": [str(d) for d in c.verdict.differences],
+        "unknowns": list(c.verdict.unknowns),
+        "problems": list(c.verdict.problems),
+        "notes": notes(c),
+        "check": None,
+    }
     if limit is not None:
-        facts["check"] = dict(zip(("outcome", "why"), check(c, limit), strict=True)) | {"limit_pct": 100 * limit}
+        facts["check"] = dict(zip(("outcome", "why"), check(c, limit), strict=True)) | {
+            "limit_pct": 100 * limit
+        }
     return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
 
-
+# %% ../../nbs/70_compare/30_verdict.ipynb #62c83c93
 STYLES = {"text": as_text, "markdown": as_markdown, "json": as_json}
 
 # %% ../../nbs/70_compare/30_verdict.ipynb #d3c57256
@@ -284,26 +410,41 @@ def _of_study(pool: ResultsPool, a: RepeatSet, b: RepeatSet) -> tuple[str, ...] 
 
 
 def _sets_of_study(pool: ResultsPool, a: RepeatSet, b: RepeatSet) -> int:
-    "How many sets of repeats there are in the study of both, on as many ranks; 2 where they come from different ones."
+    """How many sets of repeats there are in the study of both, on as many ranks; 2 where they come
+    from different ones.
+    """
     of = {(row["study"], row["world_size"]) for row in (*a.rows, *b.rows)}
     if len(of) > 1:
         return 2
     ((study, world_size),) = of
     filters = (("study", study), ("world_size", str(world_size))) if study and world_size else ()
-    rows = [row for row in pool.rows(Wanted("", None, filters)) if row["status"] == "ok"] if filters else []
+    rows = (
+        [row for row in pool.rows(Wanted("", None, filters)) if row["status"] == "ok"]
+        if filters
+        else []
+    )
     return max(2, len({(row["spec_hash"], row["framework"], row["hardware"]) for row in rows}))
 
-
+# %% ../../nbs/70_compare/30_verdict.ipynb #04d4b8ed
 def compare_words(
-    a: str, b: str | None, results: Path | str, *, where: Sequence[str] = (), baseline: str | None = None,
-    varies: Sequence[str] = (), effect: float = 0.03,
-) -> Comparison:  # fmt: skip
+    a: str,
+    b: str | None,
+    results: Path | str,
+    *,
+    where: Sequence[str] = (),
+    baseline: str | None = None,
+    varies: Sequence[str] = (),
+    effect: float = 0.03,
+) -> Comparison:
     """Compare what two words mean in a results folder, or the first with a saved baseline.
 
-    `varies` are keys that may differ beside what the words ask for. Raises RequestError for words that mean no set.
+    `varies` are keys that may differ beside what the words ask for. Raises RequestError for words
+    that mean no set.
     """
     if b is None and baseline is None:
-        raise RequestError(f"what is {a} to be compared with? give a second run or filter, or --baseline NAME")
+        raise RequestError(
+            f"what is {a} to be compared with? give a second run or filter, or --baseline NAME"
+        )
     left, right = parse_wanted(a, where), parse_wanted(b or a, where)
     pool = ResultsPool(results)
     one = pick(pool, left)
@@ -312,14 +453,25 @@ def compare_words(
     asked = question(left.filters, right.filters, _of_study(pool, one, other))
     return compare_sets(one, other, (*asked, *varies), effect=effect, baseline=baseline, sets=sets)
 
-
+# %% ../../nbs/70_compare/30_verdict.ipynb #35567786
 def compare_command(
-    a: str, b: str | None, results: Path | str, *, where: Sequence[str] = (), baseline: str | None = None,
-    varies: Sequence[str] = (), fail_if_slower: str | None = None, style: str = "text",
-) -> tuple[str, int]:  # fmt: skip
-    "Text and exit code of `llmbench compare`: 1 where a limit was given and the check failed, else 0."
+    a: str,
+    b: str | None,
+    results: Path | str,
+    *,
+    where: Sequence[str] = (),
+    baseline: str | None = None,
+    varies: Sequence[str] = (),
+    fail_if_slower: str | None = None,
+    style: str = "text",
+) -> tuple[str, int]:
+    """Text and exit code of `llmbench compare`: 1 where a limit was given and the check failed,
+    else 0.
+    """
     if style not in STYLES:
         raise RequestError(unknown_name("format", style, STYLES))
     limit = None if fail_if_slower is None else parse_limit(fail_if_slower)
-    c = compare_words(a, b, results, where=where, baseline=baseline, varies=varies, effect=limit or 0.03)
+    c = compare_words(
+        a, b, results, where=where, baseline=baseline, varies=varies, effect=limit or 0.03
+    )
     return STYLES[style](c, limit), int(limit is not None and check(c, limit)[0] == "failed")

@@ -48,7 +48,10 @@ _LONGEST = 100_000
 def identifier(text: str) -> str:
     "An identifier as near to the text as the rules allow; `unnamed` where nothing is left."
     parts = (re.sub(r"[^A-Za-z0-9_-]+", "-", part) for part in text.split("."))
-    return ".".join(part for part in parts if part.strip("-"))[:200].lstrip("_-.").rstrip(".") or "unnamed"
+    return (
+        ".".join(part for part in parts if part.strip("-"))[:200].lstrip("_-.").rstrip(".")
+        or "unnamed"
+    )
 
 
 _HOSTS = ("host", "hostname", "hostnames")
@@ -57,13 +60,18 @@ _HOSTS = ("host", "hostname", "hostnames")
 def _host_names(value: str | list[str]) -> str | list[str]:
     return identifier(value) if isinstance(value, str) else [identifier(name) for name in value]
 
-
+# %% ../../nbs/10_core/25_bounds.ipynb #1ab58fa4
 def tidied(value: Any) -> Any:
-    "Plain values with every text in them cut at the longest, control characters replaced by spaces, and hosts by identifiers."
+    """Plain values with every text in them cut at the longest, control characters replaced by
+    spaces, and hosts by identifiers.
+    """
     if isinstance(value, str):
         return _CONTROL.sub(" ", value[:_LONGEST])
     if isinstance(value, Mapping):
-        return {key: _host_names(inner) if key in _HOSTS and inner else tidied(inner) for key, inner in value.items()}
+        return {
+            key: _host_names(inner) if key in _HOSTS and inner else tidied(inner)
+            for key, inner in value.items()
+        }
     if isinstance(value, list | tuple) and value and isinstance(value[0], str | Mapping):
         return [tidied(inner) for inner in value]
     return value
@@ -93,16 +101,26 @@ MOST_RECORDS = 100_000
 MOST_KEYS = 10_000
 
 _Item = TypeVar("_Item")
-Column = Annotated[list[_Item], Field(max_length=MOST_STEPS, fail_fast=True)]  # one entry for each step
+Column = Annotated[
+    list[_Item], Field(max_length=MOST_STEPS, fail_fast=True)
+]  # one entry for each step
 Records = Annotated[list[_Item], Field(max_length=MOST_RECORDS, fail_fast=True)]
 Named = Annotated[dict[Key, _Item], Field(max_length=MOST_KEYS)]
 
 # %% ../../nbs/10_core/25_bounds.ipynb #ea1e3068
 BOUNDS: tuple[tuple[str, Any, str], ...] = (
-    ("Identifier", Identifier, "becomes a file name, a word of a query, an anchor: no path, no option, no markup"),
+    (
+        "Identifier",
+        Identifier,
+        "becomes a file name, a word of a query, an anchor: no path, no option, no markup",
+    ),
     ("Label", Label, "a framework's own name and version, as its log prints it"),
     ("Key", Key, "the name of a package, a variable, a column"),
-    ("Text", Text, "free text; a control character could end a line, a cell or a terminal's colour"),
+    (
+        "Text",
+        Text,
+        "free text; a control character could end a line, a cell or a terminal's colour",
+    ),
     ("Moment", Moment, "ISO 8601 in UTC; from 2000 on, and at most a year after today"),
     ("Count", Count, "a thousand times the tokens of the largest step"),
     ("Parameters", Parameters, "a thousand times the largest model"),
@@ -119,17 +137,28 @@ BOUNDS: tuple[tuple[str, Any, str], ...] = (
     ("StepSeconds", StepSeconds, "a nanosecond to eleven days; unknown is null, not 0"),
     ("Value", Value, "loss, norm, scale: float32 ends at 3.4e38"),
     ("Amount", Amount, "GiB, W, MHz, GB/s, TFLOP/s, J: none is negative"),
-    ("LearningRate", LearningRate, "also an optimizer's other settings; what is asked for may be meant to diverge"),
+    (
+        "LearningRate",
+        LearningRate,
+        "also an optimizer's other settings; what is asked for may be meant to diverge",
+    ),
 )
 
-
+# %% ../../nbs/10_core/25_bounds.ipynb #ec9c126c
 def bounds_table() -> list[tuple[str, str, str]]:
     "Name, what it takes in words, and the reason, of each kind of value."
-    return [(name, _in_words(kind.__metadata__[0].metadata), reason) for name, kind, reason in BOUNDS]
+    return [
+        (name, _in_words(kind.__metadata__[0].metadata), reason) for name, kind, reason in BOUNDS
+    ]
 
 
 def _in_words(limits: Sequence[Any]) -> str:
-    found = {name: getattr(limit, name) for limit in limits for name in ("ge", "le", "max_length", "pattern") if hasattr(limit, name)}
+    found = {
+        name: getattr(limit, name)
+        for limit in limits
+        for name in ("ge", "le", "max_length", "pattern")
+        if hasattr(limit, name)
+    }
     if "ge" in found:
         return f"{_plain(found['ge'])} to {_plain(found['le'])}"
     return f"at most {found['max_length']:,} characters: {PATTERNS[found['pattern']]}"
@@ -165,24 +194,48 @@ def _times(run: Mapping[str, Any]) -> Iterator[str]:
 
 # %% ../../nbs/10_core/25_bounds.ipynb #e5b3db34
 def request_problem(spec: Mapping[str, Any], own: bool) -> str | None:
-    "What contradicts itself in a request, with the field; None where nothing does. own: of this harness."
-    degrees, world_size = [spec["strategy"][k] for k in ("dp", "tp", "pp", "cp")], spec["world_size"]
+    """What contradicts itself in a request, with the field; None where nothing does. own: of this
+    harness.
+    """
+    degrees, world_size = (
+        [spec["strategy"][k] for k in ("dp", "tp", "pp", "cp")],
+        spec["world_size"],
+    )
     if None not in degrees and world_size is not None and prod(degrees) != world_size:
-        return f"spec.world_size: {world_size}: the degrees dp, tp, pp, cp {degrees} multiply to {prod(degrees)}"
+        return (
+            f"spec.world_size: {world_size}: the degrees dp, tp, pp, cp {degrees} multiply to"
+            f" {prod(degrees)}"
+        )
     model = spec["model"]
-    if None not in (model["n_experts"], model["experts_per_token"]) and model["experts_per_token"] > max(1, model["n_experts"]):
-        return f"spec.model.experts_per_token: {model['experts_per_token']}: the model has {model['n_experts']} experts"
+    if None not in (model["n_experts"], model["experts_per_token"]) and model[
+        "experts_per_token"
+    ] > max(1, model["n_experts"]):
+        return (
+            f"spec.model.experts_per_token: {model['experts_per_token']}: the model has"
+            f" {model['n_experts']} experts"
+        )
     batch = spec["batch"]
     factors = [batch["micro"], batch["accum"], degrees[0], spec["seq_len"]]
-    if own and None not in (*factors, batch["global_tokens"]) and prod(factors) != batch["global_tokens"]:
-        return f"spec.batch.global_tokens: {batch['global_tokens']}: micro, accum, dp and seq_len {factors} multiply to {prod(factors)}"
+    if (
+        own
+        and None not in (*factors, batch["global_tokens"])
+        and prod(factors) != batch["global_tokens"]
+    ):
+        return (
+            f"spec.batch.global_tokens: {batch['global_tokens']}: micro, accum, dp and seq_len"
+            f" {factors} multiply to {prod(factors)}"
+        )
     return None
 
 # %% ../../nbs/10_core/25_bounds.ipynb #0ac0ebad
 def _steps(run: Mapping[str, Any], own: bool) -> Iterator[str]:
     step, asked, warmup = run["steps"]["step"], run["spec"]["steps"], run["spec"]["warmup_steps"]
     n, ended_well = len(step), run["status"] == "ok"
-    if n > 1 and not (step[-1] - step[0] == n - 1 and step == list(range(step[0], step[0] + n))) and not all(map(lt, step, step[1:])):
+    if (
+        n > 1
+        and not (step[-1] - step[0] == n - 1 and step == list(range(step[0], step[0] + n)))
+        and not all(map(lt, step, step[1:]))
+    ):
         at = next(i for i in range(1, n) if step[i] <= step[i - 1])
         yield f"steps.step: {step[at]} follows {step[at - 1]}: steps have to rise"
     if own and ended_well and asked and not n:
@@ -202,22 +255,33 @@ def _numbers(name: str, ranks: Sequence[int], world_size: int | None) -> Iterato
     if world_size is not None and ranks and max(ranks) >= world_size:
         yield f"{name}: rank {max(ranks)}, and spec.world_size is {world_size}"
 
-
+# %% ../../nbs/10_core/25_bounds.ipynb #710aabce
 def _ranks(run: Mapping[str, Any]) -> Iterator[str]:
-    ranks, n, world_size, ended_well = run["ranks"], len(run["steps"]["step"]), run["spec"]["world_size"], run["status"] == "ok"
+    ranks, n, world_size, ended_well = (
+        run["ranks"],
+        len(run["steps"]["step"]),
+        run["spec"]["world_size"],
+        run["status"] == "ok",
+    )
     for record in ranks:
         for column in _RANK_COLUMNS:
             length = len(record[column])
             if length and length != n and (ended_well or length > n):
                 yield f"ranks.{record['rank']}.{column}: {length} entries for {n} steps"
     yield from _numbers("ranks", [record["rank"] for record in ranks], world_size)
-    yield from _numbers("env.devices", [d["rank"] for d in run["env"]["devices"] if d["rank"] is not None], world_size)
+    yield from _numbers(
+        "env.devices",
+        [d["rank"] for d in run["env"]["devices"] if d["rank"] is not None],
+        world_size,
+    )
 
 # %% ../../nbs/10_core/25_bounds.ipynb #0803a725
 def contradiction(run: Mapping[str, Any], request: str | None = None) -> str | None:
-    """The first thing in a whole run file that contradicts another one, with the field; None where all fits together.
+    """The first thing in a whole run file that contradicts another one, with the field; None where
+    all fits together.
 
-    request: what `request_problem` said, where the caller has asked already; an empty text: nothing.
+    request: what `request_problem` said, where the caller has asked already; an empty text:
+    nothing.
     """
     own = run["source"]["kind"] == "harness"
     if problem := request_problem(run["spec"], own) if request is None else request:
@@ -225,6 +289,10 @@ def contradiction(run: Mapping[str, Any], request: str | None = None) -> str | N
     for problem in (*_ranks(run), *_steps(run, own)):
         return problem
     window = run["window"]
-    if window and window["exposed_s"] is not None and window["exposed_s"] > 1.001 * window["time_s"]:
+    if (
+        window
+        and window["exposed_s"] is not None
+        and window["exposed_s"] > 1.001 * window["time_s"]
+    ):
         return f"window.exposed_s: {window['exposed_s']:g} s of a window of {window['time_s']:g} s"
     return next(_times(run), None)

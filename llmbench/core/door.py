@@ -24,25 +24,39 @@ from .schema import RunFile, first_problem
 _BLOCK = 2**16  # more than most run files have: three calls of the system for each
 _MORE = 2**24
 _KINDS = {
-    stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
-}  # fmt: skip
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 def _why_not(path: Path | str, error: OSError) -> str:
     "In words, why a file could not be read."
     if isinstance(error, FileNotFoundError) and os.path.islink(path):
         return "it is a link to a file that is not there"
-    if not isinstance(error, FileNotFoundError) and os.path.islink(path) and not os.path.exists(path):
-        return "it is a link that leads to itself" if "symbolic" in str(error) else str(error.strerror)
+    if (
+        not isinstance(error, FileNotFoundError)
+        and os.path.islink(path)
+        and not os.path.exists(path)
+    ):
+        return (
+            "it is a link that leads to itself" if "symbolic" in str(error) else str(error.strerror)
+        )
     return str(error.strerror or error)
 
-
+# %% ../../nbs/10_core/45_door.ipynb #0fc79774
 def read_regular(path: Path | str, largest: int = LARGEST_FILE_BYTES) -> bytes:
-    "A file's content; raises LlmbenchError where it is no regular file, cannot be read, or has more than `largest` bytes."
+    """A file's content; raises LlmbenchError where it is no regular file, cannot be read, or has
+    more than `largest` bytes.
+    """
     try:
         about = os.stat(path)
         if not stat.S_ISREG(about.st_mode):
-            raise LlmbenchError(f"cannot be read: it is {_KINDS.get(stat.S_IFMT(about.st_mode), 'no regular file')}")
+            raise LlmbenchError(
+                f"cannot be read: it is {_KINDS.get(stat.S_IFMT(about.st_mode), 'no regular file')}"
+            )
         content = _first_bytes(path, largest + 1) if about.st_size <= largest else b""
     except ValueError as e:  # a zero byte in the path
         raise LlmbenchError(f"cannot be read: {e}") from e
@@ -52,7 +66,7 @@ def read_regular(path: Path | str, largest: int = LARGEST_FILE_BYTES) -> bytes:
         raise LlmbenchError(f"cannot be read: larger than {largest / 2**20:g} MiB")
     return content
 
-
+# %% ../../nbs/10_core/45_door.ipynb #e26dfac4
 def _first_bytes(path: Path | str, most: int) -> bytes:
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
@@ -83,12 +97,15 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON; unknown is null")
 
-
+# %% ../../nbs/10_core/45_door.ipynb #da73675f
 def strict_json(content: bytes) -> Any:
     "The JSON value of a file's content, each key once; raises LlmbenchError where it is none."
     for mark, encoding in _MARKS.items():
         if content.startswith(mark):
-            raise LlmbenchError(f"not JSON: it begins with the byte order mark of {encoding}; save it as UTF-8 without a mark")
+            raise LlmbenchError(
+                f"not JSON: it begins with the byte order mark of {encoding}; save it as UTF-8"
+                " without a mark"
+            )
     try:
         return json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
     except UnicodeDecodeError as e:
@@ -109,7 +126,9 @@ def run_from(content: bytes) -> RunFile:
 
 
 def read_run(path: Path | str) -> RunFile:
-    "Read a run file, or the run.json of a folder; raises LlmbenchError, which names the file, where it is no valid one."
+    """Read a run file, or the run.json of a folder; raises LlmbenchError, which names the file,
+    where it is no valid one.
+    """
     file = os.path.join(path, RUN_FILE) if os.path.isdir(path) else path
     try:
         return run_from(read_regular(file))
@@ -136,5 +155,7 @@ def _found(folder: str, name: str, depth: int = 0) -> Iterator[str]:
 
 
 def result_files(folder: Path | str, name: str = RUN_FILE) -> list[Path]:
-    "What is called `name` below a results folder, in the order of the paths, without those of runs at work."
+    """What is called `name` below a results folder, in the order of the paths, without those of
+    runs at work.
+    """
     return sorted(map(Path, _found(os.fspath(folder), name)))

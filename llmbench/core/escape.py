@@ -13,27 +13,38 @@ import re
 from typing import Any
 
 # %% ../../nbs/10_core/35_escape.ipynb #e5c00006
-_UNSEEN = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 MOST = 2000  # characters that a page shows of one text
 
 
 def one_line(value: Any, most: int = MOST) -> str:
-    "A value as one line of characters that can be seen, at most `most` of them and how many more there are."
+    """A value as one line of characters that can be seen, at most `most` of them and how many more
+    there are.
+    """
     text = str(value)
     line = _UNSEEN.sub("\ufffd", re.sub(r"[ \t\r\n\f\v]+", " ", text[:most])).strip(" ")
     return line if len(text) <= most else f"{line} … {len(text) - most:,} characters more"
 
 # %% ../../nbs/10_core/35_escape.ipynb #e5c00009
 def short_label(text: str, most: int = 60) -> str:
-    "A text as a label: itself where it is short and can be seen, else its beginning and six digits of its hash."
+    """A text as a label: itself where it is short and can be seen, else its beginning and six
+    digits of its hash.
+    """
     line = one_line(text[: most + 1], most + 1)
     if line == text and len(text) <= most:
         return text
-    return f"{line[:most].strip()}… {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"
+    return (
+        f"{line[:most].strip()}…"
+        f" {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"
+    )
 
 # %% ../../nbs/10_core/35_escape.ipynb #e5c00012
 _SPECIAL = re.compile(r"([\\`*_{}\[\]|<>~$^@\"'&])|(?<=-)(-)|(?<=\.)(\.)|(?<=:)(:)")
-_BLOCK_START = re.compile(r"^(?:([#+-])(?=\s|$)|([=:%])|(\(?(?:\d+|[A-Za-z]|[ivxlcdmIVXLCDM]+|#))([.)])(?=\s|$)|([Tt]able)(:))")
+_BLOCK_START = re.compile(
+    r"^(?:([#+-])(?=\s|$)|([=:%])|(\(?(?:\d+|[A-Za-z]|[ivxlcdmIVXLCDM]+|#))([.)])(?=\s|$)|([Tt]able)(:))"
+)
 
 
 def _start(found: re.Match[str]) -> str:
@@ -42,7 +53,9 @@ def _start(found: re.Match[str]) -> str:
 
 
 def md_text(value: Any, most: int = MOST) -> str:
-    "A value as one line of literal Markdown text of at most `most` characters; a dash for None and where nothing can be seen."
+    """A value as one line of literal Markdown text of at most `most` characters; a dash for None
+    and where nothing can be seen.
+    """
     line = "" if value is None else one_line(value, most)
     return _BLOCK_START.sub(_start, _SPECIAL.sub(r"\\\g<0>", line)) or "–"
 
@@ -53,7 +66,9 @@ def yaml_text(value: Any) -> str:
 
 
 def html_text(value: Any, most: int = MOST) -> str:
-    "A value as text or a quoted attribute of HTML, on one line; without the beginning of a shortcode, which Quarto would look for in it."
+    """A value as text or a quoted attribute of HTML, on one line; without the beginning of a
+    shortcode, which Quarto would look for in it.
+    """
     return html.escape(one_line(value, most), quote=True).replace("{{", "&#123;&#123;")
 
 # %% ../../nbs/10_core/35_escape.ipynb #e5c00020
@@ -62,12 +77,18 @@ _MOST_IN_CELL = 32_000
 
 
 def csv_cell(value: Any) -> Any:
-    "A value for a CSV file: text that a spreadsheet would compute begins with an apostrophe, truth values are small letters, all else is as it is."
+    """A value for a CSV file: text that a spreadsheet would compute begins with an apostrophe,
+    truth values are small letters, all else is as it is.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str):
         return value
-    more = f" … {len(value) - _MOST_IN_CELL:,} characters more" if len(value) > _MOST_IN_CELL else ""
+    more = (
+        f" … {len(value) - _MOST_IN_CELL:,} characters more" if len(value) > _MOST_IN_CELL else ""
+    )
     text = value[:_MOST_IN_CELL].replace("\0", "\ufffd") + more
-    computed = text.lstrip("\t\r\n ").startswith(("=", "+", "-", "@")) and not _NUMBER.fullmatch(text)
+    computed = text.lstrip("\t\r\n ").startswith(("=", "+", "-", "@")) and not _NUMBER.fullmatch(
+        text
+    )
     return f"'{text}" if computed else text

@@ -22,7 +22,9 @@ from .errors import LlmbenchError, RequestError, unknown_name
 
 # %% ../../nbs/10_core/15_files.ipynb #5be15670
 def write_parts_atomic(path: Path | str, parts: Iterable[str]) -> Path:
-    "Write texts one after the other to `path` so that a reader sees the old file or all of the new one."
+    """Write texts one after the other to `path` so that a reader sees the old file or all of the
+    new one.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -54,9 +56,16 @@ _HASHED = re.compile(r"-[0-9a-f]{12}")
 
 
 def slug(text: Any, reserved: Iterable[str] = ()) -> str:
-    "A safe name of a file or folder for any text, of at most 160 characters; a safe text that is not `reserved` stays itself, distinct texts stay distinct."
+    """A safe name of a file or folder for any text, of at most 160 characters; a safe text that is
+    not `reserved` stays itself, distinct texts stay distinct.
+    """
     text = str(text)
-    if _SAFE_NAME.fullmatch(text) and text[-1] != "." and not _HASHED.fullmatch(text[-13:]) and text not in reserved:
+    if (
+        _SAFE_NAME.fullmatch(text)
+        and text[-1] != "."
+        and not _HASHED.fullmatch(text[-13:])
+        and text not in reserved
+    ):
         return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", text[:80]).strip("._-")
@@ -64,22 +73,39 @@ def slug(text: Any, reserved: Iterable[str] = ()) -> str:
 
 # %% ../../nbs/10_core/15_files.ipynb #5a1d0c05
 def below(folder: Path | str, *names: str) -> Path:
-    "The path of `names` in `folder`; raises LlmbenchError where it does not lie below the folder once links are followed."
+    """The path of `names` in `folder`; raises LlmbenchError where it does not lie below the folder
+    once links are followed.
+    """
     path = Path(folder, *names)
     try:
-        inside = path.resolve().is_relative_to(Path(folder).resolve()) and path.resolve() != Path(folder).resolve()
-    except (ValueError, OSError, RuntimeError) as e:  # a zero character, a name that is too long, links in a circle
+        inside = (
+            path.resolve().is_relative_to(Path(folder).resolve())
+            and path.resolve() != Path(folder).resolve()
+        )
+    except (
+        ValueError,
+        OSError,
+        RuntimeError,
+    ) as e:  # a zero character, a name that is too long, links in a circle
         raise LlmbenchError(f"no path below {folder}: {e}") from e
     if not inside:
-        raise LlmbenchError(f"{'/'.join(names)!r} does not lie below {folder}; nothing is written there")
+        raise LlmbenchError(
+            f"{'/'.join(names)!r} does not lie below {folder}; nothing is written there"
+        )
     return path
 
 # %% ../../nbs/10_core/15_files.ipynb #cdaff338
 _DEFAULTS = {
-    "study": {"results": "results", "default": "params/studies/cpu-quickstart.yaml", "data_root": "."},
+    "study": {
+        "results": "results",
+        "default": "params/studies/cpu-quickstart.yaml",
+        "data_root": ".",
+    },
     "report": {
         "title": "llmbench",
-        "subtitle": "Which strategy trains the same model fastest, at what cost, and how sure is that?",
+        "subtitle": (
+            "Which strategy trains the same model fastest, at what cost, and how sure is that?"
+        ),
         "source": "reports",
         "out": "reports/_site",
     },
@@ -87,7 +113,7 @@ _DEFAULTS = {
     "image": {"name": "llmbench", "registry": ""},
 }
 
-
+# %% ../../nbs/10_core/15_files.ipynb #3b61bb5b
 @dataclass(frozen=True)
 class Settings:
     "What settings.ini says: one mapping a section, and the folder that relative paths start from."
@@ -100,7 +126,9 @@ class Settings:
         if section not in self.sections:
             raise RequestError("settings.ini: " + unknown_name("section", section, self.sections))
         if key not in self.sections[section]:
-            raise RequestError(f"settings.ini [{section}]: " + unknown_name("key", key, self.sections[section]))
+            raise RequestError(
+                f"settings.ini [{section}]: " + unknown_name("key", key, self.sections[section])
+            )
         return self.sections[section][key]
 
     def path(self, section: str, key: str) -> Path:
@@ -109,19 +137,25 @@ class Settings:
 
 # %% ../../nbs/10_core/15_files.ipynb #fb261d4e
 def project_root(start: Path | str | None = None) -> Path:
-    "The nearest folder from `start` (default: the present one) upwards that has a settings.ini, else `start`."
+    """The nearest folder from `start` (default: the present one) upwards that has a settings.ini,
+    else `start`.
+    """
     start = Path(start or Path.cwd()).resolve()
     return next((p for p in (start, *start.parents) if (p / "settings.ini").is_file()), start)
 
-
+# %% ../../nbs/10_core/15_files.ipynb #d2202a0f
 def load_settings(start: Path | str | None = None) -> Settings:
-    "Read settings.ini over the defaults; a section or key that nothing reads is a RequestError, not a silent no-op."
+    """Read settings.ini over the defaults; a section or key that nothing reads is a RequestError,
+    not a silent no-op.
+    """
     root = project_root(start)
     parser = configparser.ConfigParser(default_section="__none__", interpolation=None)
     try:
         parser.read(root / "settings.ini", encoding="utf-8")
     except configparser.Error as e:
-        raise RequestError(f"settings.ini: {str(e).splitlines()[0]}; write [section] and key = value") from e
+        raise RequestError(
+            f"settings.ini: {str(e).splitlines()[0]}; write [section] and key = value"
+        ) from e
     sections = {name: dict(values) for name, values in _DEFAULTS.items()}
     for name in parser.sections():
         if name == "DEFAULT":  # the keys shared with pyproject.toml; a test compares them
@@ -130,6 +164,8 @@ def load_settings(start: Path | str | None = None) -> Settings:
             raise RequestError("settings.ini: " + unknown_name("section", name, sections))
         for key, value in parser[name].items():
             if key not in sections[name]:
-                raise RequestError(f"settings.ini [{name}]: " + unknown_name("key", key, sections[name]))
+                raise RequestError(
+                    f"settings.ini [{name}]: " + unknown_name("key", key, sections[name])
+                )
             sections[name][key] = value
     return Settings(root, sections)

@@ -30,7 +30,9 @@ def names_in(folder: str) -> tuple[list[str], list[str]]:
 
 
 def shown_path(path: Path | str) -> str:
-    "A path as text that can be printed: bytes that are no UTF-8, and control characters, as escapes."
+    """A path as text that can be printed: bytes that are no UTF-8, and control characters, as
+    escapes.
+    """
     text = os.fspath(path)
     if text.isascii() and text.isprintable():
         return text

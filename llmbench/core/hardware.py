@@ -26,7 +26,8 @@ from .schema import CpuRecord, GitRecord
 # %% ../../nbs/10_core/50_hardware.ipynb #0e9c81b6
 @dataclass(frozen=True)
 class Accelerator:
-    """One accelerator as a driver reports it: memory in GiB, bandwidth in GB/s, dense peaks in TFLOP/s by dtype.
+    """One accelerator as a driver reports it: memory in GiB, bandwidth in GB/s, dense peaks in
+    TFLOP/s by dtype.
 
     reached: TFLOP/s of the fastest published matrix product by dtype, empty where none is known.
     """
@@ -44,11 +45,19 @@ class Accelerator:
 
 _ML_ENGINEERING = "stas00/ml-engineering (2026-08-22, CC-BY-SA-4.0) compute/accelerator"
 _NVIDIA = f"NVIDIA data sheet of the product, dense rates; cross-checked in {_ML_ENGINEERING}"
-_GENERAL = "NVIDIA data sheet of the product, dense rates; cross-checked in public specification tables"
+_GENERAL = (
+    "NVIDIA data sheet of the product, dense rates; cross-checked in public specification tables"
+)
 _AMD = f"AMD data sheet of the product, dense rates; cross-checked in {_ML_ENGINEERING}"
 
-
-def _rates(bf16: float | None, fp16: float, fp32: float, tf32: float | None = None, fp8: float | None = None) -> dict[str, float]:
+# %% ../../nbs/10_core/50_hardware.ipynb #17adc4fd
+def _rates(
+    bf16: float | None,
+    fp16: float,
+    fp32: float,
+    tf32: float | None = None,
+    fp8: float | None = None,
+) -> dict[str, float]:
     named = {"bfloat16": bf16, "float16": fp16, "float32": fp32, "tf32": tf32, "fp8": fp8}
     return {k: v for k, v in named.items() if v is not None}
 
@@ -57,34 +66,144 @@ def _reached(bf16: float, fp8: float | None = None) -> dict[str, float]:
     return {"bfloat16": bf16} | ({"fp8": fp8} if fp8 else {})
 
 # %% ../../nbs/10_core/50_hardware.ipynb #84981248
-_HOPPER, _BLACKWELL, _GRACE = _rates(989, 989, 67, 494.5, 1979), _rates(2250, 2250, 80, 1125, 4500), _rates(2500, 2500, 80, 1250, 5000)
+_HOPPER, _BLACKWELL, _GRACE = (
+    _rates(989, 989, 67, 494.5, 1979),
+    _rates(2250, 2250, 80, 1125, 4500),
+    _rates(2500, 2500, 80, 1250, 5000),
+)
 _A100, _CDNA3 = _rates(312, 312, 19.5, 156), _rates(1307.4, 1307.4, 163.4, 653.7, 2614.9)
+
+# %% ../../nbs/10_core/50_hardware.ipynb #b1bbc1cf
 ACCELERATORS = (
     Accelerator("A10", "NVIDIA", r"NVIDIA A10", 24, 600, _rates(125, 125, 31.24, 62.5), _GENERAL),
-    Accelerator("L40S", "NVIDIA", r"NVIDIA L40S", 48, 864, _rates(362, 362, 91.6, 183, 733), _NVIDIA),
-    Accelerator("A100-40GB", "NVIDIA", r"(NVIDIA )?A100-(SXM4|PCIE)-40GB", 40, 1555, _A100, _NVIDIA),
-    Accelerator("A100-80GB SXM", "NVIDIA", r"NVIDIA A100-SXM4-80GB", 80, 2039, _A100, _NVIDIA, _reached(271.2)),
-    Accelerator("A100-80GB PCIe", "NVIDIA", r"NVIDIA A100 80GB PCIe", 80, 1935, _A100, _NVIDIA, _reached(252.9)),
-    Accelerator("H100 SXM", "NVIDIA", r"NVIDIA H100 80GB HBM3", 80, 3350, _HOPPER, _NVIDIA, _reached(794.5, 1402.6)),
-    Accelerator("H100 PCIe", "NVIDIA", r"NVIDIA H100 PCIe", 80, 2000, _rates(756, 756, 51, 378, 1513), _NVIDIA),
-    Accelerator("H200 SXM", "NVIDIA", r"NVIDIA H200", 141, 4800, _HOPPER, _NVIDIA, _reached(794.5, 1453.4)),
+    Accelerator(
+        "L40S", "NVIDIA", r"NVIDIA L40S", 48, 864, _rates(362, 362, 91.6, 183, 733), _NVIDIA
+    ),
+    Accelerator(
+        "A100-40GB", "NVIDIA", r"(NVIDIA )?A100-(SXM4|PCIE)-40GB", 40, 1555, _A100, _NVIDIA
+    ),
+    Accelerator(
+        "A100-80GB SXM",
+        "NVIDIA",
+        r"NVIDIA A100-SXM4-80GB",
+        80,
+        2039,
+        _A100,
+        _NVIDIA,
+        _reached(271.2),
+    ),
+    Accelerator(
+        "A100-80GB PCIe",
+        "NVIDIA",
+        r"NVIDIA A100 80GB PCIe",
+        80,
+        1935,
+        _A100,
+        _NVIDIA,
+        _reached(252.9),
+    ),
+    Accelerator(
+        "H100 SXM",
+        "NVIDIA",
+        r"NVIDIA H100 80GB HBM3",
+        80,
+        3350,
+        _HOPPER,
+        _NVIDIA,
+        _reached(794.5, 1402.6),
+    ),
+    Accelerator(
+        "H100 PCIe",
+        "NVIDIA",
+        r"NVIDIA H100 PCIe",
+        80,
+        2000,
+        _rates(756, 756, 51, 378, 1513),
+        _NVIDIA,
+    ),
+    Accelerator(
+        "H200 SXM", "NVIDIA", r"NVIDIA H200", 141, 4800, _HOPPER, _NVIDIA, _reached(794.5, 1453.4)
+    ),
     Accelerator("GH200 96GB", "NVIDIA", r"NVIDIA GH200 480GB", 96, 4000, _HOPPER, _NVIDIA),
-    Accelerator("GH200 144GB", "NVIDIA", r"NVIDIA GH200 144G HBM3e", 141, 4800, _HOPPER, _NVIDIA, _reached(828.6, 1535.0)),
-    Accelerator("B200 SXM", "NVIDIA", r"NVIDIA B200", 180, 8000, _BLACKWELL, _NVIDIA, _reached(1745, 3432.5)),
-    Accelerator("B300 SXM", "NVIDIA", r"NVIDIA B300( SXM6 AC)?", 288, 8000, _BLACKWELL, _NVIDIA, _reached(1769, 3353.3)),
-    Accelerator("GB200", "NVIDIA", r"NVIDIA GB200", 186, 8000, _GRACE, _NVIDIA, _reached(1822, 3615.6)),
+    Accelerator(
+        "GH200 144GB",
+        "NVIDIA",
+        r"NVIDIA GH200 144G HBM3e",
+        141,
+        4800,
+        _HOPPER,
+        _NVIDIA,
+        _reached(828.6, 1535.0),
+    ),
+    Accelerator(
+        "B200 SXM", "NVIDIA", r"NVIDIA B200", 180, 8000, _BLACKWELL, _NVIDIA, _reached(1745, 3432.5)
+    ),
+    Accelerator(
+        "B300 SXM",
+        "NVIDIA",
+        r"NVIDIA B300( SXM6 AC)?",
+        288,
+        8000,
+        _BLACKWELL,
+        _NVIDIA,
+        _reached(1769, 3353.3),
+    ),
+    Accelerator(
+        "GB200", "NVIDIA", r"NVIDIA GB200", 186, 8000, _GRACE, _NVIDIA, _reached(1822, 3615.6)
+    ),
     Accelerator("GB300", "NVIDIA", r"NVIDIA GB300", 279, 8000, _GRACE, _NVIDIA),
-    Accelerator("V100 SXM2", "NVIDIA", r"Tesla V100-SXM2-(16|32)GB", 32, 900, _rates(None, 125, 15.7), _GENERAL),
+    Accelerator(
+        "V100 SXM2",
+        "NVIDIA",
+        r"Tesla V100-SXM2-(16|32)GB",
+        32,
+        900,
+        _rates(None, 125, 15.7),
+        _GENERAL,
+    ),
     Accelerator("T4", "NVIDIA", r"(Tesla|NVIDIA) T4", 16, 320, _rates(None, 65, 8.1), _GENERAL),
-    # Tensor cores that add in float32, as training does; with float16 sums the data sheet says twice that.
-    Accelerator("RTX 4090", "NVIDIA", r"NVIDIA GeForce RTX 4090", 24, 1008, _rates(165.2, 165.2, 82.6, 82.6, 330.3), _GENERAL),
-    # A driver shows each of the two dies of an MI250 as a device of its own: half of the package's figures.
-    Accelerator("MI250 (one die)", "AMD", r"AMD Instinct MI250", 64, 1638, _rates(181, 181, 22.6), _AMD),
-    Accelerator("MI250X (one die)", "AMD", r"AMD Instinct MI250X", 64, 1638, _rates(191.5, 191.5, 23.95), "AMD data sheet of the product, dense rates"),
-    Accelerator("MI300X", "AMD", r"AMD Instinct MI300X( OAM)?", 192, 5300, _CDNA3, _AMD, _reached(668.4)),
-    Accelerator("MI325X", "AMD", r"AMD Instinct MI325X( OAM)?", 256, 6000, _CDNA3, _AMD, _reached(784.9)),
-    Accelerator("MI355X", "AMD", r"AMD Instinct MI355X( OAM)?", 288, 8000, _rates(2500, 2500, 157.3, None, 5000), _AMD, _reached(1565)),
-)  # fmt: skip
+    # Tensor cores that add in float32, as training does; with float16 sums the data sheet says
+    # twice that.
+    Accelerator(
+        "RTX 4090",
+        "NVIDIA",
+        r"NVIDIA GeForce RTX 4090",
+        24,
+        1008,
+        _rates(165.2, 165.2, 82.6, 82.6, 330.3),
+        _GENERAL,
+    ),
+    # A driver shows each of the two dies of an MI250 as a device of its own: half of the package's
+    # figures.
+    Accelerator(
+        "MI250 (one die)", "AMD", r"AMD Instinct MI250", 64, 1638, _rates(181, 181, 22.6), _AMD
+    ),
+    Accelerator(
+        "MI250X (one die)",
+        "AMD",
+        r"AMD Instinct MI250X",
+        64,
+        1638,
+        _rates(191.5, 191.5, 23.95),
+        "AMD data sheet of the product, dense rates",
+    ),
+    Accelerator(
+        "MI300X", "AMD", r"AMD Instinct MI300X( OAM)?", 192, 5300, _CDNA3, _AMD, _reached(668.4)
+    ),
+    Accelerator(
+        "MI325X", "AMD", r"AMD Instinct MI325X( OAM)?", 256, 6000, _CDNA3, _AMD, _reached(784.9)
+    ),
+    Accelerator(
+        "MI355X",
+        "AMD",
+        r"AMD Instinct MI355X( OAM)?",
+        288,
+        8000,
+        _rates(2500, 2500, 157.3, None, 5000),
+        _AMD,
+        _reached(1565),
+    ),
+)
 
 # %% ../../nbs/10_core/50_hardware.ipynb #d976394f
 def accelerator(device_name: str | None) -> Accelerator | None:
@@ -98,23 +217,33 @@ _LISTED = {"float8": "fp8"}  # what a request calls it, and a data sheet
 
 
 def peak_tflops(device_name: str | None, dtype: str | None) -> float | None:
-    "Dense peak of a device in TFLOP/s for `dtype` (float32, bfloat16, float16, tf32, fp8 or float8); None where unknown."
+    """Dense peak of a device in TFLOP/s for `dtype` (float32, bfloat16, float16, tf32, fp8 or
+    float8); None where unknown.
+    """
     found = accelerator(device_name)
     return found.peak_tflops.get(_LISTED.get(dtype, dtype)) if found and dtype else None
 
-
+# %% ../../nbs/10_core/50_hardware.ipynb #3403a5b9
 def ceiling(device_name: str | None, dtype: str) -> dict[str, Any] | None:
-    """What is printed beside a measurement on this device: the bounds for `dtype`, their date and their source.
+    """What is printed beside a measurement on this device: the bounds for `dtype`, their date and
+    their source.
 
-    peak_tflops: data sheet; reached_tflops: fastest published matrix product; both None where unknown; bandwidth_gb_s
-    of its memory. None for a device that the table does not hold.
+    peak_tflops: data sheet; reached_tflops: fastest published matrix product; both None where
+    unknown; bandwidth_gb_s of its memory. None for a device that the table does not hold.
     """
     found = accelerator(device_name)
     if found is None:
         return None
     listed = _LISTED.get(dtype, dtype)
-    bounds = {"peak_tflops": found.peak_tflops.get(listed), "reached_tflops": found.reached.get(listed)}
-    return bounds | {"bandwidth_gb_s": found.bandwidth_gb_s, "as_of": found.as_of, "source": found.source}
+    bounds = {
+        "peak_tflops": found.peak_tflops.get(listed),
+        "reached_tflops": found.reached.get(listed),
+    }
+    return bounds | {
+        "bandwidth_gb_s": found.bandwidth_gb_s,
+        "as_of": found.as_of,
+        "source": found.source,
+    }
 
 # %% ../../nbs/10_core/50_hardware.ipynb #7016e1a8
 def _first_match(file: str, pattern: str) -> str | None:
@@ -134,7 +263,9 @@ def cpu_record() -> CpuRecord:
     "This host's processor, usable logical cores and memory in GiB."
     kib = _first_match("/proc/meminfo", r"^MemTotal:\s+(\d+) kB")
     return CpuRecord(
-        name=_first_match("/proc/cpuinfo", r"^model name\s*:\s*(.+)$") or platform.processor() or None,
+        name=_first_match("/proc/cpuinfo", r"^model name\s*:\s*(.+)$")
+        or platform.processor()
+        or None,
         logical_cores=usable_cores(),
         memory_gib=round(int(kib) * 1024 / GIB, 1) if kib else None,
     )
@@ -146,22 +277,52 @@ _CPUS, _NODES = Path("/sys/devices/system/cpu"), Path("/sys/devices/system/node"
 def _counted(number: int, name: str) -> str:
     return f"{number} {name}{'' if number == 1 else 's'}"
 
-
-def cpu_topology(cpus: Path = _CPUS, nodes: Path = _NODES, usable: set[int] | None = None) -> str | None:
-    "Sockets, NUMA nodes, cores and threads per core of the cores that this process may use; None where the kernel does not tell."
-    usable = usable or (os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1)))
+# %% ../../nbs/10_core/50_hardware.ipynb #fd5e8d7d
+def cpu_topology(
+    cpus: Path = _CPUS, nodes: Path = _NODES, usable: set[int] | None = None
+) -> str | None:
+    """Sockets, NUMA nodes, cores and threads per core of the cores that this process may use; None
+    where the kernel does not tell.
+    """
+    usable = usable or (
+        os.sched_getaffinity(0)
+        if hasattr(os, "sched_getaffinity")
+        else set(range(os.cpu_count() or 1))
+    )
     try:
-        places = [tuple((cpus / f"cpu{n}/topology" / part).read_text().strip() for part in ("physical_package_id", "core_id")) for n in sorted(usable)]
+        places = [
+            tuple(
+                (cpus / f"cpu{n}/topology" / part).read_text().strip()
+                for part in ("physical_package_id", "core_id")
+            )
+            for n in sorted(usable)
+        ]
     except OSError:
         return None
-    held = {node.name for n in usable for node in (cpus / f"cpu{n}").glob("node*")} or {node.name for node in nodes.glob("node[0-9]*")}
+    held = {node.name for n in usable for node in (cpus / f"cpu{n}").glob("node*")} or {
+        node.name for node in nodes.glob("node[0-9]*")
+    }
     sockets, cores = len({socket for socket, _ in places}), len(set(places))
     threads = len(places) / cores
-    parts = [_counted(sockets, "socket"), _counted(max(1, len(held)), "NUMA node"), _counted(cores, "core"), f"{threads:g} {'thread' if threads == 1 else 'threads'} per core"]
+    parts = [
+        _counted(sockets, "socket"),
+        _counted(max(1, len(held)), "NUMA node"),
+        _counted(cores, "core"),
+        f"{threads:g} {'thread' if threads == 1 else 'threads'} per core",
+    ]
     return ", ".join(parts)
 
 # %% ../../nbs/10_core/50_hardware.ipynb #bbfd8416
-_NAMED = ("llmbench", "torch", "deepspeed", "numpy", "triton", "transformer-engine", "flash-attn", "torchao")
+_NAMED = (
+    "llmbench",
+    "torch",
+    "deepspeed",
+    "numpy",
+    "triton",
+    "transformer-engine",
+    "flash-attn",
+    "torchao",
+)
 
 
 def installed_versions() -> dict[str, str]:
@@ -174,11 +335,15 @@ def installed_versions() -> dict[str, str]:
             continue
     return found
 
-
+# %% ../../nbs/10_core/50_hardware.ipynb #d033928b
 def _named(distribution: metadata.Distribution) -> str | None:
-    "name==version; None where there is no name. Two fields: to parse all of the metadata takes twenty times as long, in every rank."
+    """name==version; None where there is no name. Two fields: to parse all of the metadata takes
+    twenty times as long, in every rank.
+    """
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-    name, version = (re.search(rf"^{field}: *(.+?) *$", text, re.MULTILINE) for field in ("Name", "Version"))
+    name, version = (
+        re.search(rf"^{field}: *(.+?) *$", text, re.MULTILINE) for field in ("Name", "Version")
+    )
     return f"{name[1].lower()}=={version and version[1]}" if name else None
 
 
@@ -195,29 +360,50 @@ def _output_of(*command: str) -> str | None:
         return None
     return done.stdout.strip()
 
-
+# %% ../../nbs/10_core/50_hardware.ipynb #765c1ef2
 def git_record() -> GitRecord:
-    "Commit and dirty flag of the present folder's repository; an image tells its commit in LLMBENCH_COMMIT; else nulls."
+    """Commit and dirty flag of the present folder's repository; an image tells its commit in
+    LLMBENCH_COMMIT; else nulls.
+    """
     commit = _output_of("git", "rev-parse", "HEAD") or os.environ.get("LLMBENCH_COMMIT")
     status = _output_of("git", "status", "--porcelain", "--untracked-files=no")
     return GitRecord(commit=commit or None, dirty=bool(status) if status is not None else None)
 
 # %% ../../nbs/10_core/50_hardware.ipynb #659a7095
-_PREFIXES = ("NCCL_", "RCCL_", "GLOO_", "TORCH_NCCL_", "OMP_", "GOMP_", "MALLOC_", "GLIBC_", "MKL_NUM", "CUDA_VISIBLE", "HIP_VISIBLE", "PYTORCH_", "DS_ACC")
+_PREFIXES = (
+    "NCCL_",
+    "RCCL_",
+    "GLOO_",
+    "TORCH_NCCL_",
+    "OMP_",
+    "GOMP_",
+    "MALLOC_",
+    "GLIBC_",
+    "MKL_NUM",
+    "CUDA_VISIBLE",
+    "HIP_VISIBLE",
+    "PYTORCH_",
+    "DS_ACC",
+)
 _SECRET = re.compile(r"token|secret|key|passw", re.IGNORECASE)
 
 
 def run_variables(environ: dict[str, str] | None = None) -> dict[str, str]:
     "The environment variables that change a run, never one whose name looks like a secret's."
     environ = dict(os.environ) if environ is None else environ
-    return {k: v for k, v in sorted(environ.items()) if k.startswith(_PREFIXES) and not _SECRET.search(k)}
+    return {
+        k: v
+        for k, v in sorted(environ.items())
+        if k.startswith(_PREFIXES) and not _SECRET.search(k)
+    }
 
-
+# %% ../../nbs/10_core/50_hardware.ipynb #de717081
 def repeat_command(argv: list[str] | None = None) -> str:
     """The command that runs this again, in one line that a shell takes.
 
-    A launcher says it in LLMBENCH_COMMAND; without one it is this process's own command, its interpreter by
-    name and paths inside the present folder relative, so that it holds on another machine.
+    A launcher says it in LLMBENCH_COMMAND; without one it is this process's own command, its
+    interpreter by name and paths inside the present folder relative, so that it holds on another
+    machine.
     """
     if argv is None and os.environ.get("LLMBENCH_COMMAND"):
         return os.environ["LLMBENCH_COMMAND"]
@@ -235,10 +421,14 @@ def _number(text: str) -> float | None:
 
 
 def smi_fields(uuid: str) -> dict[str, Any]:
-    "Driver, power limit in W and highest clock in MHz of the card with this identity, as nvidia-smi tells them; empty where it does not."
+    """Driver, power limit in W and highest clock in MHz of the card with this identity, as
+    nvidia-smi tells them; empty where it does not.
+    """
     identity = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     query = "driver_version,power.limit,clocks.max.sm"
-    row = _output_of("nvidia-smi", f"--id={identity}", f"--query-gpu={query}", "--format=csv,noheader,nounits")
+    row = _output_of(
+        "nvidia-smi", f"--id={identity}", f"--query-gpu={query}", "--format=csv,noheader,nounits"
+    )
     if not row or row.count(",") != 2:
         return {}
     driver, power, clock = (v.strip() for v in row.split(","))
@@ -247,17 +437,24 @@ def smi_fields(uuid: str) -> dict[str, Any]:
 
 _PCI, _AMDGPU = Path("/sys/bus/pci/devices"), Path("/sys/module/amdgpu/version")
 
-
+# %% ../../nbs/10_core/50_hardware.ipynb #d09520ee
 def amd_fields(place: str, devices: Path = _PCI, module: Path = _AMDGPU) -> dict[str, Any]:
-    "Driver and power limit in W of the card at a place on the bus (0000:c1:00.0), from the kernel's files; without what it does not tell."
+    """Driver and power limit in W of the card at a place on the bus (0000:c1:00.0), from the
+    kernel's files; without what it does not tell.
+    """
     caps = sorted((devices / place).glob("hwmon/hwmon*/power1_cap"))
     limit = _first_match(str(caps[0]), r"^(\d+)$") if caps else None
-    found = {"driver": _first_match(str(module), r"^(\S+)$"), "power_limit_w": int(limit) / 1e6 if limit else None}
+    found = {
+        "driver": _first_match(str(module), r"^(\S+)$"),
+        "power_limit_w": int(limit) / 1e6 if limit else None,
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 # %% ../../nbs/10_core/50_hardware.ipynb #0af4ba85
 def device_facts(device: Any) -> dict[str, Any]:
-    "What is known of a torch device: the fields of schema.DeviceRecord, and `driver` where one is told."
+    """What is known of a torch device: the fields of schema.DeviceRecord, and `driver` where one is
+    told.
+    """
     if device.type != "cuda":
         cpu = cpu_record()
         return {"name": cpu.name, "memory_gib": cpu.memory_gib}
@@ -265,25 +462,42 @@ def device_facts(device: Any) -> dict[str, Any]:
 
     seen = torch.cuda.get_device_properties(device)
     uuid = str(getattr(seen, "uuid", None) or "")
-    facts = {"name": seen.name, "memory_gib": round(seen.total_memory / GIB, 1), "uuid_hash": _hashed(uuid)}
+    facts = {
+        "name": seen.name,
+        "memory_gib": round(seen.total_memory / GIB, 1),
+        "uuid_hash": _hashed(uuid),
+    }
     if torch.version.hip:
-        return facts | amd_fields(f"{seen.pci_domain_id:04x}:{seen.pci_bus_id:02x}:{seen.pci_device_id:02x}.0")
+        return facts | amd_fields(
+            f"{seen.pci_domain_id:04x}:{seen.pci_bus_id:02x}:{seen.pci_device_id:02x}.0"
+        )
     return facts | (smi_fields(uuid) if uuid else {})
 
 # %% ../../nbs/10_core/50_hardware.ipynb #8fce83bd
 def capture_env(device: Any, backend: str | None, threads: int) -> dict[str, Any]:
-    "This process's environment as the fields of schema.EnvRecord (hosts and devices are merged over ranks later)."
+    """This process's environment as the fields of schema.EnvRecord (hosts and devices are merged
+    over ranks later).
+    """
     import torch
 
     cuda = device.type == "cuda"
     facts = {
         "platform": ("rocm" if torch.version.hip else "cuda") if cuda else "cpu",
-        "backend": backend, "cuda": torch.version.cuda if cuda else None, "rocm": torch.version.hip if cuda else None,
-        "cpu": cpu_record().model_dump(), "threads_per_rank": threads, "python": platform.python_version(),
-        "versions": installed_versions(), "framework": "llmbench", "git": git_record().model_dump(),
-        "container_digest": os.environ.get("LLMBENCH_IMAGE_DIGEST"), "lock_hash": lock_hash(),
-        "variables": run_variables(), "command": repeat_command(), "kernel": platform.release() or None,
-    }  # fmt: skip
+        "backend": backend,
+        "cuda": torch.version.cuda if cuda else None,
+        "rocm": torch.version.hip if cuda else None,
+        "cpu": cpu_record().model_dump(),
+        "threads_per_rank": threads,
+        "python": platform.python_version(),
+        "versions": installed_versions(),
+        "framework": "llmbench",
+        "git": git_record().model_dump(),
+        "container_digest": os.environ.get("LLMBENCH_IMAGE_DIGEST"),
+        "lock_hash": lock_hash(),
+        "variables": run_variables(),
+        "command": repeat_command(),
+        "kernel": platform.release() or None,
+    }
     if cuda:
         facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     topology = None if torch.version.hip else _output_of("nvidia-smi", "topo", "-m")

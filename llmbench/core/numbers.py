@@ -25,7 +25,8 @@ def relative_difference(a: float, b: float) -> float:
 
 
 def test_near(actual: Any, expected: Any, rel: float = 1e-9) -> float:
-    """Assert that numbers or equally long sequences agree within `rel`; returns the worst relative difference.
+    """Assert that numbers or equally long sequences agree within `rel`; returns the worst relative
+    difference.
 
     Raises AssertionError with the position and both values; lengths must match, NaN never agrees.
     """
@@ -64,4 +65,8 @@ def human_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+    return (
+        f"{minutes} min {rest:02d} s"
+        if minutes < 90
+        else f"{minutes // 60} h {minutes % 60:02d} min"
+    )

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from .bounds import tidied
-from .numbers import finite_or_none
+from .door import read_run, result_files
 from .files import write_json_atomic
-from .door import read_run, result_files  # noqa: F401  (read and written in one place)
-from .folders import PARTIAL  # noqa: F401
-from .starts import folded, goodput, mended, resumptions
+from .folders import PARTIAL
+from .numbers import finite_or_none
 from .schema import SCHEMA, HostRecord, RunFile, Status, dump_run, validate_run
+from .starts import folded, goodput, mended, resumptions
 
 # %% ../../nbs/10_core/60_records.ipynb #3a6280ce
 def _as_text(moment: datetime) -> str:
@@ -40,11 +40,13 @@ def rank_file(folder: Path | str, rank: int) -> Path:
     "Where a rank of a run keeps its lines."
     return Path(folder) / f"rank-{rank:03d}.jsonl"
 
-
+# %% ../../nbs/10_core/60_records.ipynb #e80d907b
 class RankLog:
-    """Appends one rank's facts to rank-NNN.jsonl and keeps them in `rows`; non-finite numbers become null.
+    """Appends one rank's facts to rank-NNN.jsonl and keeps them in `rows`; non-finite numbers
+    become null.
 
-    go_on: keep what an earlier start has left; `last_word_at` is when that start wrote its last line.
+    go_on: keep what an earlier start has left; `last_word_at` is when that start wrote its last
+    line.
     """
 
     def __init__(self, folder: Path | str, rank: int, *, go_on: bool = False):
@@ -61,7 +63,9 @@ class RankLog:
         clean = {k: finite_or_none(v) if isinstance(v, float) else v for k, v in facts.items()}
         row = {"kind": kind, **clean}
         self.rows.append(row)
-        os.write(self._file, (json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n").encode())
+        os.write(
+            self._file, (json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n").encode()
+        )
 
     def close(self) -> None:
         "Close the file; the rows stay."
@@ -80,7 +84,9 @@ def read_rank(path: Path | str) -> list[dict[str, Any]]:
 
 
 def read_ranks(folder: Path | str) -> list[list[dict[str, Any]]]:
-    "The rows of all ranks found in a run's folder, by rank; ranks that never started are not in it."
+    """The rows of all ranks found in a run's folder, by rank; ranks that never started are not in
+    it.
+    """
     return [rows for f in sorted(Path(folder).glob("rank-*.jsonl")) if (rows := read_rank(f))]
 
 # %% ../../nbs/10_core/60_records.ipynb #8c6fd5f9
@@ -92,7 +98,9 @@ def _weighted_loss(rows: list[dict[str, Any]]) -> float | None:
     counted = [(r["loss"], r["tokens"]) for r in rows if r.get("counts", True)]
     if any(loss is None for loss, _ in counted) or not counted:
         return None
-    if any(n is None for _, n in counted):  # a framework that counts no tokens averages over its ranks
+    if any(
+        n is None for _, n in counted
+    ):  # a framework that counts no tokens averages over its ranks
         return sum(loss for loss, _ in counted) / len(counted)
     return sum(loss * n for loss, n in counted) / sum(n for _, n in counted)
 
@@ -101,7 +109,7 @@ def _all_tokens(rows: list[dict[str, Any]]) -> int | None:
     counted = [r["tokens"] for r in rows if r.get("counts", True)]
     return None if None in counted else sum(counted)
 
-
+# %% ../../nbs/10_core/60_records.ipynb #d14d098a
 def step_columns(ranks: list[list[dict[str, Any]]], world_size: int) -> dict[str, list]:
     "The run file's `steps`: one entry a step that any rank reported."
     tables = [_by_step(rows) for rows in ranks]
@@ -160,36 +168,66 @@ def first_fingerprint(ranks: list[list[dict[str, Any]]], world_size: int) -> str
     whole = len(early) == world_size and all(len(rows) == FIRST_STEPS for rows in early)
     return data_fingerprint(early) if whole else None
 
-
+# %% ../../nbs/10_core/60_records.ipynb #725b0fe0
 def repeated_sequences(ranks: list[list[dict[str, Any]]]) -> list[int]:
     "Numbers of the sequences that were given to more than one rank or step."
     return sorted(n for n, times in Counter(n for n, _ in _sequences(ranks)).items() if times > 1)
 
 # %% ../../nbs/10_core/60_records.ipynb #64e0dbc0
-_TELLING = [Status.refused, Status.oom, Status.diverged, Status.cancelled, Status.timeout, Status.crash, Status.ok]
+_TELLING = [
+    Status.refused,
+    Status.oom,
+    Status.diverged,
+    Status.cancelled,
+    Status.timeout,
+    Status.crash,
+    Status.ok,
+]
 
-
+# %% ../../nbs/10_core/60_records.ipynb #822598ec
 def verdict(ranks: list[list[dict[str, Any]]], world_size: int) -> tuple[Status, str | None]:
     "Status and reason of a run from its ranks' last words."
-    ends = [(rows[-1] if rows[-1]["kind"] == "end" else None, rows[0].get("rank", i)) for i, rows in enumerate(ranks)]
+    ends = [
+        (rows[-1] if rows[-1]["kind"] == "end" else None, rows[0].get("rank", i))
+        for i, rows in enumerate(ranks)
+    ]
     silent = [rank for end, rank in ends if end is None]
-    said = [(Status(end["status"]), end.get("reason"), rank) for end, rank in ends if end and not end.get("by_launcher")]
+    said = [
+        (Status(end["status"]), end.get("reason"), rank)
+        for end, rank in ends
+        if end and not end.get("by_launcher")
+    ]
     said = said or [(Status(end["status"]), end.get("reason"), rank) for end, rank in ends if end]
     if silent:
         steps = max((len(_by_step(rows)) for rows in ranks), default=0)
-        text = f"rank {', '.join(map(str, silent))} ended without a word after {steps} steps (killed?)"
+        text = (
+            f"rank {', '.join(map(str, silent))} ended without a word after {steps} steps (killed?)"
+        )
         said.append((Status.crash, text, silent[0]))
     if len(ranks) < world_size:
         said.append((Status.crash, f"only {len(ranks)} of {world_size} ranks started", -1))
-    status, reason, rank = min(said, key=lambda s: (_TELLING.index(s[0]), s[2] in (-1,), s[2] not in silent))
-    prefix = f"rank {rank}: " if status != Status.ok and rank >= 0 and world_size > 1 and rank not in silent else ""
+    status, reason, rank = min(
+        said, key=lambda s: (_TELLING.index(s[0]), s[2] in (-1,), s[2] not in silent)
+    )
+    prefix = (
+        f"rank {rank}: "
+        if status != Status.ok and rank >= 0 and world_size > 1 and rank not in silent
+        else ""
+    )
     return status, f"{prefix}{reason}" if reason else None
 
 # %% ../../nbs/10_core/60_records.ipynb #2d735acc
 _MEMORY = (
-    "peak_allocated_bytes", "peak_reserved_bytes", "param_bytes", "grad_bytes", "optimizer_bytes", "memory_source",
-    "param_norm_before", "param_norm_after", "live_tensor_peak_bytes",
-)  # fmt: skip
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "param_bytes",
+    "grad_bytes",
+    "optimizer_bytes",
+    "memory_source",
+    "param_norm_before",
+    "param_norm_after",
+    "live_tensor_peak_bytes",
+)
 _AT_THE_END = {"memory": _MEMORY, "wall": ("measured_wall_s",)}
 
 
@@ -197,30 +235,42 @@ def _rank_record(rows: list[dict[str, Any]]) -> dict[str, Any]:
     start = rows[0]
     steps = [r for r in rows if r["kind"] == "step"]
     record = {"rank": start["rank"], "host": start.get("host"), "device": start.get("device")}
-    record |= {k: [s.get(k) for s in steps] for k in ("time_s", "data_time_s", "bookkeeping_s", "allocated_bytes")}
+    record |= {
+        k: [s.get(k) for s in steps]
+        for k in ("time_s", "data_time_s", "bookkeeping_s", "allocated_bytes")
+    }
     for row in rows:
         record |= {k: row[k] for k in _AT_THE_END.get(row["kind"], ()) if k in row}
     return record
 
-
+# %% ../../nbs/10_core/60_records.ipynb #e6caf529
 def _best_product(rows: Iterable[dict[str, Any]]) -> float | None:
-    "The most that a rank's matrix products reached, in TFLOP/s, before or after training; None where it tried none."
+    """The most that a rank's matrix products reached, in TFLOP/s, before or after training; None
+    where it tried none.
+    """
     return max((r["matmul_tflops"] for r in rows if r["kind"] == "ceiling"), default=None)
 
 
-_OF_A_RANK = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # differ between ranks of one host, and say nothing more than its device
+_OF_A_RANK = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+)  # differ between ranks of one host, and say nothing more than its device
 
 
 def _host_record(start: dict[str, Any]) -> dict[str, Any]:
     "What a rank says of its host."
     env = start.get("env") or {}
-    record = {"hostname": start.get("host")} | {k: env[k] for k in HostRecord.model_fields if k in env}
+    record = {"hostname": start.get("host")} | {
+        k: env[k] for k in HostRecord.model_fields if k in env
+    }
     variables = {k: v for k, v in (env.get("variables") or {}).items() if k not in _OF_A_RANK}
     return record | {"variables": variables}
 
-
+# %% ../../nbs/10_core/60_records.ipynb #389e7114
 def host_records(starts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    "A record for each host, and for each rank that is not like the others of its host; none where one says it all."
+    """A record for each host, and for each rank that is not like the others of its host; none where
+    one says it all.
+    """
     found: list[dict[str, Any]] = []
     for start in starts:
         if start.get("env") and (record := _host_record(start)) not in found:
@@ -234,8 +284,7 @@ def _merged_env(ranks: list[list[dict[str, Any]]]) -> dict[str, Any]:
     env["hostnames"] = sorted({rows[0]["host"] for rows in ranks if rows[0].get("host")})
     env["hosts"] = host_records(rows[0] for rows in ranks)
     env["devices"] = [
-        rows[0]["device_record"]
-        | {"rank": rows[0]["rank"], "matmul_tflops": _best_product(rows)}
+        rows[0]["device_record"] | {"rank": rows[0]["rank"], "matmul_tflops": _best_product(rows)}
         for rows in ranks
         if rows[0].get("device_record")
     ]
@@ -245,7 +294,7 @@ def _merged_env(ranks: list[list[dict[str, Any]]]) -> dict[str, Any]:
 def _one(rows: Iterable[dict[str, Any]], kind: str) -> dict[str, Any]:
     return next((r for r in rows if r["kind"] == kind), {})
 
-
+# %% ../../nbs/10_core/60_records.ipynb #dd678b0c
 def _fields(rows: Iterable[dict[str, Any]], kind: str) -> dict[str, Any]:
     "All facts of the rows of one kind."
     return {k: v for r in rows if r["kind"] == kind for k, v in r.items() if k != "kind"}
@@ -257,7 +306,11 @@ def _window(ranks: list[list[dict[str, Any]]]) -> dict[str, Any]:
     if not seen or len(seen) < len(ranks):
         return {}
     longest = max(seen, key=lambda w: sum(c["time_s"] or 0.0 for c in w["collectives"]))
-    window = {"steps": seen[0]["steps"], "time_s": max(w["time_s"] for w in seen), "exposed_s": longest.get("exposed_s")}
+    window = {
+        "steps": seen[0]["steps"],
+        "time_s": max(w["time_s"] for w in seen),
+        "exposed_s": longest.get("exposed_s"),
+    }
     return {"window": window, "collectives": longest["collectives"]}
 
 
@@ -268,17 +321,24 @@ def _energy(ranks: list[list[dict[str, Any]]]) -> float | None:
 
 # %% ../../nbs/10_core/60_records.ipynb #185461ea
 def part_of(warmup_steps: int | None, steps: int | None) -> int | None:
-    "Warm-up steps of a run of so many steps: a framework may be asked for fewer than are left out by default."
+    """Warm-up steps of a run of so many steps: a framework may be asked for fewer than are left out
+    by default.
+    """
     return warmup_steps if None in (warmup_steps, steps) else min(warmup_steps, steps)
 
-
+# %% ../../nbs/10_core/60_records.ipynb #bb09df36
 def assemble(
-    ranks: list[list[dict[str, Any]]], *, status: Status | None = None, reason: str | None = None, **known: Any
+    ranks: list[list[dict[str, Any]]],
+    *,
+    status: Status | None = None,
+    reason: str | None = None,
+    **known: Any,
 ) -> RunFile:
     """The run file from the rows of all ranks, `ranks[i][0]` being a start line.
 
-    `status` and `reason` are what the launcher knows and the ranks could not write (a deadline, Ctrl-C);
-    without them the ranks' own words decide. known: other fields of the run file. Raises ValueError where no rank started.
+    `status` and `reason` are what the launcher knows and the ranks could not write (a deadline,
+    Ctrl-C); without them the ranks' own words decide. known: other fields of the run file. Raises
+    ValueError where no rank started.
     """
     if not ranks:
         raise ValueError("no rank wrote a start line: there is nothing to assemble")
@@ -287,40 +347,77 @@ def assemble(
     world_size = start["spec"]["world_size"]
     if status is None:
         status, reason = verdict(told, world_size)
-    seen = {"fingerprint": data_fingerprint(ranks), "fingerprint_first": first_fingerprint(ranks, world_size)}
+    seen = {
+        "fingerprint": data_fingerprint(ranks),
+        "fingerprint_first": first_fingerprint(ranks, world_size),
+    }
     spec = start["spec"] | {"data": start["spec"]["data"] | seen}
     if "warmup_steps" in spec:
         spec["warmup_steps"] = part_of(spec["warmup_steps"], spec.get("steps"))
-    events = [{k: v for k, v in r.items() if k != "kind"} for rows in ranks for r in rows if r["kind"] == "event"]
+    events = [
+        {k: v for k, v in r.items() if k != "kind"}
+        for rows in ranks
+        for r in rows
+        if r["kind"] == "event"
+    ]
     if twice := repeated_sequences(ranks):
         text = f"{len(twice)} sequences were given to more than one rank or step, first {twice[0]}"
         events.append({"name": "data_repeated", "text": text})
-    steps, ended_at = step_columns(ranks, world_size), _one(reversed(first), "end").get("time") or utc_now()
+    steps, ended_at = (
+        step_columns(ranks, world_size),
+        _one(reversed(first), "end").get("time") or utc_now(),
+    )
     return validate_run(
-        tidied({
-            "schema": SCHEMA, "run_id": start["run_id"], "study": start.get("study"), "attempt": start.get("attempt"),
-            "status": status, "reason": reason, "started_at": start.get("started_at"),
-            "ended_at": _not_before(start.get("started_at"), ended_at), "spec": spec, "env": _merged_env(ranks), "steps": steps,
-            "ranks": [_rank_record(rows) for rows in ranks],
-            "transfer": _fields(first, "transfer"), "measurement": _fields(first, "measurement"),
-            "skipped_steps": skipped_steps(first), "energy_j": _energy(ranks), **_window(ranks),
-            "events": [{"kind": e.pop("name"), **e} for e in (*events, *resumptions(told[0]))],
-            "goodput": goodput(told[0], steps["time_s"], ended_at), **known,
-        })
-    )  # fmt: skip
+        tidied(
+            {
+                "schema": SCHEMA,
+                "run_id": start["run_id"],
+                "study": start.get("study"),
+                "attempt": start.get("attempt"),
+                "status": status,
+                "reason": reason,
+                "started_at": start.get("started_at"),
+                "ended_at": _not_before(start.get("started_at"), ended_at),
+                "spec": spec,
+                "env": _merged_env(ranks),
+                "steps": steps,
+                "ranks": [_rank_record(rows) for rows in ranks],
+                "transfer": _fields(first, "transfer"),
+                "measurement": _fields(first, "measurement"),
+                "skipped_steps": skipped_steps(first),
+                "energy_j": _energy(ranks),
+                **_window(ranks),
+                "events": [{"kind": e.pop("name"), **e} for e in (*events, *resumptions(told[0]))],
+                "goodput": goodput(told[0], steps["time_s"], ended_at),
+                **known,
+            }
+        )
+    )
 
-
+# %% ../../nbs/10_core/60_records.ipynb #6c48080d
 def _not_before(started_at: str | None, ended_at: str | None) -> str | None:
     "The end; None where somebody has set the clock back meanwhile, so that it is not known."
     return None if started_at and ended_at and ended_at < started_at else ended_at
 
 # %% ../../nbs/10_core/60_records.ipynb #f77dc86c
-def empty_run(run_id: str, spec: dict[str, Any], status: Status, reason: str, **known: Any) -> RunFile:
+def empty_run(
+    run_id: str, spec: dict[str, Any], status: Status, reason: str, **known: Any
+) -> RunFile:
     "The run file of a run in which no rank wrote anything."
     now = utc_now()
     return validate_run(
-        tidied({"schema": SCHEMA, "run_id": run_id, "status": status, "reason": reason, "spec": spec, "started_at": now, "ended_at": now}
-        | known)
+        tidied(
+            {
+                "schema": SCHEMA,
+                "run_id": run_id,
+                "status": status,
+                "reason": reason,
+                "spec": spec,
+                "started_at": now,
+                "ended_at": now,
+            }
+            | known
+        )
     )
 
 
@@ -334,6 +431,10 @@ RESULT_END = "BENCHMARK_RESULT_JSON_END"
 
 
 def marked_result(run: RunFile) -> str:
-    "Three lines for stdout: start marker, the run file, end marker with the SHA-256 of the middle line."
+    """Three lines for stdout: start marker, the run file, end marker with the SHA-256 of the middle
+    line.
+    """
     line = json.dumps(dump_run(run), allow_nan=False, separators=(",", ":"))
-    return f"{RESULT_START}\n{line}\n{RESULT_END} sha256={hashlib.sha256(line.encode()).hexdigest()}\n"
+    return (
+        f"{RESULT_START}\n{line}\n{RESULT_END} sha256={hashlib.sha256(line.encode()).hexdigest()}\n"
+    )

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+# %% ../../nbs/10_core/40_schema.ipynb #a94d0040
 from llmbench.core.bounds import (
     PATTERNS,
     Amount,
@@ -44,6 +45,8 @@ from llmbench.core.bounds import (
     Width,
     contradiction,
 )  # fmt: skip
+
+# %% ../../nbs/10_core/40_schema.ipynb #f206b007
 from .errors import LlmbenchError
 
 # %% ../../nbs/10_core/40_schema.ipynb #5fb5b298
@@ -76,7 +79,7 @@ class RopeScalingRecord(_Record):
     high_freq_factor: Value | None = None
     original_max_seq_len: Length | None = None
 
-
+# %% ../../nbs/10_core/40_schema.ipynb #72860323
 class ModelRecord(_Record):
     "Shape of the model; `parameters` is the total count."
 
@@ -99,7 +102,7 @@ class ModelRecord(_Record):
     balance_coef: Value | None = None
     parameters: Parameters | None = None
 
-
+# %% ../../nbs/10_core/40_schema.ipynb #6aa4b8bd
 class StrategyRecord(_Record):
     "Name and parallel degrees: data, tensor, pipeline, context, expert."
 
@@ -124,14 +127,16 @@ class StrategyRecord(_Record):
     max_live_parameters: Count | None = None
     offload_adam: Text | None = None
 
-
+# %% ../../nbs/10_core/40_schema.ipynb #66d64848
 class BatchRecord(_Record):
     "Sequences a rank and micro step, micro steps an optimizer step, tokens an optimizer step."
 
     micro: Count | None = None
     accum: Number | None = None
     global_tokens: Tokens | None = None
-    global_sequences: Count | None = None  # of an imported log, which may say them and not how long they are
+    global_sequences: Count | None = (
+        None  # of an imported log, which may say them and not how long they are
+    )
 
 
 class PrecisionRecord(_Record):
@@ -143,7 +148,7 @@ class PrecisionRecord(_Record):
     loss_scale: Value | None = None  # the first one; only float16 uses it
     float8_by: Text | None = None  # whose products in float8
 
-
+# %% ../../nbs/10_core/40_schema.ipynb #42188e23
 class OptimizerRecord(_Record):
     name: Text | None = None
     lr: LearningRate | None = None
@@ -156,7 +161,9 @@ class OptimizerRecord(_Record):
 
 
 class DataRecord(_Record):
-    "`fingerprint`: SHA-256 over the token ids of all global batches, in order; `fingerprint_first`: of the first five steps."
+    """`fingerprint`: SHA-256 over the token ids of all global batches, in order;
+    `fingerprint_first`: of the first five steps.
+    """
 
     kind: Text | None = None
     paths: Records[Text] | None = None
@@ -184,7 +191,9 @@ class SpecRecord(_Record):
     attention: Text | None = None
     compile: bool | None = None
     recompute: Text | None = None
-    weights: Text | None = None  # the folder that training began with; null: random ones from the seed
+    weights: Text | None = (
+        None  # the folder that training began with; null: random ones from the seed
+    )
     memory_limit_gib: Amount | None = None  # that a rank was held to
     launcher: Text | None = None
     hardware: Text | None = None
@@ -199,7 +208,9 @@ class DeviceRecord(_Record):
     memory_gib: Amount | None = None
     power_limit_w: Amount | None = None
     clock_mhz: Amount | None = None
-    matmul_tflops: Amount | None = None  # a measured matrix product, all ranks at once: the CPU's ceiling
+    matmul_tflops: Amount | None = (
+        None  # a measured matrix product, all ranks at once: the CPU's ceiling
+    )
 
 
 class CpuRecord(_Record):
@@ -212,9 +223,11 @@ class GitRecord(_Record):
     commit: Text | None = None
     dirty: bool | None = None
 
-
+# %% ../../nbs/10_core/40_schema.ipynb #1f85648a
 class HostRecord(_Record):
-    "What one host of a run says of itself; null where it does not say. Ranks of one host that differ have a record each."
+    """What one host of a run says of itself; null where it does not say. Ranks of one host that
+    differ have a record each.
+    """
 
     hostname: Identifier | None = None
     driver: Text | None = None
@@ -231,11 +244,12 @@ class HostRecord(_Record):
     lock_hash: Text | None = None
     variables: Named[Text] = {}
 
-
+# %% ../../nbs/10_core/40_schema.ipynb #ceb1ee29
 class EnvRecord(_Record):
     """Hardware, software and the command that runs it again.
 
-    What `hosts` says too is that of the first rank here; `hosts` is empty where all ranks are alike.
+    What `hosts` says too is that of the first rank here; `hosts` is empty where all ranks are
+    alike.
     """
 
     platform: Literal["cuda", "rocm", "cpu"] | None = None
@@ -246,7 +260,9 @@ class EnvRecord(_Record):
     cuda: Text | None = None
     rocm: Text | None = None
     nccl: Text | None = None
-    topology: Text | None = None  # of cards: the matrix of nvidia-smi; of a CPU: sockets, NUMA nodes, cores, threads
+    topology: Text | None = (
+        None  # of cards: the matrix of nvidia-smi; of a CPU: sockets, NUMA nodes, cores, threads
+    )
     kernel: Text | None = None  # of the operating system
     cpu: CpuRecord = CpuRecord()
     threads_per_rank: Number | None = None
@@ -276,15 +292,21 @@ class StepsRecord(_Record):
     loss: Column[Value | None] | None = None
     grad_norm: Column[Value | None] | None = None
     lr: Column[LearningRate | None] | None = None
-    loss_scale: Column[Value | None] | None = None  # of a float16 run; where grad_norm is null too, the update was skipped
-    mean_of: Column[Number | None] | None = None  # of an imported log with a line every so often: steps that a row is the mean of
+    loss_scale: Column[Value | None] | None = (
+        None  # of a float16 run; where grad_norm is null too, the update was skipped
+    )
+    mean_of: Column[Number | None] | None = (
+        None  # of an imported log with a line every so often: steps that a row is the mean of
+    )
 
     @model_validator(mode="after")
     def _columns(self) -> "StepsRecord":
-        _equal_lengths(self, ("step", "time_s", "tokens", "loss", "grad_norm", "lr", "loss_scale", "mean_of"))
+        _equal_lengths(
+            self, ("step", "time_s", "tokens", "loss", "grad_norm", "lr", "loss_scale", "mean_of")
+        )
         return self
 
-
+# %% ../../nbs/10_core/40_schema.ipynb #fdcf9a92
 class RankRecord(_Record):
     "One rank: its own step times, and its memory in bytes."
 
@@ -294,55 +316,77 @@ class RankRecord(_Record):
     time_s: Column[StepSeconds | None] = []
     data_time_s: Column[Seconds | None] = []  # making and moving the batch, outside time_s
     bookkeeping_s: Column[Seconds | None] = []  # reading figures and logging them, outside time_s
-    measured_wall_s: Seconds | None = None  # all steps that are not warm-up with what lies between them; pauses left out
+    measured_wall_s: Seconds | None = (
+        None  # all steps that are not warm-up with what lies between them; pauses left out
+    )
     allocated_bytes: Column[Bytes | None] = []  # at the end of each step
     peak_allocated_bytes: Bytes | None = None
     peak_reserved_bytes: Bytes | None = None
     param_bytes: Bytes | None = None
     grad_bytes: Bytes | None = None
     optimizer_bytes: Bytes | None = None
-    memory_source: Literal["device_allocator", "process_rss", "device_used"] | None = None  # device_used: of the whole card
-    param_norm_before: Value | None = None  # L2 norm of what the rank holds; equal ones: nothing was learnt
+    memory_source: Literal["device_allocator", "process_rss", "device_used"] | None = (
+        None  # device_used: of the whole card
+    )
+    param_norm_before: Value | None = (
+        None  # L2 norm of what the rank holds; equal ones: nothing was learnt
+    )
     param_norm_after: Value | None = None
-    live_tensor_peak_bytes: Bytes | None = None  # on a CPU: of all tensors at once, in one more step after the timed ones
+    live_tensor_peak_bytes: Bytes | None = (
+        None  # on a CPU: of all tensors at once, in one more step after the timed ones
+    )
 
 # %% ../../nbs/10_core/40_schema.ipynb #301f121e
 class CollectiveRecord(_Record):
-    "One kind of collective in all steps of a profiled window, on the rank that spent longest in them."
+    """One kind of collective in all steps of a profiled window, on the rank that spent longest in
+    them.
+    """
 
     kind: Text
     calls: Count | None = None
     bytes: Bytes | None = None
     time_s: Seconds | None = None
     exposed_s: Seconds | None = None
-    alone_s: Seconds | None = None  # the same calls once more, all ranks beginning together and nothing computed
+    alone_s: Seconds | None = (
+        None  # the same calls once more, all ranks beginning together and nothing computed
+    )
 
 
 class WindowRecord(_Record):
-    "The profiled steps that the collectives were counted in: how many, and their time on the slowest rank."
+    """The profiled steps that the collectives were counted in: how many, and their time on the
+    slowest rank.
+    """
 
     steps: Number
     time_s: Seconds
-    exposed_s: Seconds | None = None  # some collective ran and nothing was computed; two at once count once, unlike the sum over kinds
+    # some collective ran and nothing was computed; two at once count once, unlike the sum over
+    # kinds
+    exposed_s: Seconds | None = None
 
-
+# %% ../../nbs/10_core/40_schema.ipynb #4c6cc23c
 class MeasurementRecord(_Record):
     "How the steps were timed, and what one timing costs by itself."
 
     clock: Literal["device_events", "monotonic"] | None = None
-    clock_cost_s: Seconds | None = None  # a start and an end with nothing between them, inside time_s
+    clock_cost_s: Seconds | None = (
+        None  # a start and an end with nothing between them, inside time_s
+    )
     energy_source: Literal["nvml", "amdsmi", "rapl"] | None = None
-    turns: Text | None = None  # shared by runs whose steps were taken in turns, so that step k of one is beside step k of the other
+    # shared by runs whose steps were taken in turns, so that step k of one is beside step k of the
+    # other
+    turns: Text | None = None
 
 
 class TransferRecord(_Record):
     "Rates of empty machinery, 10**9 bytes per second: what the links can do without a model."
 
     h2d_gb_s: Amount | None = None  # measured with pinned copies
-    all_reduce_bus_gb_s: Amount | None = None  # bytes × 2 (n - 1) / n / time, as nccl-tests define it
+    all_reduce_bus_gb_s: Amount | None = (
+        None  # bytes × 2 (n - 1) / n / time, as nccl-tests define it
+    )
     link_gb_s: Amount | None = None  # from rank 0 to rank 1
 
-
+# %% ../../nbs/10_core/40_schema.ipynb #75de39bb
 class EventRecord(_Record):
     "Something that happened beside the steps: restart, checkpoint, skipped step, warning."
 
@@ -355,9 +399,10 @@ class EventRecord(_Record):
     lost_steps: Number | None = None  # of a restart: done before it, and done again
     lost_time_s: Seconds | None = None
 
-
+# %% ../../nbs/10_core/40_schema.ipynb #a9fdf241
 class GoodputRecord(_Record):
-    """Where the time went of a run that kept checkpoints or was started again; unknown parts are null.
+    """Where the time went of a run that kept checkpoints or was started again; unknown parts are
+    null.
 
     The rest of `wall_s` is starting up, making batches, and what follows the last step.
     """
@@ -374,13 +419,19 @@ class GoodputRecord(_Record):
     @property
     def share(self) -> float | None:
         "Productive time as a share of all."
-        return self.productive_s / self.wall_s if self.wall_s and self.productive_s is not None else None
+        return (
+            self.productive_s / self.wall_s
+            if self.wall_s and self.productive_s is not None
+            else None
+        )
 
-
+# %% ../../nbs/10_core/40_schema.ipynb #09f6d5df
 class LoggedRecord(_Record):
-    """A column as a foreign log reckons it, one value for each of `steps`: kept to compare with, used in no figure.
+    """A column as a foreign log reckons it, one value for each of `steps`: kept to compare with,
+    used in no figure.
 
-    The name carries the unit: tokens_per_s_per_gpu, tflops_per_gpu, mfu_pct, time_mean_s (a running mean).
+    The name carries the unit: tokens_per_s_per_gpu, tflops_per_gpu, mfu_pct, time_mean_s (a running
+    mean).
     """
 
     name: Key
@@ -398,7 +449,7 @@ class SourceRecord(_Record):
 # %% ../../nbs/10_core/40_schema.ipynb #b72f1f6e
 SCHEMA = "llmbench.run/1"
 
-
+# %% ../../nbs/10_core/40_schema.ipynb #e8dddc49
 class RunFile(_Record):
     "One run. `status` other than ok carries a `reason` in one line."
 
@@ -421,7 +472,8 @@ class RunFile(_Record):
     window: WindowRecord | None = None
     transfer: TransferRecord = TransferRecord()
     measurement: MeasurementRecord = MeasurementRecord()
-    skipped_steps: Number | None = None  # updates left out because a scaled gradient was not finite; null where nothing is scaled
+    # updates left out because a scaled gradient was not finite; null where nothing is scaled
+    skipped_steps: Number | None = None
     energy_j: Amount | None = None  # all ranks, over the steps that are not warm-up
     events: Records[EventRecord] = []
     goodput: GoodputRecord | None = None
@@ -438,7 +490,10 @@ class RunFile(_Record):
     def _logged_columns_fit(self) -> "RunFile":
         for column in self.logged:
             if len(column.values) != len(self.steps.step):
-                raise ValueError(f"logged {column.name}: {len(column.values)} values for {len(self.steps.step)} steps")
+                raise ValueError(
+                    f"logged {column.name}: {len(column.values)} values for {len(self.steps.step)}"
+                    " steps"
+                )
         return self
 
     @model_validator(mode="after")
@@ -449,13 +504,15 @@ class RunFile(_Record):
 
 # %% ../../nbs/10_core/40_schema.ipynb #5d575979
 def validate_run(value: dict[str, Any]) -> RunFile:
-    "Check a run file's content; raises LlmbenchError with the path of the first wrong field, its value and what is allowed."
+    """Check a run file's content; raises LlmbenchError with the path of the first wrong field, its
+    value and what is allowed.
+    """
     try:
         return RunFile.model_validate(value)
     except ValidationError as e:
         raise LlmbenchError(f"not a run file: {first_problem(e)}") from e
 
-
+# %% ../../nbs/10_core/40_schema.ipynb #ac89abca
 def first_problem(error: ValidationError) -> str:
     "The first field that a check refused, what it holds, and why; and how many more there are."
     first = error.errors(include_url=False)[0]
@@ -463,9 +520,17 @@ def first_problem(error: ValidationError) -> str:
     if first["type"] == "value_error":  # of a rule, which names the field itself
         where = ".".join(map(str, first["loc"]))
         return f"{where + ': ' if where else ''}{first['ctx']['error']}{more}"
-    shown = repr(first["input"]) if isinstance(first["input"], str | int | float | bool | None) else f"a {type(first['input']).__name__}"
+    shown = (
+        repr(first["input"])
+        if isinstance(first["input"], str | int | float | bool | None)
+        else f"a {type(first['input']).__name__}"
+    )
     shown = shown if len(shown) <= 60 else f"{shown[:57]}…"
-    expected = f"allowed are {PATTERNS[first['ctx']['pattern']]}" if first["type"] == "string_pattern_mismatch" else first["msg"]
+    expected = (
+        f"allowed are {PATTERNS[first['ctx']['pattern']]}"
+        if first["type"] == "string_pattern_mismatch"
+        else first["msg"]
+    )
     given = "" if first["type"] in ("missing", "json_invalid") else f"{shown}: "
     return f"{'.'.join(map(str, first['loc'])) or 'run'}: {given}{expected}{more}"
 
@@ -474,7 +539,7 @@ def dump_run(run: RunFile) -> dict[str, Any]:
     "The run as plain JSON values, the published field names in their order."
     return run.model_dump(mode="json", by_alias=True)
 
-
+# %% ../../nbs/10_core/40_schema.ipynb #8abc7b0a
 def json_schema() -> dict[str, Any]:
     "The published JSON Schema of the run file."
     return {"$id": SCHEMA, **RunFile.model_json_schema(by_alias=True)}

@@ -41,7 +41,7 @@ def resumed_at(part: Rows) -> int | None:
 
 _KEPT = ("step", "event", "resume")
 
-
+# %% ../../nbs/10_core/55_starts.ipynb #fc81e733
 def folded(rows: Rows) -> Rows:
     "A rank's lines as if nothing had happened: one start, each step once."
     *earlier, last = starts_of(rows)
@@ -68,13 +68,21 @@ def _seconds(earlier: str | None, later: str | None) -> float | None:
 
 
 def _safe_at(part: Rows) -> str | None:
-    "When a start had last something that is not lost: its last checkpoint, what it resumed from, its beginning."
-    times = [row.get("time") for row in part if row["kind"] == "resume" or row.get("name") == "checkpoint_saved"]
+    """When a start had last something that is not lost: its last checkpoint, what it resumed from,
+    its beginning.
+    """
+    times = [
+        row.get("time")
+        for row in part
+        if row["kind"] == "resume" or row.get("name") == "checkpoint_saved"
+    ]
     return times[-1] if times else part[0].get("started_at")
 
-
+# %% ../../nbs/10_core/55_starts.ipynb #5482b559
 def resumptions(rows: Rows) -> list[dict[str, Any]]:
-    "The `resumed` events of a rank's lines: from which step, time of loading, steps and seconds lost."
+    """The `resumed` events of a rank's lines: from which step, time of loading, steps and seconds
+    lost.
+    """
     events, done = [], set()
     before: Rows | None = None
     for part in starts_of(rows):
@@ -83,8 +91,17 @@ def resumptions(rows: Rows) -> list[dict[str, Any]]:
         if row is not None:
             lost = {s for s in done if s >= row["step"]}
             done -= lost
-            events.append({"name": "resumed", "step": row["step"], "time": row.get("time"), "time_s": row.get("load_s"),
-                           "text": row.get("source"), "lost_steps": len(lost), "lost_time_s": lost_s})  # fmt: skip
+            events.append(
+                {
+                    "name": "resumed",
+                    "step": row["step"],
+                    "time": row.get("time"),
+                    "time_s": row.get("load_s"),
+                    "text": row.get("source"),
+                    "lost_steps": len(lost),
+                    "lost_time_s": lost_s,
+                }
+            )
         done |= {r["step"] for r in part if r["kind"] == "step"}
         before = part
     return events
@@ -94,18 +111,29 @@ def _sum(values: Iterable[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return sum(known) if known else None
 
-
-def goodput(rows: Rows, step_times_s: Iterable[float | None], ended_at: str) -> dict[str, Any] | None:
-    "The run file's goodput record, from rank 0's lines and the times of the steps that count; None for a run that kept nothing."
+# %% ../../nbs/10_core/55_starts.ipynb #aaf71a44
+def goodput(
+    rows: Rows, step_times_s: Iterable[float | None], ended_at: str
+) -> dict[str, Any] | None:
+    """The run file's goodput record, from rank 0's lines and the times of the steps that count;
+    None for a run that kept nothing.
+    """
     parts, events = starts_of(rows), resumptions(rows)
     saved = [row for row in rows if row.get("name") == "checkpoint_saved"]
     if not saved and not events:
         return None
-    lost = [_seconds(_safe_at(before), after[0].get("last_word_at")) for before, after in zip(parts, parts[1:], strict=False)]
+    lost = [
+        _seconds(_safe_at(before), after[0].get("last_word_at"))
+        for before, after in zip(parts, parts[1:], strict=False)
+    ]
     down = [_seconds(part[0].get("last_word_at"), part[0].get("started_at")) for part in parts[1:]]
     return {
-        "starts": len(parts), "wall_s": _seconds(rows[0].get("started_at"), ended_at), "productive_s": _sum(step_times_s),
-        "save_s": _sum(row.get("time_s") for row in saved), "load_s": _sum(event["time_s"] for event in events),
-        "lost_steps": sum(event["lost_steps"] for event in events), "lost_s": _sum(lost) if lost else 0.0,
+        "starts": len(parts),
+        "wall_s": _seconds(rows[0].get("started_at"), ended_at),
+        "productive_s": _sum(step_times_s),
+        "save_s": _sum(row.get("time_s") for row in saved),
+        "load_s": _sum(event["time_s"] for event in events),
+        "lost_steps": sum(event["lost_steps"] for event in events),
+        "lost_s": _sum(lost) if lost else 0.0,
         "down_s": _sum(down) if down else 0.0,
-    }  # fmt: skip
+    }

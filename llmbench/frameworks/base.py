@@ -25,9 +25,9 @@ from pydantic import BaseModel
 from ..core.bounds import tidied
 from ..core.errors import RequestError
 from ..core.files import write_text_atomic
+from ..core.schema import EventRecord
 from ..launch.command import Launch, path_operand, refusal, render
 from ..spec.layout_rules import split_degrees
-from ..core.schema import EventRecord
 from ..spec.request import RunSpec, run_id
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #62ee2e75
@@ -45,13 +45,41 @@ def settings_of(spec: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #61847158
 _OFF = {
-    "strategy.tp": 1, "strategy.pp": 1, "strategy.cp": 1, "strategy.ep": 1, "strategy.dp_replicate": 1, "strategy.stages_per_rank": 1,
-    "strategy.layers_per_stage": None, "strategy.compression": "none", "optimizer.lr_warmup_steps": 0, "optimizer.fused": False,
-    "optimizer.clip_norm": None, "compile": False, "recompute": "none", "profile": None, "checkpoint": None, "data.paths": (),
-    "data.tokenizer": None, "model.rope_scaling": None, "model.n_experts": 1, "collective_steps": 0,
-    "memory_limit_gib": None, "weights": None,
-}  # fmt: skip
-_RESULTS = ("study", "name", "launcher", "timeouts.run_s", "warmup_steps", "world_size", "batch.global_tokens", "model.name")  # ours, or products
+    "strategy.tp": 1,
+    "strategy.pp": 1,
+    "strategy.cp": 1,
+    "strategy.ep": 1,
+    "strategy.dp_replicate": 1,
+    "strategy.stages_per_rank": 1,
+    "strategy.layers_per_stage": None,
+    "strategy.compression": "none",
+    "optimizer.lr_warmup_steps": 0,
+    "optimizer.fused": False,
+    "optimizer.clip_norm": None,
+    "compile": False,
+    "recompute": "none",
+    "profile": None,
+    "checkpoint": None,
+    "data.paths": (),
+    "data.tokenizer": None,
+    "model.rope_scaling": None,
+    "model.n_experts": 1,
+    "collective_steps": 0,
+    "memory_limit_gib": None,
+    "weights": None,
+}
+
+# %% ../../nbs/55_frameworks/30_base.ipynb #ee9ba61a
+_RESULTS = (
+    "study",
+    "name",
+    "launcher",
+    "timeouts.run_s",
+    "warmup_steps",
+    "world_size",
+    "batch.global_tokens",
+    "model.name",
+)  # ours, or products
 
 
 def matters(spec: RunSpec, place: str, value: Any) -> bool:
@@ -68,11 +96,13 @@ def matters(spec: RunSpec, place: str, value: Any) -> bool:
     }
     return place not in _RESULTS and when.get(place, place not in _OFF or value != _OFF[place])
 
-
+# %% ../../nbs/55_frameworks/30_base.ipynb #6545cdc5
 def not_honoured(spec: RunSpec, honours: Iterable[str], because: dict[str, str]) -> list[str]:
-    "One line for each setting that matters and has no place: its value, and why or what happens instead."
+    """One line for each setting that matters and has no place: its value, and why or what happens
+    instead.
+    """
     honours = tuple(honours)
-    held = lambda place: any(place == h or place.startswith(f"{h}.") for h in honours)  # noqa: E731
+    held = lambda place: any(place == h or place.startswith(f"{h}.") for h in honours)
     return [
         f"{place} = {value}: {because.get(place, 'the framework has no such setting')}"
         for place, value in settings_of(spec)
@@ -92,21 +122,24 @@ class Site:
 
 @dataclass(frozen=True)
 class Rendered:
-    "What a backend writes: files, a command, variables beside those of every run, remarks on what differs."
+    """What a backend writes: files, a command, variables beside those of every run, remarks on what
+    differs.
+    """
 
     files: dict[str, str]
     command: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
-
+# %% ../../nbs/55_frameworks/30_base.ipynb #de144e31
 @dataclass(frozen=True)
 class Backend:
     """A framework that can train a request.
 
-    strategies: name of ours and what it is there. honours: places of the request, or parts of it, that its files carry.
-    because: for places that they do not carry, what happens instead. home: the variable that names its folder.
-    cpu: the strategies that it has on a CPU. interpreter: the variable that names the Python of an environment of its own.
+    strategies: name of ours and what it is there. honours: places of the request, or parts of it,
+    that its files carry. because: for places that they do not carry, what happens instead. home:
+    the variable that names its folder. cpu: the strategies that it has on a CPU. interpreter: the
+    variable that names the Python of an environment of its own.
     """
 
     name: str
@@ -124,84 +157,150 @@ class Backend:
     interpreter: str | None = None
 
     def check(self, spec: RunSpec) -> None:
-        "Raises RequestError where the framework does not have the request's strategy, or a degree that it splits the model by."
+        """Raises RequestError where the framework does not have the request's strategy, or a degree
+        that it splits the model by.
+        """
         name, on_cpu = spec.strategy.name, spec.hardware == "cpu"
         if name not in self.strategies:
-            raise RequestError(f"backend {self.name} has no strategy {name}; it has {', '.join(self.strategies)}")
-        if lacks := [f"{d} {getattr(spec.strategy, d)}" for d in split_degrees(spec.strategy) if d not in self.strategies]:
-            raise RequestError(f"backend {self.name} has no {' and no '.join(lacks)} beside {name}; leave it out, or take a backend that splits models")
+            raise RequestError(
+                f"backend {self.name} has no strategy {name}; it has {', '.join(self.strategies)}"
+            )
+        if lacks := [
+            f"{d} {getattr(spec.strategy, d)}"
+            for d in split_degrees(spec.strategy)
+            if d not in self.strategies
+        ]:
+            raise RequestError(
+                f"backend {self.name} has no {' and no '.join(lacks)} beside {name}; leave it out,"
+                " or take a backend that splits models"
+            )
         if on_cpu and self.cpu and name not in self.cpu:
-            raise RequestError(f"backend {self.name} has no {name} on a CPU; it has {', '.join(self.cpu)}; for another, -o hardware=h100")
+            raise RequestError(
+                f"backend {self.name} has no {name} on a CPU; it has {', '.join(self.cpu)}; for"
+                " another, -o hardware=h100"
+            )
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #bda20761
 def is_installed(package: str) -> bool:
-    "Whether a package, or a part of one ('megatron.bridge'), can be found; nothing of it is run but the package around it."
+    """Whether a package, or a part of one ('megatron.bridge'), can be found; nothing of it is run
+    but the package around it.
+    """
     try:
         return importlib.util.find_spec(package) is not None
     except ModuleNotFoundError:  # the package around it is missing
         return False
 
 
-_ASK = "import importlib.util as u, sys; print(*[p for p in sys.argv[1:] if u.find_spec(p.split('.')[0]) is None or u.find_spec(p) is None])"
+_ASK = (
+    "import importlib.util as u, sys; print(*[p for p in sys.argv[1:] if"
+    " u.find_spec(p.split('.')[0]) is None or u.find_spec(p) is None])"
+)
 
-
+# %% ../../nbs/55_frameworks/30_base.ipynb #9c206bb7
 def absent_packages(backend: Backend) -> list[str]:
-    "Packages of a backend that are missing here, or in the environment of its own that a variable names."
+    """Packages of a backend that are missing here, or in the environment of its own that a variable
+    names.
+    """
     python = backend.interpreter and os.environ.get(backend.interpreter)
     if not python:
         return [p for p in backend.packages if not is_installed(p)]
     try:
-        asked = subprocess.run([python, "-W", "ignore", "-c", _ASK, *backend.packages], capture_output=True, text=True, timeout=120, check=True)
+        asked = subprocess.run(
+            [python, "-W", "ignore", "-c", _ASK, *backend.packages],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError):
         return list(backend.packages)
     return asked.stdout.split()
 
-
+# %% ../../nbs/55_frameworks/30_base.ipynb #410fca40
 def backend_refusal(backend: Backend, spec: RunSpec, **found: Any) -> str | None:
-    "Why this machine cannot run the request under a backend, with what to type; None where it can. `found` is for tests."
+    """Why this machine cannot run the request under a backend, with what to type; None where it
+    can. `found` is for tests.
+    """
     absent = absent_packages(backend)
     if absent:
-        return f"backend {backend.name} needs {' and '.join(absent)}, not installed; type: {backend.install}"
+        return (
+            f"backend {backend.name} needs {' and '.join(absent)}, not installed; type:"
+            f" {backend.install}"
+        )
     if backend.home:
         folder = os.environ.get(backend.home)
         if not folder:
-            return f"backend {backend.name} needs {backend.title}, and {backend.home} does not name its folder; {backend.install}"
+            return (
+                f"backend {backend.name} needs {backend.title}, and {backend.home} does not name"
+                f" its folder; {backend.install}"
+            )
         if backend.entry and not (Path(folder) / backend.entry).is_file():
-            return f"backend {backend.name}: {backend.home} = {folder} has no {backend.entry}; {backend.install}"
+            return (
+                f"backend {backend.name}: {backend.home} = {folder} has no {backend.entry};"
+                f" {backend.install}"
+            )
     if spec.hardware == "cpu" and not backend.cpu:
-        return f"backend {backend.name}: {backend.title} does not train on a CPU; type -o hardware=h100 on a machine that has one"
-    own = {"float8": backend.name, "host_gib": None}  # it has its own products in float8, and its own way to draw a model
+        return (
+            f"backend {backend.name}: {backend.title} does not train on a CPU; type -o"
+            " hardware=h100 on a machine that has one"
+        )
+    own = {
+        "float8": backend.name,
+        "host_gib": None,
+    }  # it has its own products in float8, and its own way to draw a model
     return refusal(spec, **own | found)
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #2bfe2c31
-def render_backend(backend: Backend, spec: RunSpec, out: Path | str, *, attempt: int = 1, cores: int | None = None, python: str = sys.executable) -> Launch:
-    "How to start `spec` under a backend with its results in `out`; nothing is written or started. Raises RequestError."
+def render_backend(
+    backend: Backend,
+    spec: RunSpec,
+    out: Path | str,
+    *,
+    attempt: int = 1,
+    cores: int | None = None,
+    python: str = sys.executable,
+) -> Launch:
+    """How to start `spec` under a backend with its results in `out`; nothing is written or started.
+    Raises RequestError.
+    """
     backend.check(spec)
     out = path_operand(out)
     plain = render(spec, out, attempt=attempt, cores=cores, python=python)
     made = backend.write(spec, Site(out, run_id(spec, attempt), python, attempt))
     missing = not_honoured(spec, backend.honours, backend.because)
-    again = shlex.join(["llmbench", "backend", backend.name, f"{out}/spec.yaml", "--attempt", str(attempt)])
-    notes = [EventRecord(kind="not_honoured", text=tidied(text)) for text in (*missing, *made.remarks)]
+    again = shlex.join(
+        ["llmbench", "backend", backend.name, f"{out}/spec.yaml", "--attempt", str(attempt)]
+    )
+    notes = [
+        EventRecord(kind="not_honoured", text=tidied(text)) for text in (*missing, *made.remarks)
+    ]
     return Launch(
-        command=made.command, env=plain.env | {"LLMBENCH_COMMAND": again} | made.env, files=plain.files | made.files,
+        command=made.command,
+        env=plain.env | {"LLMBENCH_COMMAND": again} | made.env,
+        files=plain.files | made.files,
         notes=(*plain.notes, *notes),
-    )  # fmt: skip
+    )
 
-
+# %% ../../nbs/55_frameworks/30_base.ipynb #fe7ea9f1
 def differences(launch: Launch) -> list[str]:
     "What a rendering does not honour."
     return [n.text for n in launch.notes if n.kind == "not_honoured" and n.text]
 
 
-_PLACE = re.compile(r"[$][A-Z_]+(/[A-Za-z0-9_.-]+)+")  # $MEGATRON_PATH/…, which a shell is to fill in
+_PLACE = re.compile(
+    r"[$][A-Z_]+(/[A-Za-z0-9_.-]+)+"
+)  # $MEGATRON_PATH/…, which a shell is to fill in
 
 
 def shell_text(launch: Launch) -> str:
     "A rendering's command and variables as a shell script."
     exports = "".join(f"export {k}={shlex.quote(v)}\n" for k, v in launch.env.items())
-    said = "".join(f"# not honoured: {' '.join(text.split())}\n" for text in differences(launch))  # on one line, whatever the value
-    words = [f'"{word}"' if _PLACE.fullmatch(word) else shlex.quote(word) for word in launch.command]
+    said = "".join(
+        f"# not honoured: {' '.join(text.split())}\n" for text in differences(launch)
+    )  # on one line, whatever the value
+    words = [
+        f'"{word}"' if _PLACE.fullmatch(word) else shlex.quote(word) for word in launch.command
+    ]
     return f"#!/bin/sh\n{said}set -eu\n{exports}exec {' '.join(words)}\n"
 
 
@@ -215,22 +314,55 @@ def torchrun(spec: RunSpec, site: Site, *arguments: str) -> tuple[str, ...]:
     "The command that starts a script's ranks on this host."
     if spec.world_size == 1:
         return (site.python, *arguments)
-    agent = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(spec.world_size), "--max-restarts", "0")
+    agent = (
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(spec.world_size),
+        "--max-restarts",
+        "0",
+    )
     return (site.python, *agent, *arguments)
 
 
 def mixed_precision(spec: RunSpec, backend: str) -> str | None:
-    "fp16, bf16 or None for float32; raises RequestError for float8, which these frameworks leave to others."
+    """fp16, bf16 or None for float32; raises RequestError for float8, which these frameworks leave
+    to others.
+    """
     names = {"float32": None, "bfloat16": "bf16", "float16": "fp16"}
     if spec.precision.compute not in names:
-        raise RequestError(f"backend {backend} has no {spec.precision.compute}; type -o precision=bf16, or take backend megatron or nemo")
+        raise RequestError(
+            f"backend {backend} has no {spec.precision.compute}; type -o precision=bf16, or take"
+            " backend megatron or nemo"
+        )
     return names[spec.precision.compute]
 
-
-AUTOCAST = "precision: torch.autocast decides for each operation; our own training computes everything but sums and norms in the type asked for"
-FLOAT32_NORM = "optimizer.clip_norm: torch sums the norm in float32, which on a CPU was up to 6e-4 off; our own training sums it in float64"
-OUR_DECODER = ("model", "strategy", "batch", "seq_len", "precision.param", "precision.compute", "optimizer", "steps", "seed", "data", "attention",
-               "compile", "recompute", "hardware")  # fmt: skip
+# %% ../../nbs/55_frameworks/30_base.ipynb #2700ecde
+AUTOCAST = (
+    "precision: torch.autocast decides for each operation; our own training computes everything but"
+    " sums and norms in the type asked for"
+)
+FLOAT32_NORM = (
+    "optimizer.clip_norm: torch sums the norm in float32, which on a CPU was up to 6e-4 off; our"
+    " own training sums it in float64"
+)
+OUR_DECODER = (
+    "model",
+    "strategy",
+    "batch",
+    "seq_len",
+    "precision.param",
+    "precision.compute",
+    "optimizer",
+    "steps",
+    "seed",
+    "data",
+    "attention",
+    "compile",
+    "recompute",
+    "hardware",
+)
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #4080547f
 def clip_remarks(spec: RunSpec) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
+from ..core.errors import RequestError
 from .base import Backend, Rendered, Site, torchrun
 from llmbench.frameworks.megatron import (
     MEGATRON_BECAUSE,
@@ -20,74 +21,147 @@ from llmbench.frameworks.megatron import (
     shards_moments,
     training_settings,
 )
-from ..core.errors import RequestError
 from ..spec.request import RunSpec
 
 # %% ../../nbs/55_frameworks/50_bridge.ipynb #c6d1ddb2
 _SAME_IN_MODEL = (
-    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "attention_dropout", "hidden_dropout", "init_method_std",
-    "make_vocab_size_divisible_by", "position_embedding_type", "normalization",
-)  # fmt: skip
-_PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size", "sequence_parallel")
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "attention_dropout",
+    "hidden_dropout",
+    "init_method_std",
+    "make_vocab_size_divisible_by",
+    "position_embedding_type",
+    "normalization",
+)
+_PARALLEL = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "sequence_parallel",
+)
+
+# %% ../../nbs/55_frameworks/50_bridge.ipynb #cc1cf42d
 _RENAMED = {
-    "rotary_base": "rotary_base", "num_query_groups": "num_query_groups", "use_rope_scaling": "rope_scaling", "rope_scaling_factor": "rope_scaling_factor",
-    "add_qkv_bias": "add_qkv_bias", "swiglu": "gated_linear_unit", "num_experts": "num_moe_experts", "moe_router_topk": "moe_router_topk",
-    "moe_router_load_balancing_type": "moe_router_load_balancing_type", "moe_aux_loss_coeff": "moe_aux_loss_coeff",
-}  # fmt: skip
+    "rotary_base": "rotary_base",
+    "num_query_groups": "num_query_groups",
+    "use_rope_scaling": "rope_scaling",
+    "rope_scaling_factor": "rope_scaling_factor",
+    "add_qkv_bias": "add_qkv_bias",
+    "swiglu": "gated_linear_unit",
+    "num_experts": "num_moe_experts",
+    "moe_router_topk": "moe_router_topk",
+    "moe_router_load_balancing_type": "moe_router_load_balancing_type",
+    "moe_aux_loss_coeff": "moe_aux_loss_coeff",
+}
 
-
+# %% ../../nbs/55_frameworks/50_bridge.ipynb #b1d320ca
 def bridge_model(spec: RunSpec) -> dict[str, Any]:
     "Fields of GPTModelProvider; `activation` is the name of a function of torch.nn.functional."
     asked, layout = model_settings(spec.model, spec.seq_len), training_settings(spec)
-    found = {name: asked[name] for name in _SAME_IN_MODEL} | {new: asked[old] for old, new in _RENAMED.items() if old in asked}
+    found = {name: asked[name] for name in _SAME_IN_MODEL} | {
+        new: asked[old] for old, new in _RENAMED.items() if old in asked
+    }
     found |= {name: layout[name] for name in _PARALLEL if name in layout}
     found |= {
-        "layernorm_epsilon": asked["norm_epsilon"], "vocab_size": spec.model.vocab_size, "seq_length": spec.seq_len,
-        "share_embeddings_and_output_weights": spec.model.tied_embeddings, "add_bias_linear": not asked.get("disable_bias_linear", False),
+        "layernorm_epsilon": asked["norm_epsilon"],
+        "vocab_size": spec.model.vocab_size,
+        "seq_length": spec.seq_len,
+        "share_embeddings_and_output_weights": spec.model.tied_embeddings,
+        "add_bias_linear": not asked.get("disable_bias_linear", False),
         "activation": "silu" if asked.get("swiglu") else "gelu",
-    }  # fmt: skip
+    }
     for name in ("recompute_granularity", "recompute_method", "recompute_num_layers"):
         if name in layout:
             found[name] = layout[name]
     if "num_virtual_stages_per_pipeline_rank" in layout:
-        found["virtual_pipeline_model_parallel_size"] = layout["num_virtual_stages_per_pipeline_rank"]
+        found["virtual_pipeline_model_parallel_size"] = layout[
+            "num_virtual_stages_per_pipeline_rank"
+        ]
     return found
 
 # %% ../../nbs/55_frameworks/50_bridge.ipynb #d3e0f67c
 _SHARDING = {"zero2": "optim_grads", "zero3": "optim_grads_params"}
 
-
+# %% ../../nbs/55_frameworks/50_bridge.ipynb #6b22e788
 def bridge_sections(spec: RunSpec, out: str) -> dict[str, dict[str, Any]]:
-    "The configuration by section and field. Raises RequestError for float16, for which nobody has set a loss scale."
+    """The configuration by section and field. Raises RequestError for float16, for which nobody has
+    set a loss scale.
+    """
     o, asked, name = spec.optimizer, training_settings(spec), spec.strategy.name
     reduces = spec.precision.reduce == "float32"
     sharded, distributed = name in _SHARDING, name in ("zero1", *_SHARDING) or shards_moments(spec)
     return {
         "model": bridge_model(spec),
-        "train": {"train_iters": spec.steps, "micro_batch_size": spec.batch.micro, "global_batch_size": asked["global_batch_size"],
-                  "eval_iters": 0, "eval_interval": None},
-        "optimizer": {"optimizer": "adam", "lr": o.lr, "min_lr": o.lr, "adam_beta1": o.betas[0], "adam_beta2": o.betas[1], "adam_eps": o.eps,
-                      "weight_decay": o.weight_decay, "clip_grad": o.clip_norm or 0.0, "use_distributed_optimizer": distributed},
-        "scheduler": {"lr_decay_style": "constant", "lr_warmup_iters": o.lr_warmup_steps, "start_weight_decay": o.weight_decay,
-                      "end_weight_decay": o.weight_decay, "weight_decay_incr_style": "constant"},
-        "ddp": {"use_distributed_optimizer": distributed, "use_megatron_fsdp": sharded, "grad_reduce_in_fp32": reduces,
-                "overlap_grad_reduce": True, "overlap_param_gather": distributed, "data_parallel_sharding_strategy": _SHARDING.get(name, "no_shard")},
-        "dataset": {"seq_length": spec.seq_len, "random_seed": spec.seed, "split": "100,0,0", "blend": [list(spec.data.paths), None] if spec.data.paths else None,
-                    "reset_position_ids": False, "reset_attention_mask": False, "eod_mask_loss": False, "dataloader_type": "single"},
+        "train": {
+            "train_iters": spec.steps,
+            "micro_batch_size": spec.batch.micro,
+            "global_batch_size": asked["global_batch_size"],
+            "eval_iters": 0,
+            "eval_interval": None,
+        },
+        "optimizer": {
+            "optimizer": "adam",
+            "lr": o.lr,
+            "min_lr": o.lr,
+            "adam_beta1": o.betas[0],
+            "adam_beta2": o.betas[1],
+            "adam_eps": o.eps,
+            "weight_decay": o.weight_decay,
+            "clip_grad": o.clip_norm or 0.0,
+            "use_distributed_optimizer": distributed,
+        },
+        "scheduler": {
+            "lr_decay_style": "constant",
+            "lr_warmup_iters": o.lr_warmup_steps,
+            "start_weight_decay": o.weight_decay,
+            "end_weight_decay": o.weight_decay,
+            "weight_decay_incr_style": "constant",
+        },
+        "ddp": {
+            "use_distributed_optimizer": distributed,
+            "use_megatron_fsdp": sharded,
+            "grad_reduce_in_fp32": reduces,
+            "overlap_grad_reduce": True,
+            "overlap_param_gather": distributed,
+            "data_parallel_sharding_strategy": _SHARDING.get(name, "no_shard"),
+        },
+        "dataset": {
+            "seq_length": spec.seq_len,
+            "random_seed": spec.seed,
+            "split": "100,0,0",
+            "blend": [list(spec.data.paths), None] if spec.data.paths else None,
+            "reset_position_ids": False,
+            "reset_attention_mask": False,
+            "eod_mask_loss": False,
+            "dataloader_type": "single",
+        },
         "logger": {"log_interval": 1, "log_throughput": True, "tensorboard_dir": f"{out}/bridge"},
         "tokenizer": {"tokenizer_type": "NullTokenizer", "vocab_size": spec.model.vocab_size - 1},
-        "checkpoint": {"save": None, "load": None} | ({"ckpt_format": "fsdp_dtensor"} if sharded else {}),
+        "checkpoint": (
+            {"save": None, "load": None} | ({"ckpt_format": "fsdp_dtensor"} if sharded else {})
+        ),
         "rng": {"seed": spec.seed},
-        "dist": {"distributed_timeout_minutes": asked["distributed_timeout_minutes"], "use_megatron_fsdp": sharded, "use_torch_fsdp2": name == "fsdp" and not distributed},
+        "dist": {
+            "distributed_timeout_minutes": asked["distributed_timeout_minutes"],
+            "use_megatron_fsdp": sharded,
+            "use_torch_fsdp2": name == "fsdp" and not distributed,
+        },
         "mixed_precision": _precision(spec) | {"grad_reduce_in_fp32": reduces},
-    }  # fmt: skip
+    }
 
-
+# %% ../../nbs/55_frameworks/50_bridge.ipynb #133a2a63
 def _precision(spec: RunSpec) -> dict[str, Any]:
     "Fields of MixedPrecisionConfig; types are said by name."
     compute = spec.precision.compute
     if compute == "float16":
-        raise RequestError("backend megatron-bridge: float16 needs a loss scale that nobody has tried here; type -o precision=bf16")
+        raise RequestError(
+            "backend megatron-bridge: float16 needs a loss scale that nobody has tried here; type"
+            " -o precision=bf16"
+        )
     if compute == "float32":
         return {"fp32": True, "params_dtype": "float32", "pipeline_dtype": "float32"}
     half = {"bf16": True, "params_dtype": "bfloat16", "pipeline_dtype": "bfloat16"}
@@ -125,24 +199,51 @@ if __name__ == "__main__":
     pretrain(config, forward_step)
 '''
 
-
+# %% ../../nbs/55_frameworks/50_bridge.ipynb #48d34c44
 def write_bridge(spec: RunSpec, site: Site) -> Rendered:
     "Megatron-Bridge's configuration as JSON, and the script that trains it."
-    files = {"bridge.json": json.dumps(bridge_sections(spec, site.out), indent=2) + "\n", "train.py": _BRIDGE.format(run_id=site.run_id)}
+    files = {
+        "bridge.json": json.dumps(bridge_sections(spec, site.out), indent=2) + "\n",
+        "train.py": _BRIDGE.format(run_id=site.run_id),
+    }
     fsdp2 = spec.strategy.name == "fsdp" and not shards_moments(spec)
     env = {} if fsdp2 or spec.strategy.name in _SHARDING else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     remarks = megatron_remarks(spec)
     if fsdp2 and not spec.strategy.reshard_after_forward:
-        remarks += ("strategy.reshard_after_forward = False: Megatron-Bridge has no place for it, parameters go between forward and backward",)
+        remarks += (
+            (
+                "strategy.reshard_after_forward = False: Megatron-Bridge has no place for it,"
+                " parameters go between forward and backward"
+            ),
+        )
     there = replace(site, python=os.environ.get("BRIDGE_PYTHON", site.python))
     return Rendered(files, torchrun(spec, there, f"{site.out}/train.py"), env, remarks)
 
-
+# %% ../../nbs/55_frameworks/50_bridge.ipynb #e54290e5
 BRIDGE = Backend(
-    "megatron-bridge", "Megatron-Bridge",
-    {"single": "one process", "ddp": "Megatron's DDP", "fsdp": "PyTorch's FSDP 2", "zero1": "the distributed optimizer", "zero2": "Megatron FSDP, gradients and moments",
-     "zero3": "Megatron FSDP, parameters too", "tp": "tensor and sequence parallel", "pp": "pipeline parallel", "cp": "context parallel",
-     "mixed": "several of them", "ep": "expert parallel"},
-    MEGATRON_HONOURS, write_bridge, packages=("megatron.bridge", "transformer_engine"), reads="megatron-bridge", because=MEGATRON_BECAUSE,
-    install="pip install megatron-bridge==0.3.1 in an environment of its own on a machine with a GPU, and set BRIDGE_PYTHON to its python", interpreter="BRIDGE_PYTHON",
-)  # fmt: skip
+    "megatron-bridge",
+    "Megatron-Bridge",
+    {
+        "single": "one process",
+        "ddp": "Megatron's DDP",
+        "fsdp": "PyTorch's FSDP 2",
+        "zero1": "the distributed optimizer",
+        "zero2": "Megatron FSDP, gradients and moments",
+        "zero3": "Megatron FSDP, parameters too",
+        "tp": "tensor and sequence parallel",
+        "pp": "pipeline parallel",
+        "cp": "context parallel",
+        "mixed": "several of them",
+        "ep": "expert parallel",
+    },
+    MEGATRON_HONOURS,
+    write_bridge,
+    packages=("megatron.bridge", "transformer_engine"),
+    reads="megatron-bridge",
+    because=MEGATRON_BECAUSE,
+    install=(
+        "pip install megatron-bridge==0.3.1 in an environment of its own on a machine with a GPU,"
+        " and set BRIDGE_PYTHON to its python"
+    ),
+    interpreter="BRIDGE_PYTHON",
+)

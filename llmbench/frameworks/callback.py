@@ -24,17 +24,31 @@ from llmbench.frameworks.observed import (
 from .recording import Recording, merged
 
 # %% ../../nbs/55_frameworks/20_callback.ipynb #01e88abc
-def _begin(recording: Recording, model: Any, optimizer: Any, facts: Mapping[str, Any], device: Any, packages: Iterable[str]) -> None:
+def _begin(
+    recording: Recording,
+    model: Any,
+    optimizer: Any,
+    facts: Mapping[str, Any],
+    device: Any,
+    packages: Iterable[str],
+) -> None:
     known = {"model": model_facts(model), "optimizer": optimizer_facts(optimizer)}
     if uneven := uneven_settings(optimizer):
-        recording.note("uneven_optimizer", f"{', '.join(uneven)} differ between groups of parameters")
+        recording.note(
+            "uneven_optimizer", f"{', '.join(uneven)} differ between groups of parameters"
+        )
     if str(device).startswith("cpu"):
-        recording.note("memory_baseline", "memory is the growth of the process since training began; the model was there before")
+        recording.note(
+            "memory_baseline",
+            "memory is the growth of the process since training began; the model was there before",
+        )
     recording.begin(merged(known, facts), device=device, versions=versions_of(*packages))
 
-
+# %% ../../nbs/55_frameworks/20_callback.ipynb #76d9b359
 def _with_tokens(facts: dict[str, Any], seq_len: int | None) -> tuple[dict[str, Any], int | None]:
-    "The facts with the sequence length that the script names, and the tokens of a step where all factors are known."
+    """The facts with the sequence length that the script names, and the tokens of a step where all
+    factors are known.
+    """
     batch, strategy = facts.get("batch", {}), facts.get("strategy", {})
     factors = (seq_len, batch.get("micro"), batch.get("accum"), strategy.get("dp"))
     tokens = None
@@ -48,49 +62,94 @@ _MIXED = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
 
 
 def accelerate_facts(accelerator: Any) -> dict[str, Any]:
-    "Strategy, accumulation and precision of an Accelerator; degrees where data parallelism is all there is."
+    """Strategy, accumulation and precision of an Accelerator; degrees where data parallelism is all
+    there is.
+    """
     kind = accelerator.distributed_type.value
     plugin = getattr(accelerator.state, "deepspeed_plugin", None)
-    name = f"zero{plugin.zero_stage}" if plugin is not None and plugin.zero_stage else _ACCELERATE.get(kind)
+    name = (
+        f"zero{plugin.zero_stage}"
+        if plugin is not None and plugin.zero_stage
+        else _ACCELERATE.get(kind)
+    )
     degrees = {"dp": accelerator.num_processes, "tp": 1, "pp": 1, "cp": 1} if name else {}
-    return {"strategy": {"name": name} | degrees, "batch": {"accum": accelerator.gradient_accumulation_steps}}
+    return {
+        "strategy": {"name": name} | degrees,
+        "batch": {"accum": accelerator.gradient_accumulation_steps},
+    }
 
-
+# %% ../../nbs/55_frameworks/20_callback.ipynb #881dec31
 class Recorder(Recording):
     """A training loop of one's own, or one with Accelerate.
 
-    micro: sequences a rank and micro step; seq_len: tokens of one. What is not said stays null. See Recording for the rest.
+    micro: sequences a rank and micro step; seq_len: tokens of one. What is not said stays null. See
+    Recording for the rest.
     """
 
     def __init__(
-        self, results: Path | str = "results", *, model: Any, optimizer: Any, accelerator: Any = None, framework: str | None = None,
-        micro: int | None = None, seq_len: int | None = None, facts: Mapping[str, Any] | None = None, device: Any = None, **more: Any,
-    ):  # fmt: skip
-        super().__init__(results, framework=framework or ("accelerate" if accelerator else None), **more)
-        self.model, self.optimizer, self.accelerator, self._inside = model, optimizer, accelerator, False
+        self,
+        results: Path | str = "results",
+        *,
+        model: Any,
+        optimizer: Any,
+        accelerator: Any = None,
+        framework: str | None = None,
+        micro: int | None = None,
+        seq_len: int | None = None,
+        facts: Mapping[str, Any] | None = None,
+        device: Any = None,
+        **more: Any,
+    ):
+        super().__init__(
+            results, framework=framework or ("accelerate" if accelerator else None), **more
+        )
+        self.model, self.optimizer, self.accelerator, self._inside = (
+            model,
+            optimizer,
+            accelerator,
+            False,
+        )
         compute = _MIXED.get(accelerator.mixed_precision) if accelerator else None
         seen = {"batch": {"micro": micro}, "precision": precision_facts(model, compute)}
-        seen = merged(merged(seen, accelerate_facts(accelerator) if accelerator else {}), facts or {})
+        seen = merged(
+            merged(seen, accelerate_facts(accelerator) if accelerator else {}), facts or {}
+        )
         self.facts, self.step_tokens = _with_tokens(seen, seq_len)
-        self.device = device or (accelerator.device if accelerator else next(model.parameters()).device)
+        self.device = device or (
+            accelerator.device if accelerator else next(model.parameters()).device
+        )
 
     def __enter__(self) -> "Recorder":
-        _begin(self, self.model, self.optimizer, self.facts, self.device, ("accelerate",) if self.framework == "accelerate" else ())
+        _begin(
+            self,
+            self.model,
+            self.optimizer,
+            self.facts,
+            self.device,
+            ("accelerate",) if self.framework == "accelerate" else (),
+        )
         return self
 
     @contextlib.contextmanager
     def step(self) -> Iterator[Callable[..., None]]:
-        """One optimizer step, or one batch under `accelerator.accumulate`: then the step ends with the batch that updates.
+        """One optimizer step, or one batch under `accelerator.accumulate`: then the step ends with
+        the batch that updates.
 
         Call what it gives with each micro step's loss (and `grad_norm=`, where it is known).
         """
 
         def done(loss: Any = None, **known: Any) -> None:
-            self._losses.extend([] if loss is None else [loss.detach() if hasattr(loss, "detach") else loss])
+            self._losses.extend(
+                [] if loss is None else [loss.detach() if hasattr(loss, "detach") else loss]
+            )
             self._known.update(known)
 
         if not self._inside:
-            self._losses, self._known, self._inside = [], {"step_tokens": self.step_tokens} if self.step_tokens else {}, True
+            self._losses, self._known, self._inside = (
+                [],
+                {"step_tokens": self.step_tokens} if self.step_tokens else {},
+                True,
+            )
             self.rows.begin(rate_of(self.optimizer))
         yield done
         if self.accelerator is None or self.accelerator.sync_gradients:
@@ -106,20 +165,42 @@ class Recorder(Recording):
 # %% ../../nbs/55_frameworks/20_callback.ipynb #e656e8bb
 def trainer_facts(args: Any, max_steps: int | None) -> dict[str, Any]:
     "What TrainingArguments say, as fields of `spec`."
-    stage = args.deepspeed and getattr(args, "hf_deepspeed_config", None) and args.hf_deepspeed_config.config.get("zero_optimization", {}).get("stage")
-    name = f"zero{stage}" if stage else "fsdp" if args.fsdp else "ddp" if args.world_size > 1 else "single"
+    stage = (
+        args.deepspeed
+        and getattr(args, "hf_deepspeed_config", None)
+        and args.hf_deepspeed_config.config.get("zero_optimization", {}).get("stage")
+    )
+    name = (
+        f"zero{stage}"
+        if stage
+        else "fsdp"
+        if args.fsdp
+        else "ddp"
+        if args.world_size > 1
+        else "single"
+    )
     if max_steps and max_steps > 0:
         warmup = args.get_warmup_steps(max_steps)
     else:
         max_steps = warmup = None
     return {
-        "strategy": {"name": name, "dp": args.world_size, "tp": 1, "pp": 1, "cp": 1}, "steps": max_steps, "seed": args.seed,
-        "batch": {"micro": args.per_device_train_batch_size, "accum": args.gradient_accumulation_steps},
-        "optimizer": {"lr": args.learning_rate, "clip_norm": args.max_grad_norm or None, "lr_warmup_steps": warmup},
-        "compile": bool(args.torch_compile), "recompute": "full" if args.gradient_checkpointing else "none",
-    }  # fmt: skip
+        "strategy": {"name": name, "dp": args.world_size, "tp": 1, "pp": 1, "cp": 1},
+        "steps": max_steps,
+        "seed": args.seed,
+        "batch": {
+            "micro": args.per_device_train_batch_size,
+            "accum": args.gradient_accumulation_steps,
+        },
+        "optimizer": {
+            "lr": args.learning_rate,
+            "clip_norm": args.max_grad_norm or None,
+            "lr_warmup_steps": warmup,
+        },
+        "compile": bool(args.torch_compile),
+        "recompute": "full" if args.gradient_checkpointing else "none",
+    }
 
-
+# %% ../../nbs/55_frameworks/20_callback.ipynb #ea40e5a9
 class TrainerEvents:
     "What the Trainer's events mean for a recording; `trainer_callback` makes a callback of it."
 
@@ -127,18 +208,36 @@ class TrainerEvents:
         self.recording, self.seq_len = recording, seq_len
         self._logged_at, self._tokens_seen, self._step_tokens = 0, 0, None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **more: Any) -> None:
+    def on_train_begin(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        model: Any = None,
+        optimizer: Any = None,
+        **more: Any,
+    ) -> None:
         compute = "bfloat16" if args.bf16 else "float16" if args.fp16 else None
-        facts = trainer_facts(args, state.max_steps) | {"precision": precision_facts(model, compute)}
+        facts = trainer_facts(args, state.max_steps) | {
+            "precision": precision_facts(model, compute)
+        }
         if args.deepspeed:
-            facts["precision"]["param"] = None  # the model holds copies, and the optimizer the parameters
+            facts["precision"]["param"] = (
+                None  # the model holds copies, and the optimizer the parameters
+            )
         facts, self._step_tokens = _with_tokens(facts, self.seq_len)
         if args.logging_nan_inf_filter:
-            self.recording.note("nan_filter", "the Trainer replaces a loss that is not a number in its mean (logging_nan_inf_filter)")
+            self.recording.note(
+                "nan_filter",
+                "the Trainer replaces a loss that is not a number in its mean"
+                " (logging_nan_inf_filter)",
+            )
         self._logged_at, self._tokens_seen = state.global_step, state.num_input_tokens_seen
         _begin(self.recording, model, optimizer, facts, args.device, ("transformers", "accelerate"))
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **more: Any) -> None:
+    def on_step_begin(
+        self, args: Any, state: Any, control: Any, optimizer: Any = None, **more: Any
+    ) -> None:
         self.recording.rows.begin(rate_of(optimizer))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -147,7 +246,14 @@ class TrainerEvents:
         known = counted or self._step_tokens
         self.recording.rows.end(**({"step_tokens": known} if known else {}))
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **more: Any) -> None:
+    def on_log(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        logs: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
         if not logs or "loss" not in logs:
             return
         over, self._logged_at = state.global_step - self._logged_at, state.global_step
@@ -155,15 +261,30 @@ class TrainerEvents:
             self.recording.rows.amend(loss=logs["loss"], grad_norm=logs.get("grad_norm"))
             return
         if not any(r.get("name") == "loss_is_a_mean" for r in self.recording.log.rows):
-            self.recording.note("loss_is_a_mean", f"the Trainer logs the mean loss of {over} steps; logging_steps=1 would give each")
+            self.recording.note(
+                "loss_is_a_mean",
+                f"the Trainer logs the mean loss of {over} steps; logging_steps=1 would give each",
+            )
         self.recording.rows.amend(loss_mean=logs["loss"], grad_norm=logs.get("grad_norm"))
 
-    def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **more: Any) -> None:
+    def on_train_end(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        model: Any = None,
+        optimizer: Any = None,
+        **more: Any,
+    ) -> None:
         self.recording.finish(held_bytes(model, optimizer))
 
-
-def trainer_callback(results: Path | str = "results", *, seq_len: int | None = None, **more: Any) -> Any:
-    "A callback for Hugging Face's Trainer; seq_len: tokens a sequence, where all have one length. See Recording for the rest."
+# %% ../../nbs/55_frameworks/20_callback.ipynb #e998450b
+def trainer_callback(
+    results: Path | str = "results", *, seq_len: int | None = None, **more: Any
+) -> Any:
+    """A callback for Hugging Face's Trainer; seq_len: tokens a sequence, where all have one length.
+    See Recording for the rest.
+    """
     from transformers import TrainerCallback
 
     made = type("LlmbenchCallback", (TrainerEvents, TrainerCallback), {})
@@ -173,12 +294,22 @@ def trainer_callback(results: Path | str = "results", *, seq_len: int | None = N
 _LIGHTNING = {"SingleDeviceStrategy": "single", "DDPStrategy": "ddp", "FSDPStrategy": "fsdp"}
 _COMPUTE = {"bf16": "bfloat16", "16": "float16", "32": "float32"}
 
-
+# %% ../../nbs/55_frameworks/20_callback.ipynb #b67a20b3
 def lightning_facts(trainer: Any) -> dict[str, Any]:
-    "What a Lightning Trainer says, as fields of `spec`; NeMo's strategy and data module where they are there."
-    strategy, data, kind = trainer.strategy, getattr(trainer, "datamodule", None), type(trainer.strategy).__name__
+    """What a Lightning Trainer says, as fields of `spec`; NeMo's strategy and data module where
+    they are there.
+    """
+    strategy, data, kind = (
+        trainer.strategy,
+        getattr(trainer, "datamodule", None),
+        type(trainer.strategy).__name__,
+    )
     stage = getattr(strategy, "config", None)
-    stage = stage.get("zero_optimization", {}).get("stage") if kind == "DeepSpeedStrategy" and isinstance(stage, dict) else None
+    stage = (
+        stage.get("zero_optimization", {}).get("stage")
+        if kind == "DeepSpeedStrategy" and isinstance(stage, dict)
+        else None
+    )
     split = {k: getattr(strategy, f"{long}_size", None) for k, long in _SPLIT.items()}
     plain = kind in _LIGHTNING or kind == "DeepSpeedStrategy"
     degrees = {"dp": trainer.world_size, "tp": 1, "pp": 1, "cp": 1} if plain else split
@@ -188,15 +319,19 @@ def lightning_facts(trainer: Any) -> dict[str, Any]:
     own = total // (micro * degrees["dp"]) if total and micro and degrees.get("dp") else None
     return {
         "strategy": {"name": f"zero{stage}" if stage else _LIGHTNING.get(kind)} | degrees,
-        "batch": {"micro": micro, "accum": own or (trainer.accumulate_grad_batches if plain else None)},
-        "seq_len": getattr(data, "seq_length", None), "steps": trainer.max_steps if trainer.max_steps > 0 else None,
+        "batch": {
+            "micro": micro,
+            "accum": own or (trainer.accumulate_grad_batches if plain else None),
+        },
+        "seq_len": getattr(data, "seq_length", None),
+        "steps": trainer.max_steps if trainer.max_steps > 0 else None,
         "optimizer": {"clip_norm": trainer.gradient_clip_val or None},
-    }  # fmt: skip
+    }
 
-
+# %% ../../nbs/55_frameworks/20_callback.ipynb #e725cc8c
 _SPLIT = {"tp": "tensor_model_parallel", "pp": "pipeline_model_parallel", "cp": "context_parallel"}
 
-
+# %% ../../nbs/55_frameworks/20_callback.ipynb #527ebc14
 class LightningEvents:
     "What Lightning's events mean for a recording; `lightning_callback` makes a callback of it."
 
@@ -210,14 +345,23 @@ class LightningEvents:
         facts["precision"] = precision_facts(module, compute)
         facts, self._step_tokens = _with_tokens(facts, self.seq_len or facts.get("seq_len"))
         self._done = trainer.global_step
-        _begin(self.recording, module, trainer.optimizers[0], facts, trainer.strategy.root_device, ("lightning", "pytorch-lightning", "nemo_toolkit"))
+        _begin(
+            self.recording,
+            module,
+            trainer.optimizers[0],
+            facts,
+            trainer.strategy.root_device,
+            ("lightning", "pytorch-lightning", "nemo_toolkit"),
+        )
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         if not self._inside:
             self.recording.rows.begin(rate_of(trainer.optimizers[0]))
             self._inside = True
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         self._losses += [] if loss is None else [loss.detach()]
         if trainer.global_step > self._done:
@@ -231,11 +375,18 @@ class LightningEvents:
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         self.recording.fail(exception)
 
-
-def lightning_callback(results: Path | str = "results", *, micro: int | None = None, seq_len: int | None = None, **more: Any) -> Any:
+# %% ../../nbs/55_frameworks/20_callback.ipynb #df6a1a11
+def lightning_callback(
+    results: Path | str = "results",
+    *,
+    micro: int | None = None,
+    seq_len: int | None = None,
+    **more: Any,
+) -> Any:
     """A callback for Lightning's Trainer, and for NeMo's.
 
-    micro: sequences a rank and batch; seq_len: tokens of one; where the data module does not say them. See Recording for the rest.
+    micro: sequences a rank and batch; seq_len: tokens of one; where the data module does not say
+    them. See Recording for the rest.
     """
     try:
         from lightning.pytorch import Callback
@@ -243,4 +394,6 @@ def lightning_callback(results: Path | str = "results", *, micro: int | None = N
         from pytorch_lightning import Callback
 
     made = type("LlmbenchCallback", (LightningEvents, Callback), {})
-    return made(Recording(results, framework=more.pop("framework", "lightning"), **more), micro, seq_len)
+    return made(
+        Recording(results, framework=more.pop("framework", "lightning"), **more), micro, seq_len
+    )

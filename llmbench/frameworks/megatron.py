@@ -10,8 +10,8 @@ __all__ = ['MEGATRON_HONOURS', 'MEGATRON_BECAUSE', 'MEGATRON', 'model_settings',
 import os
 from typing import Any
 
-from .base import Backend, Rendered, Site, torchrun
 from ..core.errors import RequestError
+from .base import Backend, Rendered, Site, torchrun
 from ..launch.operands import checked
 from ..spec.layout_rules import split_degrees
 from ..spec.presets import ModelShape
@@ -21,22 +21,41 @@ from ..spec.request import RunSpec
 def model_settings(shape: ModelShape, seq_len: int) -> dict[str, Any]:
     "Arguments that make a model of this shape."
     found = {
-        "num_layers": shape.n_layers, "hidden_size": shape.d_model, "ffn_hidden_size": shape.d_ff, "num_attention_heads": shape.n_heads,
-        "max_position_embeddings": max(seq_len, shape.max_seq_len), "norm_epsilon": shape.norm_eps, "attention_dropout": 0.0, "hidden_dropout": 0.0,
-        "init_method_std": 0.02, "make_vocab_size_divisible_by": 1, "tokenizer_type": "NullTokenizer", "vocab_size": shape.vocab_size - 1,
+        "num_layers": shape.n_layers,
+        "hidden_size": shape.d_model,
+        "ffn_hidden_size": shape.d_ff,
+        "num_attention_heads": shape.n_heads,
+        "max_position_embeddings": max(seq_len, shape.max_seq_len),
+        "norm_epsilon": shape.norm_eps,
+        "attention_dropout": 0.0,
+        "hidden_dropout": 0.0,
+        "init_method_std": 0.02,
+        "make_vocab_size_divisible_by": 1,
+        "tokenizer_type": "NullTokenizer",
+        "vocab_size": shape.vocab_size - 1,
         "untie_embeddings_and_output_weights": not shape.tied_embeddings,
-    }  # fmt: skip
+    }
     if shape.n_kv_heads != shape.n_heads:
         found |= {"group_query_attention": True, "num_query_groups": shape.n_kv_heads}
     if shape.family == "gpt2":
         return found | {"position_embedding_type": "learned_absolute", "normalization": "LayerNorm"}
-    found |= {"position_embedding_type": "rope", "rotary_base": int(shape.rope_theta), "normalization": "RMSNorm", "swiglu": True,
-              "disable_bias_linear": True, "add_qkv_bias": shape.bias}  # fmt: skip
+    found |= {
+        "position_embedding_type": "rope",
+        "rotary_base": int(shape.rope_theta),
+        "normalization": "RMSNorm",
+        "swiglu": True,
+        "disable_bias_linear": True,
+        "add_qkv_bias": shape.bias,
+    }
     if shape.rope_scaling:
         found |= {"use_rope_scaling": True, "rope_scaling_factor": shape.rope_scaling.factor}
     if shape.n_experts > 1:
-        found |= {"num_experts": shape.n_experts, "moe_router_topk": shape.experts_per_token, "moe_router_load_balancing_type": "aux_loss",
-                  "moe_aux_loss_coeff": shape.balance_coef}  # fmt: skip
+        found |= {
+            "num_experts": shape.n_experts,
+            "moe_router_topk": shape.experts_per_token,
+            "moe_router_load_balancing_type": "aux_loss",
+            "moe_aux_loss_coeff": shape.balance_coef,
+        }
     return found
 
 # %% ../../nbs/55_frameworks/40_megatron.ipynb #5f5b9753
@@ -44,30 +63,51 @@ def _precision(spec: RunSpec) -> dict[str, Any]:
     compute = spec.precision.compute
     if compute == "float32":
         return {"accumulate_allreduce_grads_in_fp32": True}
-    sums = {"accumulate_allreduce_grads_in_fp32": True} if spec.precision.reduce == "float32" else {"grad_reduce_in_bf16": True}
+    sums = (
+        {"accumulate_allreduce_grads_in_fp32": True}
+        if spec.precision.reduce == "float32"
+        else {"grad_reduce_in_bf16": True}
+    )
     if compute == "float16":
         return sums | {"fp16": True, "initial_loss_scale": spec.precision.loss_scale}
-    return sums | {"bf16": True} | ({"fp8_format": "hybrid", "transformer_impl": "transformer_engine"} if compute == "float8" else {})
+    return (
+        sums
+        | {"bf16": True}
+        | (
+            {"fp8_format": "hybrid", "transformer_impl": "transformer_engine"}
+            if compute == "float8"
+            else {}
+        )
+    )
 
 
 _SHARDS = {"zero2": "optim_grads", "zero3": "optim_grads_params"}
 
-
+# %% ../../nbs/55_frameworks/40_megatron.ipynb #567b2de3
 def shards_moments(spec: RunSpec) -> bool:
     """Whether fsdp becomes Megatron's distributed optimizer, which shards AdamW's moments.
 
-    Beside pp and ep its FSDP 2 is refused; beside tp and cp it is advised against, and where parameters stay gathered little is lost.
+    Beside pp and ep its FSDP 2 is refused; beside tp and cp it is advised against, and where
+    parameters stay gathered little is lost.
     """
     s = spec.strategy
-    return s.name == "fsdp" and (s.pp * s.ep > 1 or (s.tp * s.cp > 1 and not s.reshard_after_forward))
+    return s.name == "fsdp" and (
+        s.pp * s.ep > 1 or (s.tp * s.cp > 1 and not s.reshard_after_forward)
+    )
 
-
+# %% ../../nbs/55_frameworks/40_megatron.ipynb #413200da
 def layout_settings(spec: RunSpec) -> dict[str, Any]:
     "Arguments for degrees, sharding and the order of the pipeline."
     s = spec.strategy
-    found = {"tensor_model_parallel_size": s.tp, "pipeline_model_parallel_size": s.pp, "context_parallel_size": s.cp}
+    found = {
+        "tensor_model_parallel_size": s.tp,
+        "pipeline_model_parallel_size": s.pp,
+        "context_parallel_size": s.cp,
+    }
     if s.tp > 1:
-        found["sequence_parallel"] = True  # as in our own: activations lie split along the sequence between the products
+        found["sequence_parallel"] = (
+            True  # as in our own: activations lie split along the sequence between the products
+        )
     if s.ep > 1:
         found["expert_model_parallel_size"] = s.ep
     if s.pp > 1 and s.schedule == "interleaved":
@@ -75,55 +115,125 @@ def layout_settings(spec: RunSpec) -> dict[str, Any]:
     if s.name == "zero1" or shards_moments(spec):
         found["use_distributed_optimizer"] = True
     if s.name in _SHARDS:
-        found |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": _SHARDS[s.name], "ckpt_format": "fsdp_dtensor",
-                  "use_distributed_optimizer": True, "no_gradient_accumulation_fusion": True}  # fmt: skip
+        found |= {
+            "use_megatron_fsdp": True,
+            "data_parallel_sharding_strategy": _SHARDS[s.name],
+            "ckpt_format": "fsdp_dtensor",
+            "use_distributed_optimizer": True,
+            "no_gradient_accumulation_fusion": True,
+        }
     if s.name == "fsdp" and not shards_moments(spec):
         found |= {"use_torch_fsdp2": True, "no_gradient_accumulation_fusion": True}
         found |= {} if s.reshard_after_forward else {"torch_fsdp2_no_reshard_after_forward": True}
     return found
 
-
+# %% ../../nbs/55_frameworks/40_megatron.ipynb #bd80a0d1
 def training_settings(spec: RunSpec) -> dict[str, Any]:
     "Arguments for batch, optimizer, precision, layout and logging."
     o = spec.optimizer
     found = {
-        "seq_length": spec.seq_len, "micro_batch_size": spec.batch.micro, "global_batch_size": spec.batch.micro * spec.batch.accum * spec.strategy.dp,
-        "train_iters": spec.steps, "optimizer": "adam", "lr": o.lr, "min_lr": o.lr, "lr_decay_style": "constant", "lr_warmup_iters": o.lr_warmup_steps,
-        "weight_decay": o.weight_decay, "adam_beta1": o.betas[0], "adam_beta2": o.betas[1], "adam_eps": o.eps, "clip_grad": o.clip_norm or 0.0,
-        "seed": spec.seed, "log_interval": 1, "log_throughput": True, "eval_iters": 0, "eval_interval": 1_000_000,
+        "seq_length": spec.seq_len,
+        "micro_batch_size": spec.batch.micro,
+        "global_batch_size": spec.batch.micro * spec.batch.accum * spec.strategy.dp,
+        "train_iters": spec.steps,
+        "optimizer": "adam",
+        "lr": o.lr,
+        "min_lr": o.lr,
+        "lr_decay_style": "constant",
+        "lr_warmup_iters": o.lr_warmup_steps,
+        "weight_decay": o.weight_decay,
+        "adam_beta1": o.betas[0],
+        "adam_beta2": o.betas[1],
+        "adam_eps": o.eps,
+        "clip_grad": o.clip_norm or 0.0,
+        "seed": spec.seed,
+        "log_interval": 1,
+        "log_throughput": True,
+        "eval_iters": 0,
+        "eval_interval": 1_000_000,
         "distributed_timeout_minutes": max(1, -(-spec.timeouts.collective_s // 60)),
-    }  # fmt: skip
+    }
     if spec.recompute != "none":
-        full = {"recompute_method": "uniform", "recompute_num_layers": 1} if spec.recompute == "full" else {}
+        full = (
+            {"recompute_method": "uniform", "recompute_num_layers": 1}
+            if spec.recompute == "full"
+            else {}
+        )
         found |= {"recompute_granularity": spec.recompute} | full
     if spec.data.kind == "text":
-        raise RequestError("Megatron reads token files; type llmbench tokenize to make them, then -o data.kind=megatron -o 'data.paths=[PREFIX]'")
-    paths = [checked("path", path, "data.paths") for path in spec.data.paths]  # Megatron would read --load as an option
-    data = {"data_path": paths, "split": "100,0,0"} if spec.data.kind == "megatron" else {"mock_data": True}
+        raise RequestError(
+            "Megatron reads token files; type llmbench tokenize to make them, then -o"
+            " data.kind=megatron -o 'data.paths=[PREFIX]'"
+        )
+    paths = [
+        checked("path", path, "data.paths") for path in spec.data.paths
+    ]  # Megatron would read --load as an option
+    data = (
+        {"data_path": paths, "split": "100,0,0"}
+        if spec.data.kind == "megatron"
+        else {"mock_data": True}
+    )
     return found | _precision(spec) | layout_settings(spec) | data
 
 # %% ../../nbs/55_frameworks/40_megatron.ipynb #7257e30e
 def megatron_remarks(spec: RunSpec) -> tuple[str, ...]:
     "What differs from our own training although a setting has a place."
-    remarks = ["seed: Megatron draws other first weights from it", "optimizer.weight_decay: Megatron spares biases and norms"]
-    remarks += ["data.kind: mock data are Megatron's own, so losses are not to be compared"] if spec.data.kind == "synthetic" else []
-    remarks += ["data.paths: Megatron shuffles the same tokens in another order"] if spec.data.kind == "megatron" else []
-    remarks += ["recompute: selective is attention's core in Megatron, all but the products in ours"] if spec.recompute == "selective" else []
-    remarks += ["precision.compute: float8 is Transformer Engine's hybrid recipe with delayed scaling"] if spec.precision.compute == "float8" else []
-    remarks += ["optimizer.lr_warmup_steps: the first of Megatron's warm-up steps has the rate 0"] if spec.optimizer.lr_warmup_steps else []
+    remarks = [
+        "seed: Megatron draws other first weights from it",
+        "optimizer.weight_decay: Megatron spares biases and norms",
+    ]
+    remarks += (
+        ["data.kind: mock data are Megatron's own, so losses are not to be compared"]
+        if spec.data.kind == "synthetic"
+        else []
+    )
+    remarks += (
+        ["data.paths: Megatron shuffles the same tokens in another order"]
+        if spec.data.kind == "megatron"
+        else []
+    )
+    remarks += (
+        ["recompute: selective is attention's core in Megatron, all but the products in ours"]
+        if spec.recompute == "selective"
+        else []
+    )
+    remarks += (
+        ["precision.compute: float8 is Transformer Engine's hybrid recipe with delayed scaling"]
+        if spec.precision.compute == "float8"
+        else []
+    )
+    remarks += (
+        ["optimizer.lr_warmup_steps: the first of Megatron's warm-up steps has the rate 0"]
+        if spec.optimizer.lr_warmup_steps
+        else []
+    )
     if shards_moments(spec):
         split = " × ".join(f"{d} {getattr(spec.strategy, d)}" for d in split_degrees(spec.strategy))
-        remarks.append(f"strategy.name = fsdp beside {split}: Megatron's distributed optimizer, which shards the moments and the float32 weights only")
+        remarks.append(
+            f"strategy.name = fsdp beside {split}: Megatron's distributed optimizer, which shards"
+            " the moments and the float32 weights only"
+        )
     if spec.strategy.pp > 1 and spec.strategy.schedule == "gpipe":
-        remarks.append("strategy.schedule: Megatron has 1f1b and interleaved, no gpipe; it will take 1f1b")
+        remarks.append(
+            "strategy.schedule: Megatron has 1f1b and interleaved, no gpipe; it will take 1f1b"
+        )
     if spec.strategy.layers_per_stage and len(set(spec.strategy.layers_per_stage)) > 1:
-        remarks.append(f"strategy.layers_per_stage = {spec.strategy.layers_per_stage}: Megatron will split evenly")
+        remarks.append(
+            f"strategy.layers_per_stage = {spec.strategy.layers_per_stage}: Megatron will split"
+            " evenly"
+        )
     scaling = spec.model.rope_scaling
-    if scaling and (scaling.low_freq_factor, scaling.high_freq_factor, scaling.original_max_seq_len) != (1.0, 4.0, 8192):
-        remarks.append("model.rope_scaling: Megatron takes its factor, and 1, 4 and 8192 for the rest")
+    if scaling and (
+        scaling.low_freq_factor,
+        scaling.high_freq_factor,
+        scaling.original_max_seq_len,
+    ) != (1.0, 4.0, 8192):
+        remarks.append(
+            "model.rope_scaling: Megatron takes its factor, and 1, 4 and 8192 for the rest"
+        )
     return tuple(remarks)
 
-
+# %% ../../nbs/55_frameworks/40_megatron.ipynb #1a1e8d68
 def arguments_of(settings: dict[str, Any]) -> list[str]:
     "Settings as command-line arguments; a switch that is off is left out."
     found: list[str] = []
@@ -135,31 +245,78 @@ def arguments_of(settings: dict[str, Any]) -> list[str]:
             found += [flag, *map(str, value if isinstance(value, list) else [value])]
     return found
 
+# %% ../../nbs/55_frameworks/40_megatron.ipynb #74875d9c
+MEGATRON_HONOURS = (
+    "model",
+    "strategy",
+    "batch",
+    "seq_len",
+    "precision",
+    "optimizer.name",
+    "optimizer.lr",
+    "optimizer.betas",
+    "optimizer.eps",
+    "optimizer.weight_decay",
+    "optimizer.clip_norm",
+    "optimizer.lr_warmup_steps",
+    "steps",
+    "seed",
+    "data",
+    "recompute",
+    "hardware",
+    "timeouts",
+)
 
-MEGATRON_HONOURS = ("model", "strategy", "batch", "seq_len", "precision", "optimizer.name", "optimizer.lr", "optimizer.betas", "optimizer.eps",
-                    "optimizer.weight_decay", "optimizer.clip_norm", "optimizer.lr_warmup_steps", "steps", "seed", "data", "recompute", "hardware", "timeouts")  # fmt: skip
+# %% ../../nbs/55_frameworks/40_megatron.ipynb #f29baaf2
 MEGATRON_BECAUSE = {
-    "attention": "Megatron takes the kernel that Transformer Engine finds best", "compile": "Megatron fuses by hand", "optimizer.fused": "always fused",
-    "collective_steps": "no collectives are counted", "profile": "take Megatron's --profile", "checkpoint": "take Megatron's --save",
+    "attention": "Megatron takes the kernel that Transformer Engine finds best",
+    "compile": "Megatron fuses by hand",
+    "optimizer.fused": "always fused",
+    "collective_steps": "no collectives are counted",
+    "profile": "take Megatron's --profile",
+    "checkpoint": "take Megatron's --save",
     "strategy.bucket_mib": "Megatron sizes its buckets by the number of ranks",
-}  # fmt: skip
+}
 _STRATEGIES = {
-    "single": "one process", "ddp": "Megatron's DDP", "fsdp": "PyTorch's FSDP 2", "zero1": "the distributed optimizer", "zero2": "Megatron FSDP, gradients and moments",
-    "zero3": "Megatron FSDP, parameters too", "tp": "tensor and sequence parallel", "pp": "pipeline parallel", "cp": "context parallel",
-    "mixed": "several of them", "ep": "expert parallel",
-}  # fmt: skip
+    "single": "one process",
+    "ddp": "Megatron's DDP",
+    "fsdp": "PyTorch's FSDP 2",
+    "zero1": "the distributed optimizer",
+    "zero2": "Megatron FSDP, gradients and moments",
+    "zero3": "Megatron FSDP, parameters too",
+    "tp": "tensor and sequence parallel",
+    "pp": "pipeline parallel",
+    "cp": "context parallel",
+    "mixed": "several of them",
+    "ep": "expert parallel",
+}
 
-
+# %% ../../nbs/55_frameworks/40_megatron.ipynb #493be00c
 def write_megatron(spec: RunSpec, site: Site) -> Rendered:
     "pretrain_gpt.py of the Megatron-LM in $MEGATRON_PATH."
     script = f"{os.environ.get('MEGATRON_PATH', '$MEGATRON_PATH')}/pretrain_gpt.py"
     arguments = arguments_of(model_settings(spec.model, spec.seq_len) | training_settings(spec))
     shards = spec.strategy.name in ("fsdp", *_SHARDS) and not shards_moments(spec)
-    env = {} if shards else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}  # overlaps collectives with products; sharding forbids it
-    return Rendered({"arguments.txt": "\n".join(arguments) + "\n"}, torchrun(spec, site, script, *arguments), env, megatron_remarks(spec))
+    env = (
+        {} if shards else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    )  # overlaps collectives with products; sharding forbids it
+    return Rendered(
+        {"arguments.txt": "\n".join(arguments) + "\n"},
+        torchrun(spec, site, script, *arguments),
+        env,
+        megatron_remarks(spec),
+    )
 
-
+# %% ../../nbs/55_frameworks/40_megatron.ipynb #e7d65f97
 MEGATRON = Backend(
-    "megatron", "Megatron-LM", _STRATEGIES, MEGATRON_HONOURS, write_megatron, home="MEGATRON_PATH", entry="pretrain_gpt.py", reads="megatron-lm",
-    install="clone Megatron-LM, install what its README names, and set MEGATRON_PATH", because=MEGATRON_BECAUSE,
-)  # fmt: skip
+    "megatron",
+    "Megatron-LM",
+    _STRATEGIES,
+    MEGATRON_HONOURS,
+    write_megatron,
+    home="MEGATRON_PATH",
+    entry="pretrain_gpt.py",
+    reads="megatron-lm",
+    install="clone Megatron-LM, install what its README names, and set MEGATRON_PATH",
+    because=MEGATRON_BECAUSE,
+)

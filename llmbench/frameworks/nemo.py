@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from ..core.errors import RequestError
 from .base import Backend, Rendered, Site
 from llmbench.frameworks.megatron import (
     MEGATRON_BECAUSE,
@@ -21,11 +22,16 @@ from llmbench.frameworks.megatron import (
     shards_moments,
     training_settings,
 )
-from ..core.errors import RequestError
 from ..spec.request import RunSpec
 
 # %% ../../nbs/55_frameworks/45_nemo.ipynb #f258e647
-RECIPES = {"llama3.1-8b": "llama31_8b", "llama3.1-70b": "llama31_70b", "qwen2.5-7b": "qwen25_7b", "mistral-7b": "mistral_7b", "mixtral-8x7b": "mixtral_8x7b"}
+RECIPES = {
+    "llama3.1-8b": "llama31_8b",
+    "llama3.1-70b": "llama31_70b",
+    "qwen2.5-7b": "qwen25_7b",
+    "mistral-7b": "mistral_7b",
+    "mixtral-8x7b": "mixtral_8x7b",
+}
 _RECIPE = '''\
 """{run_id} under NeMo 2; written by llmbench. Needs nemo_toolkit[nlp]==2.7.3."""
 
@@ -44,70 +50,133 @@ if not isinstance(recipe.trainer.strategy.ddp, str):  # a name means Megatron's 
     recipe.trainer.strategy.ddp.overlap_param_gather = False
 """
 
-
+# %% ../../nbs/55_frameworks/45_nemo.ipynb #089a13ff
 def recipe_settings(spec: RunSpec) -> dict[str, Any]:
     "What is laid over a recipe: attribute and value."
     s, o, asked = spec.strategy, spec.optimizer, training_settings(spec)
     found = {
-        "trainer.max_steps": spec.steps, "trainer.val_check_interval": spec.steps, "trainer.limit_val_batches": 0, "trainer.log_every_n_steps": 1,
-        "trainer.strategy.tensor_model_parallel_size": s.tp, "trainer.strategy.pipeline_model_parallel_size": s.pp,
-        "trainer.strategy.context_parallel_size": s.cp, "trainer.strategy.expert_model_parallel_size": s.ep,
+        "trainer.max_steps": spec.steps,
+        "trainer.val_check_interval": spec.steps,
+        "trainer.limit_val_batches": 0,
+        "trainer.log_every_n_steps": 1,
+        "trainer.strategy.tensor_model_parallel_size": s.tp,
+        "trainer.strategy.pipeline_model_parallel_size": s.pp,
+        "trainer.strategy.context_parallel_size": s.cp,
+        "trainer.strategy.expert_model_parallel_size": s.ep,
         "trainer.strategy.sequence_parallel": s.tp > 1,
-        "data.seq_length": spec.seq_len, "data.micro_batch_size": spec.batch.micro, "data.global_batch_size": asked["global_batch_size"],
+        "data.seq_length": spec.seq_len,
+        "data.micro_batch_size": spec.batch.micro,
+        "data.global_batch_size": asked["global_batch_size"],
         "model.config.seq_length": spec.seq_len,
-        "optim.config.lr": o.lr, "optim.config.adam_beta1": o.betas[0], "optim.config.adam_beta2": o.betas[1], "optim.config.adam_eps": o.eps,
-        "optim.config.weight_decay": o.weight_decay, "optim.config.clip_grad": o.clip_norm or 0.0, "optim.config.use_distributed_optimizer": s.name in ("zero1", "fsdp"),
-        "optim.lr_scheduler.warmup_steps": o.lr_warmup_steps, "optim.lr_scheduler.min_lr": o.lr, "log.ckpt": None, "resume": None,
-    }  # fmt: skip
+        "optim.config.lr": o.lr,
+        "optim.config.adam_beta1": o.betas[0],
+        "optim.config.adam_beta2": o.betas[1],
+        "optim.config.adam_eps": o.eps,
+        "optim.config.weight_decay": o.weight_decay,
+        "optim.config.clip_grad": o.clip_norm or 0.0,
+        "optim.config.use_distributed_optimizer": s.name in ("zero1", "fsdp"),
+        "optim.lr_scheduler.warmup_steps": o.lr_warmup_steps,
+        "optim.lr_scheduler.min_lr": o.lr,
+        "log.ckpt": None,
+        "resume": None,
+    }
     if s.pp > 1 and s.schedule == "interleaved":
         found["trainer.strategy.virtual_pipeline_model_parallel_size"] = s.stages_per_rank
     if spec.recompute != "none":
-        full = {"model.config.recompute_method": "uniform", "model.config.recompute_num_layers": 1} if spec.recompute == "full" else {}
+        full = (
+            {"model.config.recompute_method": "uniform", "model.config.recompute_num_layers": 1}
+            if spec.recompute == "full"
+            else {}
+        )
         found |= {"model.config.recompute_granularity": spec.recompute} | full
     return found | {f"trainer.plugins.{k}": v for k, v in _plugin(spec).items()}
 
-
+# %% ../../nbs/55_frameworks/45_nemo.ipynb #652b6e2e
 def _plugin(spec: RunSpec) -> dict[str, Any]:
     compute = spec.precision.compute
     if compute == "float16":
         raise RequestError("backend nemo: its recipes have bf16 and fp8; type -o precision=bf16")
     sums = {"grad_reduce_in_fp32": spec.precision.reduce == "float32"}
     if compute == "float32":
-        return {"precision": "32", "params_dtype": None, "pipeline_dtype": None, "autocast_enabled": False} | sums
+        return {
+            "precision": "32",
+            "params_dtype": None,
+            "pipeline_dtype": None,
+            "autocast_enabled": False,
+        } | sums
     return sums | ({"fp8": "hybrid", "fp8_recipe": "delayed"} if compute == "float8" else {})
 
-
+# %% ../../nbs/55_frameworks/45_nemo.ipynb #a38d1b0a
 def write_nemo(spec: RunSpec, site: Site) -> Rendered:
     "A recipe of NeMo's LLM collection."
     if spec.model.name not in RECIPES:
-        raise RequestError(f"backend nemo has no recipe for {spec.model.name}; it has {', '.join(RECIPES)}")
-    lines = "".join(f"recipe.{place} = {value!r}\n" for place, value in recipe_settings(spec).items())
+        raise RequestError(
+            f"backend nemo has no recipe for {spec.model.name}; it has {', '.join(RECIPES)}"
+        )
+    lines = "".join(
+        f"recipe.{place} = {value!r}\n" for place, value in recipe_settings(spec).items()
+    )
     if spec.strategy.name not in ("zero1", "fsdp"):
         lines += _NOTHING_TO_GATHER
-    text = _RECIPE.format(run_id=site.run_id, recipe=RECIPES[spec.model.name], name=spec.name, folder=json.dumps(f"{site.out}/nemo", ensure_ascii=False), nodes=1, gpus=spec.world_size, settings=lines)
+    text = _RECIPE.format(
+        run_id=site.run_id,
+        recipe=RECIPES[spec.model.name],
+        name=spec.name,
+        folder=json.dumps(f"{site.out}/nemo", ensure_ascii=False),
+        nodes=1,
+        gpus=spec.world_size,
+        settings=lines,
+    )
     python = os.environ.get("NEMO_PYTHON", site.python)
-    remarks = ("model: the recipe's own, its vocabulary padded by its tokenizer", *megatron_remarks(spec))
-    return Rendered({"recipe.py": text}, (python, f"{site.out}/recipe.py"), {"HF_HUB_OFFLINE": "1"}, remarks)
+    remarks = (
+        "model: the recipe's own, its vocabulary padded by its tokenizer",
+        *megatron_remarks(spec),
+    )
+    return Rendered(
+        {"recipe.py": text}, (python, f"{site.out}/recipe.py"), {"HF_HUB_OFFLINE": "1"}, remarks
+    )
 
-
+# %% ../../nbs/55_frameworks/45_nemo.ipynb #3994ee52
 _NEMO_STRATEGIES = {
-    "single": "one process", "ddp": "Megatron's DDP", "zero1": "the distributed optimizer", "tp": "tensor and sequence parallel",
-    "pp": "pipeline parallel", "cp": "context parallel", "mixed": "several of them", "ep": "expert parallel",
-}  # fmt: skip
+    "single": "one process",
+    "ddp": "Megatron's DDP",
+    "zero1": "the distributed optimizer",
+    "tp": "tensor and sequence parallel",
+    "pp": "pipeline parallel",
+    "cp": "context parallel",
+    "mixed": "several of them",
+    "ep": "expert parallel",
+}
 NEMO = Backend(
-    "nemo", "NeMo 2", _NEMO_STRATEGIES | {"fsdp": "the distributed optimizer: NeMo's recipes do not shard parameters"}, MEGATRON_HONOURS, write_nemo,
-    packages=("nemo", "nemo_run"), install="make nemo-env, and set NEMO_PYTHON to its python", interpreter="NEMO_PYTHON",
-    reads="nemo-2", because=MEGATRON_BECAUSE | {"data": "the recipe's mock data"},
-)  # fmt: skip
+    "nemo",
+    "NeMo 2",
+    _NEMO_STRATEGIES
+    | {"fsdp": "the distributed optimizer: NeMo's recipes do not shard parameters"},
+    MEGATRON_HONOURS,
+    write_nemo,
+    packages=("nemo", "nemo_run"),
+    install="make nemo-env, and set NEMO_PYTHON to its python",
+    interpreter="NEMO_PYTHON",
+    reads="nemo-2",
+    because=MEGATRON_BECAUSE | {"data": "the recipe's mock data"},
+)
 
 # %% ../../nbs/55_frameworks/45_nemo.ipynb #d146a85f
-PRIMUS_MODELS = {"llama3.1-8b": "llama3.1_8B.yaml", "llama3.1-70b": "llama3.1_70B.yaml", "llama2-7b": "llama2_7B.yaml", "llama2-70b": "llama2_70B.yaml",
-                 "qwen2.5-7b": "qwen2.5_7B.yaml", "mixtral-8x7b": "mixtral_8x7B_v0.1.yaml"}  # fmt: skip
+PRIMUS_MODELS = {
+    "llama3.1-8b": "llama3.1_8B.yaml",
+    "llama3.1-70b": "llama3.1_70B.yaml",
+    "llama2-7b": "llama2_7B.yaml",
+    "llama2-70b": "llama2_70B.yaml",
+    "qwen2.5-7b": "qwen2.5_7B.yaml",
+    "mixtral-8x7b": "mixtral_8x7B_v0.1.yaml",
+}
 _OTHER_NAMES = {"fp8_format": "fp8", "data_path": "train_data_path"}
 _NEGATED = {"no_gradient_accumulation_fusion": "gradient_accumulation_fusion"}
-_UNKNOWN = ("torch_fsdp2_no_reshard_after_forward",)  # an argument of Megatron's that Primus' configuration does not have
+_UNKNOWN = (
+    "torch_fsdp2_no_reshard_after_forward",
+)  # an argument of Megatron's that Primus' configuration does not have
 
-
+# %% ../../nbs/55_frameworks/45_nemo.ipynb #ed25ca43
 def primus_overrides(spec: RunSpec) -> dict[str, Any]:
     "The overrides of an experiment."
     found: dict[str, Any] = {}
@@ -115,32 +184,89 @@ def primus_overrides(spec: RunSpec) -> dict[str, Any]:
         if name in _NEGATED:
             found[_NEGATED[name]] = not value
         elif name not in _UNKNOWN:
-            found[_OTHER_NAMES.get(name, name)] = value[0] if name == "data_path" and len(value) == 1 else value
+            found[_OTHER_NAMES.get(name, name)] = (
+                value[0] if name == "data_path" and len(value) == 1 else value
+            )
     if "bf16" not in found and spec.precision.compute != "bfloat16":
         found["bf16"] = False
-    return found | {"max_position_embeddings": max(spec.seq_len, spec.model.max_seq_len), "save": None, "load": None, "disable_last_saving": True}
+    return found | {
+        "max_position_embeddings": max(spec.seq_len, spec.model.max_seq_len),
+        "save": None,
+        "load": None,
+        "disable_last_saving": True,
+    }
 
-
+# %% ../../nbs/55_frameworks/45_nemo.ipynb #2355d83c
 def primus_experiment(spec: RunSpec, out: str) -> dict[str, Any]:
     "An experiment file; raises RequestError for a model that Primus does not bring."
     if spec.model.name not in PRIMUS_MODELS:
-        raise RequestError(f"backend primus has no {spec.model.name}; it has {', '.join(PRIMUS_MODELS)}")
-    trainer = {"framework": "megatron", "config": "pre_trainer.yaml", "model": PRIMUS_MODELS[spec.model.name], "overrides": primus_overrides(spec)}
-    head = {"work_group": "llmbench", "user_name": "llmbench", "exp_name": spec.name, "workspace": f"{out}/primus"}
+        raise RequestError(
+            f"backend primus has no {spec.model.name}; it has {', '.join(PRIMUS_MODELS)}"
+        )
+    trainer = {
+        "framework": "megatron",
+        "config": "pre_trainer.yaml",
+        "model": PRIMUS_MODELS[spec.model.name],
+        "overrides": primus_overrides(spec),
+    }
+    head = {
+        "work_group": "llmbench",
+        "user_name": "llmbench",
+        "exp_name": spec.name,
+        "workspace": f"{out}/primus",
+    }
     return head | {"modules": {"pre_trainer": trainer}}
 
-
+# %% ../../nbs/55_frameworks/45_nemo.ipynb #0bbfef60
 def write_primus(spec: RunSpec, site: Site) -> Rendered:
     "The run script of the Primus in $PRIMUS_PATH."
     script = f"{os.environ.get('PRIMUS_PATH', '$PRIMUS_PATH')}/examples/run_pretrain.sh"
-    env = {"EXP": f"{site.out}/primus.yaml", "GPUS_PER_NODE": str(spec.world_size), "NNODES": "1", "NODE_RANK": "0"}
-    remarks = ("model: Primus' own file, its vocabulary padded by its tokenizer, which it may want to download", *megatron_remarks(spec))
-    if spec.strategy.name == "fsdp" and not spec.strategy.reshard_after_forward and not shards_moments(spec):
-        remarks += ("strategy.reshard_after_forward = False: Primus has no place for it, parameters go between forward and backward",)
-    return Rendered({"primus.yaml": yaml.safe_dump(primus_experiment(spec, site.out), sort_keys=False)}, ("bash", script), env, remarks)
+    env = {
+        "EXP": f"{site.out}/primus.yaml",
+        "GPUS_PER_NODE": str(spec.world_size),
+        "NNODES": "1",
+        "NODE_RANK": "0",
+    }
+    remarks = (
+        (
+            "model: Primus' own file, its vocabulary padded by its tokenizer, which it may want to"
+            " download"
+        ),
+        *megatron_remarks(spec),
+    )
+    if (
+        spec.strategy.name == "fsdp"
+        and not spec.strategy.reshard_after_forward
+        and not shards_moments(spec)
+    ):
+        remarks += (
+            (
+                "strategy.reshard_after_forward = False: Primus has no place for it, parameters go"
+                " between forward and backward"
+            ),
+        )
+    return Rendered(
+        {"primus.yaml": yaml.safe_dump(primus_experiment(spec, site.out), sort_keys=False)},
+        ("bash", script),
+        env,
+        remarks,
+    )
 
-
+# %% ../../nbs/55_frameworks/45_nemo.ipynb #481fd6f1
 PRIMUS = Backend(
-    "primus", "AMD Primus", _NEMO_STRATEGIES | {"fsdp": "PyTorch's FSDP 2, by Megatron", "zero2": "Megatron FSDP", "zero3": "Megatron FSDP"}, MEGATRON_HONOURS,
-    write_primus, home="PRIMUS_PATH", entry="examples/run_pretrain.sh", install="clone AMD's Primus and set PRIMUS_PATH", reads="primus", because=MEGATRON_BECAUSE,
-)  # fmt: skip
+    "primus",
+    "AMD Primus",
+    _NEMO_STRATEGIES
+    | {
+        "fsdp": "PyTorch's FSDP 2, by Megatron",
+        "zero2": "Megatron FSDP",
+        "zero3": "Megatron FSDP",
+    },
+    MEGATRON_HONOURS,
+    write_primus,
+    home="PRIMUS_PATH",
+    entry="examples/run_pretrain.sh",
+    install="clone AMD's Primus and set PRIMUS_PATH",
+    reads="primus",
+    because=MEGATRON_BECAUSE,
+)

@@ -23,9 +23,11 @@ def parameter_count_of(model: Any) -> int | None:
     "Parameters of the whole model; None where a rank sees a piece of it only."
     if any(type(m).__name__ == _SHARDS_OF for m in model.modules()):
         return None
-    return sum(getattr(p, "ds_numel", None) or p.numel() for p in model.parameters())  # ds_numel: sharded by ZeRO-3
+    return sum(
+        getattr(p, "ds_numel", None) or p.numel() for p in model.parameters()
+    )  # ds_numel: sharded by ZeRO-3
 
-
+# %% ../../nbs/55_frameworks/15_observed.ipynb #9a975181
 def model_facts(model: Any) -> dict[str, Any]:
     "The run file's `spec.model` as far as a module tells it."
     config = getattr(model, "config", None)
@@ -35,10 +37,16 @@ def model_facts(model: Any) -> dict[str, Any]:
     said = config.to_dict()
     named = Path(str(said.get("_name_or_path") or "")).name or said.get("model_type")
     try:
-        shape = shape_from_config({k: v for k, v in said.items() if v is not None}, named).model_dump()
+        shape = shape_from_config(
+            {k: v for k, v in said.items() if v is not None}, named
+        ).model_dump()
     except (RequestError, TypeError, KeyError):
         return facts | {"name": named}
-    return facts | {k: v for k, v in shape.items() if k not in ("n_experts", "experts_per_token", "balance_coef")}
+    return facts | {
+        k: v
+        for k, v in shape.items()
+        if k not in ("n_experts", "experts_per_token", "balance_coef")
+    }
 
 # %% ../../nbs/55_frameworks/15_observed.ipynb #77a2be97
 def _same(groups: list[dict[str, Any]], key: str) -> Any:
@@ -54,16 +62,22 @@ def innermost(optimizer: Any) -> Any:
 
 
 def optimizer_facts(optimizer: Any) -> dict[str, Any]:
-    "The run file's `spec.optimizer` as far as an optimizer tells it; `lr` is the rate that its schedule starts from."
+    """The run file's `spec.optimizer` as far as an optimizer tells it; `lr` is the rate that its
+    schedule starts from.
+    """
     inner = innermost(optimizer)
     groups = [dict(g) for g in inner.param_groups]
     for group in groups:
         group["lr"] = group.get("initial_lr", group.get("lr"))
     found = {k: _same(groups, k) for k in ("lr", "betas", "eps", "weight_decay", "fused")}
     betas = found["betas"]
-    return {"name": type(inner).__name__.lower()} | found | {"lr": _number(found["lr"]), "betas": list(betas) if betas else None}
+    return (
+        {"name": type(inner).__name__.lower()}
+        | found
+        | {"lr": _number(found["lr"]), "betas": list(betas) if betas else None}
+    )
 
-
+# %% ../../nbs/55_frameworks/15_observed.ipynb #e802b1b5
 def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
@@ -77,7 +91,11 @@ def rate_of(optimizer: Any) -> float | None:
 def uneven_settings(optimizer: Any) -> list[str]:
     "Settings that differ between the groups of an optimizer."
     groups = [dict(g) for g in innermost(optimizer).param_groups]
-    return [k for k in ("lr", "betas", "eps", "weight_decay") if _same(groups, k) is None and any(g.get(k) is not None for g in groups)]
+    return [
+        k
+        for k in ("lr", "betas", "eps", "weight_decay")
+        if _same(groups, k) is None and any(g.get(k) is not None for g in groups)
+    ]
 
 # %% ../../nbs/55_frameworks/15_observed.ipynb #7be6f698
 _KIND = {"torch.float32": "float32", "torch.bfloat16": "bfloat16", "torch.float16": "float16"}
@@ -95,7 +113,10 @@ def held_bytes(model: Any, optimizer: Any) -> dict[str, int | None]:
     from llmbench.train.strategies.base import optimizer_bytes, tensor_bytes
 
     inner = innermost(optimizer)
-    return {"param_bytes": tensor_bytes(model.parameters()), "optimizer_bytes": optimizer_bytes(inner) if hasattr(inner, "state") else None}
+    return {
+        "param_bytes": tensor_bytes(model.parameters()),
+        "optimizer_bytes": optimizer_bytes(inner) if hasattr(inner, "state") else None,
+    }
 
 
 def versions_of(*packages: str) -> dict[str, str]:

@@ -19,18 +19,20 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset
 
-from ..train import mesh
-from ..plan.flops import parameter_count
+from .recording import place
 from ..model.data import rank_sequences, sequence_digests, source_for
 from ..model.decoder import Decoder, build_model
-from .recording import place
-from ..spec.resolve import load_run
+from ..plan.flops import parameter_count
 from ..spec.request import RunSpec, spec_record
+from ..spec.resolve import load_run
+from ..train import mesh
 from ..train.strategies.base import learning_rate, make_adamw
 
 # %% ../../nbs/55_frameworks/25_parts.ipynb #49e92cf5
 class Numbered(Dataset):
-    "The sequences of a run as (seq_len + 1) token ids; `of_step` gives the digests of those that were taken."
+    """The sequences of a run as (seq_len + 1) token ids; `of_step` gives the digests of those that
+    were taken.
+    """
 
     def __init__(self, spec: RunSpec):
         self._source, self.spec = source_for(spec), spec
@@ -53,10 +55,12 @@ class Numbered(Dataset):
         return [(n, self._seen.pop(n)) for n in mine]
 
     def leave_seen(self, folder: Path) -> None:
-        "Write the numbers and digests of all sequences that this rank has taken to seen-NNN.json, for a framework whose log does not tell."
+        """Write the numbers and digests of all sequences that this rank has taken to seen-NNN.json,
+        for a framework whose log does not tell.
+        """
         (folder / f"seen-{place()[0]:03d}.json").write_text(json.dumps(sorted(self._seen.items())))
 
-
+# %% ../../nbs/55_frameworks/25_parts.ipynb #cd8a2eb8
 class RankBatches:
     "The micro batches of data rank `dp_rank`, as lists of numbers, in the order of our own loop."
 
@@ -69,7 +73,13 @@ class RankBatches:
     def __iter__(self) -> Iterator[list[int]]:
         batch = self.spec.batch
         for step in range(self.spec.steps):
-            yield from rank_sequences(step, micro=batch.micro, accum=batch.accum, dp=self.spec.strategy.dp, dp_rank=self.dp_rank)
+            yield from rank_sequences(
+                step,
+                micro=batch.micro,
+                accum=batch.accum,
+                dp=self.spec.strategy.dp,
+                dp_rank=self.dp_rank,
+            )
 
 # %% ../../nbs/55_frameworks/25_parts.ipynb #23758cc4
 def device_of(spec: RunSpec) -> torch.device:
@@ -81,7 +91,10 @@ def decoder(spec: RunSpec) -> Decoder:
     "The request's model in float32, its blocks recomputed and compiled as in our own training."
     model = build_model(spec.model, spec.seed)
     for block in model.blocks.values():
-        block.recompute, block.keep_products = spec.recompute != "none", spec.recompute == "selective"
+        block.recompute, block.keep_products = (
+            spec.recompute != "none",
+            spec.recompute == "selective",
+        )
         if spec.compile:
             block.compile()
     return model
@@ -91,7 +104,7 @@ def schedule_for(optimizer: torch.optim.Optimizer, spec: RunSpec) -> LambdaLR:
     "The request's rate as a torch schedule: linear over `lr_warmup_steps`, then constant."
     return LambdaLR(optimizer, lambda step: learning_rate(step, spec.optimizer) / spec.optimizer.lr)
 
-
+# %% ../../nbs/55_frameworks/25_parts.ipynb #6c59b5e8
 class Parts:
     "All that a framework's script takes from the request in `folder`/spec.yaml."
 
@@ -108,23 +121,33 @@ class Parts:
         self.schedule = schedule_for(self.optimizer, self.spec)
 
     def loader(self, dp_rank: int | None = None) -> DataLoader:
-        "Batches of micro steps: of one data rank, or of all ranks in order for a framework that deals them out itself."
+        """Batches of micro steps: of one data rank, or of all ranks in order for a framework that
+        deals them out itself.
+        """
         if dp_rank is None:
             return DataLoader(self.data, batch_size=self.spec.batch.micro)
         return DataLoader(self.data, batch_sampler=RankBatches(self.spec, dp_rank))
 
 # %% ../../nbs/55_frameworks/25_parts.ipynb #fd838c6d
 def recording_for(parts: Parts, folder: Path, run_id: str) -> dict[str, Any]:
-    "Arguments for any of `llmbench.callback`: where the run goes, what was asked, which data was seen."
+    """Arguments for any of `llmbench.callback`: where the run goes, what was asked, which data was
+    seen.
+    """
     spec = parts.spec
     asked = spec_record(spec).model_dump(mode="json")
     asked["model"]["parameters"] = parameter_count(spec.model)
     return {
-        "folder": folder, "run_id": run_id, "name": spec.name, "study": spec.study, "warmup_steps": spec.warmup_steps,
-        "asked": asked, "sequences": parts.data.of_step, "seq_len": spec.seq_len,
-    }  # fmt: skip
+        "folder": folder,
+        "run_id": run_id,
+        "name": spec.name,
+        "study": spec.study,
+        "warmup_steps": spec.warmup_steps,
+        "asked": asked,
+        "sequences": parts.data.of_step,
+        "seq_len": spec.seq_len,
+    }
 
-
+# %% ../../nbs/55_frameworks/25_parts.ipynb #5d883982
 def allow_gloo() -> None:
     "Let FSDP 2 divide gradients before it sums them: gloo cannot do both at once, as NCCL can."
     from torch.distributed.fsdp import FSDPModule

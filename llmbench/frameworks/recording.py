@@ -47,7 +47,9 @@ def agreed(value: Any) -> Any:
 def settings_hash(record: Mapping[str, Any]) -> str:
     "First 8 hex digits of SHA-256 over what is known of a training's settings, its name left out."
     content = {k: v for k, v in record.items() if k not in ("name", "hash", "launcher", "hardware")}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:8]
+    return hashlib.sha256(
+        json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()[:8]
 
 
 def next_attempt(folder: Path, stem: str) -> int:
@@ -67,7 +69,9 @@ def merged(known: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 # %% ../../nbs/55_frameworks/10_recording.ipynb #e11d5136
 def loss_reader(losses: list, weight: float | None) -> Callable[[], float | None]:
-    "Start copying a step's losses to the host; the result gives their mean, or their sum times `weight`."
+    """Start copying a step's losses to the host; the result gives their mean, or their sum times
+    `weight`.
+    """
     from llmbench.train.measure import fetch
 
     if not losses:
@@ -80,30 +84,54 @@ def loss_reader(losses: list, weight: float | None) -> Callable[[], float | None
 
 # %% ../../nbs/55_frameworks/10_recording.ipynb #6934745f
 class StepRows:
-    "One rank's steps as rows of its log; `sequences` names the data of a step, where the loader keeps count."
+    """One rank's steps as rows of its log; `sequences` names the data of a step, where the loader
+    keeps count.
+    """
 
     def __init__(
-        self, log: RankLog, clock: Any, memory: Any, sequences: Callable[[int], list] | None = None, warmup_steps: int | None = None
+        self,
+        log: RankLog,
+        clock: Any,
+        memory: Any,
+        sequences: Callable[[int], list] | None = None,
+        warmup_steps: int | None = None,
     ):
-        self.log, self.clock, self.memory, self.sequences, self.warmup_steps = log, clock, memory, sequences, warmup_steps
+        self.log, self.clock, self.memory, self.sequences, self.warmup_steps = (
+            log,
+            clock,
+            memory,
+            sequences,
+            warmup_steps,
+        )
         self.count, self.last_loss = 0, None
         self._waiting: list[dict[str, Any]] = []
         self._left_at: float | None = None
-        self._window: list[Any] = []  # where the clock began the first measured step, and where it left the last
+        self._window: list[
+            Any
+        ] = []  # where the clock began the first measured step, and where it left the last
 
     def begin(self, lr: float | None = None) -> None:
         "The step's work begins; `lr` is its learning rate."
         now = time.perf_counter()
-        self._row = {"lr": lr, "between_steps_s": None if self._left_at is None else max(0.0, now - self._left_at)}
+        self._row = {
+            "lr": lr,
+            "between_steps_s": None if self._left_at is None else max(0.0, now - self._left_at),
+        }
         self._mark = self.clock.begin()
 
     def end(self, losses: list | None = None, *, weight: float | None = None, **facts: Any) -> None:
-        "The step's work is queued. losses: of its micro steps. facts: `tokens` of this rank, `step_tokens` of all, `grad_norm`."
+        """The step's work is queued. losses: of its micro steps. facts: `tokens` of this rank,
+        `step_tokens` of all, `grad_norm`.
+        """
         self.clock.end(self._mark)
         if self.warmup_steps is not None and self.count >= self.warmup_steps:
             self._window = [*(self._window[:1] or self._mark[:1]), self._mark[1]]
         began = time.perf_counter()
-        done = {"allocated_bytes": self.memory.allocated_bytes(), "mark": self._mark, "loss": loss_reader(losses or [], weight)}
+        done = {
+            "allocated_bytes": self.memory.allocated_bytes(),
+            "mark": self._mark,
+            "loss": loss_reader(losses or [], weight),
+        }
         self._waiting.append({"step": self.count} | self._row | done | {"facts": facts})
         self.count += 1
         waited = self._write_oldest() if len(self._waiting) > 1 else 0.0
@@ -116,7 +144,9 @@ class StepRows:
             self._waiting[-1]["facts"] |= facts
 
     def flush(self) -> None:
-        "Write what waits, then how long all steps after warm-up took, with what the framework did between them."
+        """Write what waits, then how long all steps after warm-up took, with what the framework did
+        between them.
+        """
         while self._waiting:
             self._write_oldest()
         if self._window:
@@ -131,7 +161,13 @@ class StepRows:
         facts = row.pop("facts")
         self.last_loss = facts.pop("loss", loss)
         if self.last_loss is not None and not math.isfinite(self.last_loss):
-            self.log.write("event", name="nan_loss", step=row["step"], text=f"loss {self.last_loss}", time=utc_now())
+            self.log.write(
+                "event",
+                name="nan_loss",
+                step=row["step"],
+                text=f"loss {self.last_loss}",
+                time=utc_now(),
+            )
         seen = {"sequences": self.sequences(row["step"])} if self.sequences else {}
         known = {"tokens": None, "loss": self.last_loss, "grad_norm": None} | seen | facts
         self.log.write("step", **row, time_s=time_s, **known)
@@ -140,10 +176,18 @@ class StepRows:
 # %% ../../nbs/55_frameworks/10_recording.ipynb #40cb0051
 def _hardware(device: Any, seen: Mapping[str, Any]) -> str | None:
     known = accelerator(seen.get("name"))
-    return "cpu" if device.type == "cpu" else known.name.replace("-", " ").split()[0].lower() if known else None
+    return (
+        "cpu"
+        if device.type == "cpu"
+        else known.name.replace("-", " ").split()[0].lower()
+        if known
+        else None
+    )
 
-
-def machine_facts(device: Any, framework: str | None, versions: Mapping[str, str]) -> dict[str, Any]:
+# %% ../../nbs/55_frameworks/10_recording.ipynb #e776a10c
+def machine_facts(
+    device: Any, framework: str | None, versions: Mapping[str, str]
+) -> dict[str, Any]:
     "What a rank's start line says of its host, its device and the software."
     import torch
     import torch.distributed as dist
@@ -152,27 +196,41 @@ def machine_facts(device: Any, framework: str | None, versions: Mapping[str, str
     seen = device_facts(device)
     backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
     env = capture_env(device, backend, torch.get_num_threads())
-    env |= {"framework": framework, "driver": seen.get("driver"), "versions": env["versions"] | dict(versions)}
+    env |= {
+        "framework": framework,
+        "driver": seen.get("driver"),
+        "versions": env["versions"] | dict(versions),
+    }
     return {
-        "rank": rank, "host": socket.gethostname(), "device": str(device), "started_at": utc_now(), "env": env,
+        "rank": rank,
+        "host": socket.gethostname(),
+        "device": str(device),
+        "started_at": utc_now(),
+        "env": env,
         "device_record": {k: v for k, v in seen.items() if k in DeviceRecord.model_fields},
         "spec": {"world_size": world, "hardware": _hardware(device, seen)},
-    }  # fmt: skip
+    }
 
 # %% ../../nbs/55_frameworks/10_recording.ipynb #32ee3c8e
 _LOGGED = ("between_steps_s", "loss_mean", "tokens_per_s")
 
 
 def recorded(ranks: list[list[dict[str, Any]]], own: list[dict[str, Any]]) -> RunFile:
-    "The run file of a recording, from the rows of all ranks; `own` are rank 0's, which has heard what the framework logs."
+    """The run file of a recording, from the rows of all ranks; `own` are rank 0's, which has heard
+    what the framework logs.
+    """
     run = dump_run(assemble(ranks))
     told = {r["step"]: r for r in own if r["kind"] == "step"}
     steps = run["steps"]["step"]
-    columns = {name: [told.get(s, {}).get(name) for s in steps] for name in (*_LOGGED, "step_tokens")}
+    columns = {
+        name: [told.get(s, {}).get(name) for s in steps] for name in (*_LOGGED, "step_tokens")
+    }
     counted = columns.pop("step_tokens")
     if any(n is not None for n in counted):
         run["steps"]["tokens"] = counted
-    run["logged"] = [{"name": k, "values": v} for k, v in columns.items() if any(x is not None for x in v)]
+    run["logged"] = [
+        {"name": k, "values": v} for k, v in columns.items() if any(x is not None for x in v)
+    ]
     batch = run["spec"]["batch"]
     if batch["global_tokens"] is None and len(set(run["steps"]["tokens"])) == 1:
         batch["global_tokens"] = run["steps"]["tokens"][0]
@@ -185,17 +243,27 @@ def recorded(ranks: list[list[dict[str, Any]]], own: list[dict[str, Any]]) -> Ru
 class Recording:
     """Facts of a training as they arise, in rank-NNN.jsonl; `finish` makes the run file of them.
 
-    results: folder of all results, the run goes to <results>/<study>/<run_id>; folder: exactly there instead.
-    known: fields of the run file's `spec` that the script knows and its framework does not.
-    asked: such fields as they were requested; what the framework says of them wins.
-    sequences: which (number, digest) pairs of the data belong to a step, where the loader keeps count.
+    results: folder of all results, the run goes to <results>/<study>/<run_id>; folder: exactly
+    there instead. known: fields of the run file's `spec` that the script knows and its framework
+    does not. asked: such fields as they were requested; what the framework says of them wins.
+    sequences: which (number, digest) pairs of the data belong to a step, where the loader keeps
+    count.
     """
 
     def __init__(
-        self, results: Path | str = "results", *, framework: str | None = None, name: str | None = None, study: str = "callback",
-        warmup_steps: int = 5, folder: Path | str | None = None, run_id: str | None = None, known: Mapping[str, Any] | None = None,
-        asked: Mapping[str, Any] | None = None, sequences: Callable[[int], list] | None = None,
-    ):  # fmt: skip
+        self,
+        results: Path | str = "results",
+        *,
+        framework: str | None = None,
+        name: str | None = None,
+        study: str = "callback",
+        warmup_steps: int = 5,
+        folder: Path | str | None = None,
+        run_id: str | None = None,
+        known: Mapping[str, Any] | None = None,
+        asked: Mapping[str, Any] | None = None,
+        sequences: Callable[[int], list] | None = None,
+    ):
         self.framework, self.study, self.sequences = framework, study, sequences
         self.name = name or Path(sys.argv[0]).stem.lower().replace(" ", "-") or "script"
         self.results, self._exact = Path(results), (folder, run_id)
@@ -203,7 +271,13 @@ class Recording:
         self.log: RankLog | None = None
         self._notes: list[tuple[str, str]] = []
 
-    def begin(self, facts: Mapping[str, Any], *, device: Any = "cpu", versions: Mapping[str, str] | None = None) -> Path:
+    def begin(
+        self,
+        facts: Mapping[str, Any],
+        *,
+        device: Any = "cpu",
+        versions: Mapping[str, str] | None = None,
+    ) -> Path:
         "Open the log; `facts` are fields of the run file's `spec`. Returns the run's folder."
         import torch
 
@@ -211,17 +285,34 @@ class Recording:
 
         device = torch.device(device)
         start = machine_facts(device, self.framework, versions or {})
-        record = merged(merged(self.asked, {"name": self.name} | start.pop("spec")), merged(facts, self.known))
+        record = merged(
+            merged(self.asked, {"name": self.name} | start.pop("spec")), merged(facts, self.known)
+        )
         self.folder, run_id = agreed(self._named(record) if start["rank"] == 0 else None)
-        spec = SpecRecord.model_validate({"hash": settings_hash(record)} | record).model_dump(mode="json")
-        self.log, clock, memory = RankLog(self.folder, start["rank"]), make_clock(device), make_memory(device)
-        self.log.write("start", **start, run_id=run_id, study=self.study, attempt=int(run_id.rpartition(".")[2]), spec=spec)
+        spec = SpecRecord.model_validate({"hash": settings_hash(record)} | record).model_dump(
+            mode="json"
+        )
+        self.log, clock, memory = (
+            RankLog(self.folder, start["rank"]),
+            make_clock(device),
+            make_memory(device),
+        )
+        self.log.write(
+            "start",
+            **start,
+            run_id=run_id,
+            study=self.study,
+            attempt=int(run_id.rpartition(".")[2]),
+            spec=spec,
+        )
         self.log.write("measurement", clock=clock.name, clock_cost_s=clock_cost_s(device))
         self.rows = StepRows(self.log, clock, memory, self.sequences, spec["warmup_steps"])
         for name, text in self._notes:
             self.note(name, text)
         if self.asked.get("hash"):  # a whole request: a null in it is a choice, not ignorance
-            self.note("from_request", "what the framework does not say of the settings is the request's")
+            self.note(
+                "from_request", "what the framework does not say of the settings is the request's"
+            )
         memory.reset()
         self._watch()
         return self.folder
@@ -249,16 +340,25 @@ class Recording:
         return self.log is not None and self.log.rows[-1]["kind"] != "end"
 
     def finish(self, state: Mapping[str, int | None] | None = None) -> RunFile | None:
-        "The training is over: on rank 0 the run file, which is written; `state` are bytes that this rank holds."
+        """The training is over: on rank 0 the run file, which is written; `state` are bytes that
+        this rank holds.
+        """
         from llmbench.train.mesh import gather_to_main
 
         if not self.running:
             return None
         self.rows.flush()
-        self.log.write("memory", **self.rows.memory.peaks(), **state or {}, memory_source=self.rows.memory.source)
+        self.log.write(
+            "memory",
+            **self.rows.memory.peaks(),
+            **state or {},
+            memory_source=self.rows.memory.source,
+        )
         lost = self.rows.last_loss is not None and not math.isfinite(self.rows.last_loss)
         why = f"the loss of the last step is {self.rows.last_loss}" if lost else None
-        self.log.write("end", status=Status.diverged if lost else Status.ok, reason=why, time=utc_now())
+        self.log.write(
+            "end", status=Status.diverged if lost else Status.ok, reason=why, time=utc_now()
+        )
         gathered = gather_to_main(self.log.rows)
         return self._close(gathered if len(gathered or ()) == place()[1] else None)
 
@@ -295,4 +395,7 @@ class Recording:
 
     def _left_alone(self) -> None:
         if self.running:
-            self._give_up(Status.crash, f"the script ended after {self.rows.count} steps, without an end of training")
+            self._give_up(
+                Status.crash,
+                f"the script ended after {self.rows.count} steps, without an end of training",
+            )

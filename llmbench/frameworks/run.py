@@ -16,12 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .base import Backend, backend_refusal, render_backend
-from .bridge import BRIDGE
-from .megatron import MEGATRON
-from .nemo import NEMO, PRIMUS
-from .scripts import ACCELERATE, DEEPSPEED, HF, LIGHTNING
-from .torchtitan import TORCHTITAN
 from ..core.bounds import identifier
 from ..core.errors import LlmbenchError, RequestError, unknown_name
 from llmbench.core.hardware import (
@@ -31,19 +25,30 @@ from llmbench.core.hardware import (
     lock_hash,
     run_variables,
 )
+from .base import Backend, backend_refusal, render_backend
+from .bridge import BRIDGE
+from .megatron import MEGATRON
+from .nemo import NEMO, PRIMUS
+from .recording import merged
+from .scripts import ACCELERATE, DEEPSPEED, HF, LIGHTNING
+from .torchtitan import TORCHTITAN
 from ..importers.formats import import_file
 from ..importers.table import FORMATS
 from ..launch.command import Launch, command_again
 from ..launch.local import Ending, judge, last_words, refused_run, run_local, supervise
-from .recording import merged
+
+# %% ../../nbs/55_frameworks/60_run.ipynb #8753ddca
 from ..core.records import digests_fingerprint, utc_now, write_run
-from ..spec.restarts import make_ready
 from ..core.schema import RunFile, Status, dump_run, validate_run
 from ..launch.sweep.sheet import SheetRequest, run_request
 from ..spec.request import RunSpec, run_id, spec_record
+from ..spec.restarts import make_ready
 
 # %% ../../nbs/55_frameworks/60_run.ipynb #499e7cf4
-BACKENDS = {b.name: b for b in (HF, ACCELERATE, LIGHTNING, DEEPSPEED, TORCHTITAN, MEGATRON, NEMO, BRIDGE, PRIMUS)}
+BACKENDS = {
+    b.name: b
+    for b in (HF, ACCELERATE, LIGHTNING, DEEPSPEED, TORCHTITAN, MEGATRON, NEMO, BRIDGE, PRIMUS)
+}
 
 
 def backend_named(name: str) -> Backend:
@@ -56,37 +61,68 @@ def backend_named(name: str) -> Backend:
 def spec_under(backend: Backend, spec: RunSpec) -> RunSpec:
     "The request with the framework in its name, so that it never takes the place of our own run."
     suffix = f"-{backend.name}"
-    return spec if spec.name.endswith(suffix) else spec.model_copy(update={"name": f"{spec.name}{suffix}"})
+    return (
+        spec
+        if spec.name.endswith(suffix)
+        else spec.model_copy(update={"name": f"{spec.name}{suffix}"})
+    )
 
 # %% ../../nbs/55_frameworks/60_run.ipynb #c519db48
 def machine_here(backend: Backend, spec: RunSpec, launch: Launch) -> dict[str, Any]:
     "What this host is, for a run that has just been on it."
     threads = launch.env.get("OMP_NUM_THREADS")
     cpu = cpu_record()
-    here = {"platform": "cpu", "devices": [{"rank": r, "name": cpu.name, "memory_gib": cpu.memory_gib} for r in range(spec.world_size)]}
+    here = {
+        "platform": "cpu",
+        "devices": [
+            {"rank": r, "name": cpu.name, "memory_gib": cpu.memory_gib}
+            for r in range(spec.world_size)
+        ],
+    }
     return {
-        "hostnames": [identifier(socket.gethostname())], "cpu": cpu.model_dump(), "versions": installed_versions(), "git": git_record().model_dump(),
-        "lock_hash": lock_hash(), "variables": run_variables(os.environ | launch.env), "command": launch.env["LLMBENCH_COMMAND"], "framework": backend.name,
-        "threads_per_rank": int(threads) if threads else None, **(here if spec.hardware == "cpu" else {}),
-    }  # fmt: skip
+        "hostnames": [identifier(socket.gethostname())],
+        "cpu": cpu.model_dump(),
+        "versions": installed_versions(),
+        "git": git_record().model_dump(),
+        "lock_hash": lock_hash(),
+        "variables": run_variables(os.environ | launch.env),
+        "command": launch.env["LLMBENCH_COMMAND"],
+        "framework": backend.name,
+        "threads_per_rank": int(threads) if threads else None,
+        **(here if spec.hardware == "cpu" else {}),
+    }
 
-
+# %% ../../nbs/55_frameworks/60_run.ipynb #36bc5a72
 def trained_on(spec: RunSpec, out: Path) -> str | None:
-    "The fingerprint of the sequences that a script's loader says it gave out; None where it says nothing, or not of all."
-    seen = {n: digest for file in out.glob("seen-*.json") for n, digest in json.loads(file.read_text())}
+    """The fingerprint of the sequences that a script's loader says it gave out; None where it says
+    nothing, or not of all.
+    """
+    seen = {
+        n: digest for file in out.glob("seen-*.json") for n, digest in json.loads(file.read_text())
+    }
     asked = range(spec.batch.micro * spec.batch.accum * spec.strategy.dp * spec.steps)
     return digests_fingerprint(seen[n] for n in asked) if all(n in seen for n in asked) else None
 
 
 def from_zero(run: dict[str, Any]) -> None:
-    "Number a run's steps from 0, as ours are, where the framework began at 1: the first step is the first step."
+    """Number a run's steps from 0, as ours are, where the framework began at 1: the first step is
+    the first step.
+    """
     if run["steps"]["step"][0] == 1:
         run["steps"]["step"] = [s - 1 for s in run["steps"]["step"]]
-        run["events"] = [e if e["step"] is None else e | {"step": e["step"] - 1} for e in run["events"]]
+        run["events"] = [
+            e if e["step"] is None else e | {"step": e["step"] - 1} for e in run["events"]
+        ]
 
-
+# %% ../../nbs/55_frameworks/60_run.ipynb #61b4e25f
 def read_back(
-    backend: Backend, spec: RunSpec, out: Path, launch: Launch, ending: Ending, attempt: int = 1, started_at: str | None = None
+    backend: Backend,
+    spec: RunSpec,
+    out: Path,
+    launch: Launch,
+    ending: Ending,
+    attempt: int = 1,
+    started_at: str | None = None,
 ) -> RunFile | None:
     "The run file of a log that a backend has left in `out`; None where there is no step in it."
     try:
@@ -98,20 +134,52 @@ def read_back(
         return None
     run = dump_run(found)
     asked = spec_record(spec).model_dump(mode="json")
-    run["spec"] = merged(asked, run["spec"]) | {"name": spec.name, "warmup_steps": spec.warmup_steps, "hash": asked["hash"]}
+    run["spec"] = merged(asked, run["spec"]) | {
+        "name": spec.name,
+        "warmup_steps": spec.warmup_steps,
+        "hash": asked["hash"],
+    }
     run["spec"]["model"]["name"] = spec.model.name
     run["spec"]["data"]["fingerprint"] = run["spec"]["data"]["fingerprint"] or trained_on(spec, out)
-    run["env"] = merged(machine_here(backend, spec, launch), {k: v for k, v in run["env"].items() if v not in (None, [], {})})
-    run |= {"run_id": run_id(spec, attempt), "study": spec.study, "attempt": attempt, "started_at": started_at or run["started_at"], "ended_at": utc_now()}
+    run["env"] = merged(
+        machine_here(backend, spec, launch),
+        {k: v for k, v in run["env"].items() if v not in (None, [], {})},
+    )
+    run |= {
+        "run_id": run_id(spec, attempt),
+        "study": spec.study,
+        "attempt": attempt,
+        "started_at": started_at or run["started_at"],
+        "ended_at": utc_now(),
+    }
     from_zero(run)
     run["events"] = [e for e in run["events"] if e["kind"] != "warmup"] + [
-        {"kind": "from_request", "text": "what the log does not say of the settings is the request's, and the machine is the one that ran it"}]
+        {
+            "kind": "from_request",
+            "text": (
+                "what the log does not say of the settings is the request's, and the machine is the"
+                " one that ran it"
+            ),
+        }
+    ]
     if ending.cause is not None:
         run |= {"status": ending.cause, "reason": ending.reason}
-    elif not ending.exit_code and run["status"] == Status.cancelled:  # the log is silent about its end, which was watched here
+    elif (
+        not ending.exit_code and run["status"] == Status.cancelled
+    ):  # the log is silent about its end, which was watched here
         run |= {"status": Status.ok, "reason": None}
-    elif ending.exit_code and run["status"] in (Status.ok, Status.cancelled) and len(run["steps"]["step"]) < spec.steps:
-        run |= {"status": Status.crash, "reason": last_words((out / "stdout.log").read_text(errors="replace")) or f"exit code {ending.exit_code}"}
+    elif (
+        ending.exit_code
+        and run["status"] in (Status.ok, Status.cancelled)
+        and len(run["steps"]["step"]) < spec.steps
+    ):
+        run |= {
+            "status": Status.crash,
+            "reason": (
+                last_words((out / "stdout.log").read_text(errors="replace"))
+                or f"exit code {ending.exit_code}"
+            ),
+        }
     return validate_run(run)
 
 # %% ../../nbs/55_frameworks/60_run.ipynb #b5fc4007
@@ -122,28 +190,45 @@ def _free_port() -> int:
 
 
 def _ready_launch(backend: Backend, spec: RunSpec, out: Path, attempt: int) -> Launch:
-    "The rendering with what only a run needs: a port that is free, the command that people type to have it again."
+    """The rendering with what only a run needs: a port that is free, the command that people type
+    to have it again.
+    """
     launch = render_backend(backend, spec, out, attempt=attempt)
     words = list(launch.command)
     if "--master_port" in words:
         words[words.index("--master_port") + 1] = str(_free_port())
-    again = command_again(out, attempt).replace("llmbench run", f"llmbench backend {backend.name}", 1).replace(" --force", "")
+    again = (
+        command_again(out, attempt)
+        .replace("llmbench run", f"llmbench backend {backend.name}", 1)
+        .replace(" --force", "")
+    )
     return replace(launch, command=tuple(words), env=launch.env | {"LLMBENCH_COMMAND": again})
 
-
+# %% ../../nbs/55_frameworks/60_run.ipynb #3df3936d
 def refused_under(backend: Backend, spec: RunSpec, reason: str, out: Path, attempt: int) -> RunFile:
     "The run file of a request that a framework cannot take here, which is written."
     run = refused_run(spec, reason, attempt=attempt)
-    run = run.model_copy(update={"env": run.env.model_copy(update={"framework": (*backend.packages, backend.name)[0]})})
+    run = run.model_copy(
+        update={
+            "env": run.env.model_copy(update={"framework": (*backend.packages, backend.name)[0]})
+        }
+    )
     out.mkdir(parents=True, exist_ok=True)
     write_run(out, run)
     return run
 
-
+# %% ../../nbs/55_frameworks/60_run.ipynb #0dfde6c5
 def run_backend(
-    backend: Backend, spec: RunSpec, out: Path | str, *, attempt: int = 1, on_step: Callable[[dict[str, Any]], None] | None = None
+    backend: Backend,
+    spec: RunSpec,
+    out: Path | str,
+    *,
+    attempt: int = 1,
+    on_step: Callable[[dict[str, Any]], None] | None = None,
 ) -> RunFile:
-    "Run `spec` under a backend on this host into `out`; its run file, whatever its status, which is written. Raises RequestError."
+    """Run `spec` under a backend on this host into `out`; its run file, whatever its status, which
+    is written. Raises RequestError.
+    """
     out = Path(out)
     backend.check(spec)
     if reason := backend_refusal(backend, spec):
@@ -154,15 +239,19 @@ def run_backend(
     make_ready(out, False)
     started_at = utc_now()
     ending = supervise(launch, out, deadline_s=spec.timeouts.run_s)
-    run = read_back(backend, spec, out, launch, ending, attempt, started_at) or judge(spec, out, ending, attempt=attempt)
+    run = read_back(backend, spec, out, launch, ending, attempt, started_at) or judge(
+        spec, out, ending, attempt=attempt
+    )
     run = run.model_copy(update={"events": [*run.events, *launch.notes]})
     write_run(out, run)
     if ending.cause == Status.cancelled:
         raise KeyboardInterrupt
     return run
 
-
-def run_under(backend: Backend, spec: RunSpec, results: Path, attempt: int = 1) -> tuple[RunFile, Path]:
+# %% ../../nbs/55_frameworks/60_run.ipynb #83e64941
+def run_under(
+    backend: Backend, spec: RunSpec, results: Path, attempt: int = 1
+) -> tuple[RunFile, Path]:
     "Run a request under a backend and publish it among the results; the run and its folder."
     request = SheetRequest(spec_under(backend, spec), attempt, results)
     return run_request(request, runner=functools.partial(run_backend, backend)), request.folder

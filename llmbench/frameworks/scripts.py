@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from ..core.errors import RequestError
 from llmbench.frameworks.base import (
     AUTOCAST,
     OUR_DECODER,
@@ -22,7 +23,6 @@ from llmbench.frameworks.base import (
     mixed_precision,
     torchrun,
 )
-from ..core.errors import RequestError
 from ..spec.request import RunSpec
 
 # %% ../../nbs/55_frameworks/35_scripts.ipynb #449b2cce
@@ -47,15 +47,19 @@ def _script(body: str, site: Site, title: str) -> str:
 def _json(value: dict[str, Any]) -> str:
     return json.dumps(value, indent=2) + "\n"
 
-
+# %% ../../nbs/55_frameworks/35_scripts.ipynb #3ce2c469
 def _deepspeed_json(spec: RunSpec) -> dict[str, Any]:
     "DeepSpeed's JSON as our own strategies have it; stage 0 where no state is shared."
     try:
         from llmbench.train.strategies.zero import deepspeed_config
     except ImportError as e:
-        raise RequestError("DeepSpeed's JSON takes torch to be written; type: pip install 'llmbench[train]'") from e
+        raise RequestError(
+            "DeepSpeed's JSON takes torch to be written; type: pip install 'llmbench[train]'"
+        ) from e
     stage = spec.strategy.name[-1] if spec.strategy.name.startswith("zero") else "0"
-    named = spec.model_copy(update={"strategy": spec.strategy.model_copy(update={"name": f"zero{stage}"})})
+    named = spec.model_copy(
+        update={"strategy": spec.strategy.model_copy(update={"name": f"zero{stage}"})}
+    )
     return deepspeed_config(named)
 
 
@@ -70,12 +74,12 @@ _BECAUSE = {
     "profile": "take the framework's profiler", "checkpoint": "take the framework's checkpoints",
 }  # fmt: skip
 
-
+# %% ../../nbs/55_frameworks/35_scripts.ipynb #18adb487
 def _remarks(spec: RunSpec) -> tuple[str, ...]:
     return ((AUTOCAST,) if spec.precision.compute != "float32" else ()) + clip_remarks(spec)
 
 # %% ../../nbs/55_frameworks/35_scripts.ipynb #52f7f319
-_TRAINER = '''
+_TRAINER = """
 import torch
 from transformers import Trainer, TrainingArguments
 
@@ -91,29 +95,56 @@ trainer = Trainer(
 trainer.train()
 del trainer
 leave(parts)
-'''
+"""
 
-
+# %% ../../nbs/55_frameworks/35_scripts.ipynb #f42b6deb
 def training_arguments(spec: RunSpec) -> dict[str, Any]:
     "The TrainingArguments of a request."
     mixed, settings = mixed_precision(spec, "hf"), spec.optimizer
     found = {
-        "max_steps": spec.steps, "per_device_train_batch_size": spec.batch.micro, "gradient_accumulation_steps": spec.batch.accum,
-        "learning_rate": settings.lr, "max_grad_norm": settings.clip_norm or 0.0, "seed": spec.seed, "bf16": mixed == "bf16", "fp16": mixed == "fp16",
-        "train_sampling_strategy": "sequential", "remove_unused_columns": False, "logging_steps": 1, "logging_nan_inf_filter": False,
-        "save_strategy": "no", "report_to": [], "disable_tqdm": True, "use_cpu": spec.hardware == "cpu",
-    }  # fmt: skip
+        "max_steps": spec.steps,
+        "per_device_train_batch_size": spec.batch.micro,
+        "gradient_accumulation_steps": spec.batch.accum,
+        "learning_rate": settings.lr,
+        "max_grad_norm": settings.clip_norm or 0.0,
+        "seed": spec.seed,
+        "bf16": mixed == "bf16",
+        "fp16": mixed == "fp16",
+        "train_sampling_strategy": "sequential",
+        "remove_unused_columns": False,
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": spec.hardware == "cpu",
+    }
     if spec.hardware == "cpu" and spec.world_size > 1:
         found["ddp_backend"] = "gloo"
-    if spec.strategy.name.startswith("zero"):  # then the Trainer makes optimizer and schedule itself
-        found |= {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": settings.lr_warmup_steps, "optim": "adamw_torch",
-                  "adam_beta1": settings.betas[0], "adam_beta2": settings.betas[1], "adam_epsilon": settings.eps, "weight_decay": settings.weight_decay}  # fmt: skip
+    if spec.strategy.name.startswith(
+        "zero"
+    ):  # then the Trainer makes optimizer and schedule itself
+        found |= {
+            "lr_scheduler_type": "constant_with_warmup",
+            "warmup_steps": settings.lr_warmup_steps,
+            "optim": "adamw_torch",
+            "adam_beta1": settings.betas[0],
+            "adam_beta2": settings.betas[1],
+            "adam_epsilon": settings.eps,
+            "weight_decay": settings.weight_decay,
+        }
     if spec.strategy.name == "fsdp":
-        found |= {"fsdp": "full_shard auto_wrap", "fsdp_config": {
-            "fsdp_version": 2, "transformer_layer_cls_to_wrap": ["Block"], "reshard_after_forward": spec.strategy.reshard_after_forward}}  # fmt: skip
+        found |= {
+            "fsdp": "full_shard auto_wrap",
+            "fsdp_config": {
+                "fsdp_version": 2,
+                "transformer_layer_cls_to_wrap": ["Block"],
+                "reshard_after_forward": spec.strategy.reshard_after_forward,
+            },
+        }
     return found
 
-
+# %% ../../nbs/55_frameworks/35_scripts.ipynb #e53a4864
 def write_hf(spec: RunSpec, site: Site) -> Rendered:
     "Hugging Face's Trainer."
     arguments, files = training_arguments(spec), {}
@@ -121,21 +152,46 @@ def write_hf(spec: RunSpec, site: Site) -> Rendered:
         arguments["deepspeed"] = f"{site.out}/deepspeed.json"
         files["deepspeed.json"] = _json(_deepspeed_json(spec))
     warm = spec.strategy.name.startswith("zero") and spec.optimizer.lr_warmup_steps
-    remarks = ("optimizer.lr_warmup_steps: under DeepSpeed the Trainer's own schedule warms up, and its first rate is 0",) if warm else ()
+    remarks = (
+        (
+            (
+                "optimizer.lr_warmup_steps: under DeepSpeed the Trainer's own schedule warms up,"
+                " and its first rate is 0"
+            ),
+        )
+        if warm
+        else ()
+    )
     if spec.strategy.name.startswith("zero") and spec.optimizer.weight_decay:
-        remarks += ("optimizer.weight_decay: under DeepSpeed the Trainer's own optimizer spares norms and biases",)
-    files |= {"training_arguments.json": _json(arguments), "train.py": _script(_TRAINER, site, "Hugging Face's Trainer")}
+        remarks += (
+            (
+                "optimizer.weight_decay: under DeepSpeed the Trainer's own optimizer spares norms"
+                " and biases"
+            ),
+        )
+    files |= {
+        "training_arguments.json": _json(arguments),
+        "train.py": _script(_TRAINER, site, "Hugging Face's Trainer"),
+    }
     env = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    return Rendered(files, torchrun(spec, site, f"{site.out}/train.py"), env, _remarks(spec) + remarks)
+    return Rendered(
+        files, torchrun(spec, site, f"{site.out}/train.py"), env, _remarks(spec) + remarks
+    )
 
-
+# %% ../../nbs/55_frameworks/35_scripts.ipynb #13be0848
 HF = Backend(
-    "hf", "Hugging Face's Trainer", _DATA_PARALLEL | {"fsdp": "Accelerate's FSDP 2"} | _ZERO, OUR_DECODER, write_hf,
-    packages=("transformers", "accelerate"), because=_BECAUSE, cpu=("single", "ddp", *_ZERO),
-)  # fmt: skip
+    "hf",
+    "Hugging Face's Trainer",
+    _DATA_PARALLEL | {"fsdp": "Accelerate's FSDP 2"} | _ZERO,
+    OUR_DECODER,
+    write_hf,
+    packages=("transformers", "accelerate"),
+    because=_BECAUSE,
+    cpu=("single", "ddp", *_ZERO),
+)
 
 # %% ../../nbs/55_frameworks/35_scripts.ipynb #43a2ee42
-_ACCELERATE = '''
+_ACCELERATE = """
 from accelerate import Accelerator
 
 from llmbench.callback import Recorder
@@ -161,51 +217,96 @@ with Recorder(model=model, optimizer=optimizer, accelerator=accelerator, micro=s
             parts.schedule.step()
 del model, optimizer, loader, record
 leave(parts)
-'''
+"""
 
-
+# %% ../../nbs/55_frameworks/35_scripts.ipynb #bb50871e
 def accelerate_config(spec: RunSpec) -> dict[str, Any]:
     "What `accelerate launch --config_file` reads."
     name = spec.strategy.name
-    kind = "DEEPSPEED" if name.startswith("zero") else "FSDP" if name == "fsdp" else "MULTI_GPU" if spec.world_size > 1 else "NO"
+    kind = (
+        "DEEPSPEED"
+        if name.startswith("zero")
+        else "FSDP"
+        if name == "fsdp"
+        else "MULTI_GPU"
+        if spec.world_size > 1
+        else "NO"
+    )
     if spec.hardware == "cpu":
         kind = "MULTI_CPU" if spec.world_size > 1 else "NO"
     config = {
-        "compute_environment": "LOCAL_MACHINE", "distributed_type": kind, "num_machines": 1, "num_processes": spec.world_size,
-        "machine_rank": 0, "main_process_port": 0, "mixed_precision": mixed_precision(spec, "accelerate") or "no",
-        "use_cpu": spec.hardware == "cpu", "rdzv_backend": "static", "same_network": True,
-    }  # fmt: skip
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": kind,
+        "num_machines": 1,
+        "num_processes": spec.world_size,
+        "machine_rank": 0,
+        "main_process_port": 0,
+        "mixed_precision": mixed_precision(spec, "accelerate") or "no",
+        "use_cpu": spec.hardware == "cpu",
+        "rdzv_backend": "static",
+        "same_network": True,
+    }
     if kind == "FSDP":
         config["fsdp_config"] = {
-            "fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_transformer_layer_cls_to_wrap": "Block",
+            "fsdp_version": 2,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_transformer_layer_cls_to_wrap": "Block",
             "fsdp_reshard_after_forward": spec.strategy.reshard_after_forward,
-        }  # fmt: skip
+        }
     if kind == "DEEPSPEED":
-        config["deepspeed_config"] = {"deepspeed_config_file": "deepspeed.json", "zero3_init_flag": False}
+        config["deepspeed_config"] = {
+            "deepspeed_config_file": "deepspeed.json",
+            "zero3_init_flag": False,
+        }
     return config
 
-
+# %% ../../nbs/55_frameworks/35_scripts.ipynb #8c1031c1
 def write_accelerate(spec: RunSpec, site: Site) -> Rendered:
     "Accelerate."
-    settings = {"cpu": spec.hardware == "cpu", "mixed_precision": mixed_precision(spec, "accelerate") or "no",
-                "gradient_accumulation_steps": spec.batch.accum}  # fmt: skip
+    settings = {
+        "cpu": spec.hardware == "cpu",
+        "mixed_precision": mixed_precision(spec, "accelerate") or "no",
+        "gradient_accumulation_steps": spec.batch.accum,
+    }
     config = accelerate_config(spec)
-    files = {"accelerator.json": _json(settings), "train.py": _script(_ACCELERATE, site, "Accelerate")}
+    files = {
+        "accelerator.json": _json(settings),
+        "train.py": _script(_ACCELERATE, site, "Accelerate"),
+    }
     if "deepspeed_config" in config:
         config["deepspeed_config"]["deepspeed_config_file"] = f"{site.out}/deepspeed.json"
         files["deepspeed.json"] = _json(_deepspeed_json(spec))
     files["accelerate.yaml"] = yaml.safe_dump(config, sort_keys=False)
     script = f"{site.out}/train.py"
-    launcher = (site.python, "-m", "accelerate.commands.launch", "--config_file", f"{site.out}/accelerate.yaml", script)
-    return Rendered(files, torchrun(spec, site, script) if spec.hardware == "cpu" else launcher, {}, _remarks(spec))
+    launcher = (
+        site.python,
+        "-m",
+        "accelerate.commands.launch",
+        "--config_file",
+        f"{site.out}/accelerate.yaml",
+        script,
+    )
+    return Rendered(
+        files,
+        torchrun(spec, site, script) if spec.hardware == "cpu" else launcher,
+        {},
+        _remarks(spec),
+    )
 
-
+# %% ../../nbs/55_frameworks/35_scripts.ipynb #e9ee10b5
 ACCELERATE = Backend(
-    "accelerate", "Accelerate", HF.strategies, OUR_DECODER, write_accelerate, packages=("accelerate",), because=_BECAUSE, cpu=("single", "ddp"),
-)  # fmt: skip
+    "accelerate",
+    "Accelerate",
+    HF.strategies,
+    OUR_DECODER,
+    write_accelerate,
+    packages=("accelerate",),
+    because=_BECAUSE,
+    cpu=("single", "ddp"),
+)
 
 # %% ../../nbs/55_frameworks/35_scripts.ipynb #b518257b
-_LIGHTNING = '''
+_LIGHTNING = """
 from lightning.pytorch import LightningModule, Trainer
 
 from llmbench.callback import lightning_callback
@@ -230,36 +331,61 @@ trainer = Trainer(default_root_dir=HERE, callbacks=[lightning_callback(micro=par
 trainer.fit(Module(), parts.loader(dp_rank=place()[0]))
 del trainer
 leave(parts)
-'''
+"""
 _PRECISION = {None: "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
-
+# %% ../../nbs/55_frameworks/35_scripts.ipynb #de1adb84
 def lightning_settings(spec: RunSpec) -> dict[str, Any]:
     "The arguments of Lightning's Trainer."
     name = spec.strategy.name
-    plan = {"single": "auto", "ddp": "ddp", "fsdp": "fsdp"}.get(name) or f"deepspeed_stage_{name[-1]}"
+    plan = {"single": "auto", "ddp": "ddp", "fsdp": "fsdp"}.get(
+        name
+    ) or f"deepspeed_stage_{name[-1]}"
     return {
-        "accelerator": "cpu" if spec.hardware == "cpu" else "gpu", "devices": spec.world_size, "strategy": plan, "max_steps": spec.steps,
-        "precision": _PRECISION[mixed_precision(spec, "lightning")], "accumulate_grad_batches": spec.batch.accum,
-        "gradient_clip_val": spec.optimizer.clip_norm, "use_distributed_sampler": False, "logger": False, "enable_checkpointing": False,
-        "enable_progress_bar": False, "enable_model_summary": False,
-    }  # fmt: skip
+        "accelerator": "cpu" if spec.hardware == "cpu" else "gpu",
+        "devices": spec.world_size,
+        "strategy": plan,
+        "max_steps": spec.steps,
+        "precision": _PRECISION[mixed_precision(spec, "lightning")],
+        "accumulate_grad_batches": spec.batch.accum,
+        "gradient_clip_val": spec.optimizer.clip_norm,
+        "use_distributed_sampler": False,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
 
-
+# %% ../../nbs/55_frameworks/35_scripts.ipynb #f950799f
 def write_lightning(spec: RunSpec, site: Site) -> Rendered:
     "Lightning's Trainer."
-    files = {"trainer.json": _json(lightning_settings(spec)), "train.py": _script(_LIGHTNING, site, "Lightning")}
-    remarks = ("strategy.reshard_after_forward: Lightning's FSDP wraps by its own policy",) if spec.strategy.name == "fsdp" else ()
-    return Rendered(files, torchrun(spec, site, f"{site.out}/train.py"), {}, _remarks(spec) + remarks)
+    files = {
+        "trainer.json": _json(lightning_settings(spec)),
+        "train.py": _script(_LIGHTNING, site, "Lightning"),
+    }
+    remarks = (
+        ("strategy.reshard_after_forward: Lightning's FSDP wraps by its own policy",)
+        if spec.strategy.name == "fsdp"
+        else ()
+    )
+    return Rendered(
+        files, torchrun(spec, site, f"{site.out}/train.py"), {}, _remarks(spec) + remarks
+    )
 
 
 LIGHTNING = Backend(
-    "lightning", "Lightning", _DATA_PARALLEL | {"fsdp": "Lightning's FSDP strategy"} | _ZERO, OUR_DECODER, write_lightning,
-    packages=("lightning",), because=_BECAUSE, cpu=("single", "ddp"),
-)  # fmt: skip
+    "lightning",
+    "Lightning",
+    _DATA_PARALLEL | {"fsdp": "Lightning's FSDP strategy"} | _ZERO,
+    OUR_DECODER,
+    write_lightning,
+    packages=("lightning",),
+    because=_BECAUSE,
+    cpu=("single", "ddp"),
+)
 
 # %% ../../nbs/55_frameworks/35_scripts.ipynb #8f865e10
-_DEEPSPEED = '''
+_DEEPSPEED = """
 from llmbench.callback import Recorder
 from llmbench.model.decoder import next_token_loss
 from llmbench.frameworks.recording import place
@@ -289,20 +415,35 @@ with Recorder(model=engine.module, optimizer=parts.optimizer, framework="deepspe
 engine.destroy()
 del engine, optimizer, record
 leave(parts)
-'''
+"""
 
-
+# %% ../../nbs/55_frameworks/35_scripts.ipynb #125fb1c4
 def write_deepspeed(spec: RunSpec, site: Site) -> Rendered:
     "DeepSpeed's engine and launcher."
     config = _deepspeed_json(spec)
     files = {"deepspeed.json": _json(config), "train.py": _script(_DEEPSPEED, site, "DeepSpeed")}
-    launcher = (site.python, "-m", "deepspeed.launcher.runner", "--num_gpus", str(spec.world_size), "--master_port", "29500", "--no_local_rank")
+    launcher = (
+        site.python,
+        "-m",
+        "deepspeed.launcher.runner",
+        "--num_gpus",
+        str(spec.world_size),
+        "--master_port",
+        "29500",
+        "--no_local_rank",
+    )
     env = {"LOCAL_SIZE": str(spec.world_size)} if spec.hardware == "cpu" else {}
     return Rendered(files, (*launcher, f"{site.out}/train.py"), env, clip_remarks(spec))
 
-
+# %% ../../nbs/55_frameworks/35_scripts.ipynb #ed9261b2
 DEEPSPEED = Backend(
-    "deepspeed", "DeepSpeed", {"single": "the engine on one rank, stage 0", "ddp": "the engine at stage 0"} | _ZERO,
-    (*OUR_DECODER, "precision.reduce", "precision.loss_scale"), write_deepspeed, packages=("deepspeed",), install="pip install 'llmbench[deepspeed]'", because=_BECAUSE,
+    "deepspeed",
+    "DeepSpeed",
+    {"single": "the engine on one rank, stage 0", "ddp": "the engine at stage 0"} | _ZERO,
+    (*OUR_DECODER, "precision.reduce", "precision.loss_scale"),
+    write_deepspeed,
+    packages=("deepspeed",),
+    install="pip install 'llmbench[deepspeed]'",
+    because=_BECAUSE,
     cpu=("single", "ddp", *_ZERO),
-)  # fmt: skip
+)

@@ -11,18 +11,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .base import Backend
-from .run import backend_named, refused_under, run_backend
 from ..core.errors import RequestError
 from ..core.schema import RunFile
+from .base import Backend
+from .run import backend_named, refused_under, run_backend
 from ..launch.sweep.sheet import SheetRequest, run_request
+from ..launch.sweep.sweep import RunOne, directly
 from ..spec.request import RunSpec
 from ..spec.study import StudySpec
-from ..launch.sweep.sweep import RunOne, directly
 
 # %% ../../nbs/55_frameworks/65_study.ipynb #5e6eb84b
 def run_or_refuse(
-    backend: Backend, spec: RunSpec, out: Path | str, *, attempt: int = 1, on_step: Callable[[dict[str, Any]], None] | None = None
+    backend: Backend,
+    spec: RunSpec,
+    out: Path | str,
+    *,
+    attempt: int = 1,
+    on_step: Callable[[dict[str, Any]], None] | None = None,
 ) -> RunFile:
     "`run_backend`, with a refused run where the framework cannot take the request."
     try:
@@ -30,11 +35,17 @@ def run_or_refuse(
     except RequestError as e:
         return refused_under(backend, spec, str(e), Path(out), attempt)
 
-
-def under_frameworks(study: StudySpec, runners: Mapping[str, Callable[..., RunFile]] | None = None) -> RunOne:
-    "What executes the runs of a study, each under its framework; `runners` are for tests. Raises RequestError for an unknown framework."
+# %% ../../nbs/55_frameworks/65_study.ipynb #5f5dd143
+def under_frameworks(
+    study: StudySpec, runners: Mapping[str, Callable[..., RunFile]] | None = None
+) -> RunOne:
+    """What executes the runs of a study, each under its framework; `runners` are for tests. Raises
+    RequestError for an unknown framework.
+    """
     names = dict.fromkeys(study.under.values())
-    found = runners or {name: functools.partial(run_or_refuse, backend_named(name)) for name in names}
+    found = runners or {
+        name: functools.partial(run_or_refuse, backend_named(name)) for name in names
+    }
 
     def run_one(request: SheetRequest, *, on_steps: Callable[[int], None] | None = None) -> RunFile:
         framework = study.under.get(request.spec.name)

@@ -9,6 +9,7 @@ __all__ = ['TORCHTITAN', 'titan_degrees', 'titan_job', 'toml_text', 'write_torch
 import json
 from typing import Any
 
+from ..core.errors import RequestError
 from llmbench.frameworks.base import (
     Backend,
     Rendered,
@@ -17,7 +18,6 @@ from llmbench.frameworks.base import (
     mixed_precision,
     torchrun,
 )
-from ..core.errors import RequestError
 from ..spec.request import RunSpec
 
 # %% ../../nbs/55_frameworks/55_torchtitan.ipynb #8eddf827
@@ -29,21 +29,39 @@ def titan_degrees(spec: RunSpec) -> dict[str, Any]:
     s = spec.strategy
     shard = {"fsdp": s.dp, "hsdp": s.dp // s.dp_replicate}.get(s.name, 1)
     found = {
-        "data_parallel_replicate_degree": s.dp // shard, "data_parallel_shard_degree": shard, "tensor_parallel_degree": s.tp,
-        "pipeline_parallel_degree": s.pp, "context_parallel_degree": s.cp, "expert_parallel_degree": s.ep,
+        "data_parallel_replicate_degree": s.dp // shard,
+        "data_parallel_shard_degree": shard,
+        "tensor_parallel_degree": s.tp,
+        "pipeline_parallel_degree": s.pp,
+        "context_parallel_degree": s.cp,
+        "expert_parallel_degree": s.ep,
         "fsdp_reshard_after_forward": "always" if s.reshard_after_forward else "never",
-    }  # fmt: skip
+    }
     if s.pp > 1:
-        found |= {"pipeline_parallel_schedule": _SCHEDULES[s.schedule], "pipeline_parallel_microbatch_size": spec.batch.micro}
+        found |= {
+            "pipeline_parallel_schedule": _SCHEDULES[s.schedule],
+            "pipeline_parallel_microbatch_size": spec.batch.micro,
+        }
     return found
 
-
+# %% ../../nbs/55_frameworks/55_torchtitan.ipynb #24247ac4
 def titan_job(spec: RunSpec, out: str) -> dict[str, dict[str, Any]]:
     "torchtitan's job file by sections; raises RequestError for what its Llama is not."
-    if spec.model.family != "llama" or spec.model.bias or spec.model.tied_embeddings or spec.model.n_experts > 1:
-        raise RequestError(f"backend torchtitan trains its own Llama, and {spec.model.name} is another model; try model=llama-tiny")
+    if (
+        spec.model.family != "llama"
+        or spec.model.bias
+        or spec.model.tied_embeddings
+        or spec.model.n_experts > 1
+    ):
+        raise RequestError(
+            f"backend torchtitan trains its own Llama, and {spec.model.name} is another model; try"
+            " model=llama-tiny"
+        )
     if int(8 * spec.model.d_model / 3) > spec.model.d_ff:
-        raise RequestError(f"backend torchtitan has no d_ff below 8/3 of d_model; type -o model.d_ff={-(-8 * spec.model.d_model // 3)}")
+        raise RequestError(
+            "backend torchtitan has no d_ff below 8/3 of d_model; type -o"
+            f" model.d_ff={-(-8 * spec.model.d_model // 3)}"
+        )
     mixed, o = mixed_precision(spec, "torchtitan"), spec.optimizer
     if mixed == "fp16":
         raise RequestError("backend torchtitan has no float16; type -o precision=bf16")
@@ -52,25 +70,47 @@ def titan_job(spec: RunSpec, out: str) -> dict[str, dict[str, Any]]:
         "job": {"dump_folder": f"{out}/titan", "description": spec.name},
         "model": {"name": "llmbench", "flavor": "same"},
         "training": {
-            "local_batch_size": local, "global_batch_size": spec.batch.micro * spec.batch.accum * spec.strategy.dp, "seq_len": spec.seq_len,
-            "max_norm": o.clip_norm or 1e30, "steps": spec.steps, "mixed_precision_param": "bfloat16" if mixed else "float32", "gc_freq": 1_000_000,
+            "local_batch_size": local,
+            "global_batch_size": spec.batch.micro * spec.batch.accum * spec.strategy.dp,
+            "seq_len": spec.seq_len,
+            "max_norm": o.clip_norm or 1e30,
+            "steps": spec.steps,
+            "mixed_precision_param": "bfloat16" if mixed else "float32",
+            "gc_freq": 1_000_000,
         },
         "optimizer": {
-            "name": "AdamW", "lr": o.lr, "beta1": o.betas[0], "beta2": o.betas[1], "eps": o.eps, "weight_decay": o.weight_decay,
+            "name": "AdamW",
+            "lr": o.lr,
+            "beta1": o.betas[0],
+            "beta2": o.betas[1],
+            "eps": o.eps,
+            "weight_decay": o.weight_decay,
             "implementation": "fused" if o.fused else "for-loop",
         },
         "lr_scheduler": {"warmup_steps": o.lr_warmup_steps, "decay_ratio": 0.0},
         "parallelism": titan_degrees(spec),
-        "activation_checkpoint": {"mode": {"none": "none", "full": "full", "selective": "selective"}[spec.recompute]},
+        "activation_checkpoint": {
+            "mode": {"none": "none", "full": "full", "selective": "selective"}[spec.recompute]
+        },
         "compile": {"enable": spec.compile},
         "metrics": {"log_freq": 1, "disable_color_printing": True},
-        "comm": {"train_timeout_seconds": spec.timeouts.collective_s}, "checkpoint": {"enable": False}, "debug": {"seed": spec.seed},
-    }  # fmt: skip
+        "comm": {"train_timeout_seconds": spec.timeouts.collective_s},
+        "checkpoint": {"enable": False},
+        "debug": {"seed": spec.seed},
+    }
 
-
+# %% ../../nbs/55_frameworks/55_torchtitan.ipynb #f5193685
 def toml_text(sections: dict[str, dict[str, Any]]) -> str:
     "Sections of plain values as TOML."
-    parts = ["".join([f"[{name}]\n", *(f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in values.items())]) for name, values in sections.items()]
+    parts = [
+        "".join(
+            [
+                f"[{name}]\n",
+                *(f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in values.items()),
+            ]
+        )
+        for name, values in sections.items()
+    ]
     return "\n".join(parts)
 
 # %% ../../nbs/55_frameworks/55_torchtitan.ipynb #bcbe28ed
@@ -137,25 +177,85 @@ parts.data.leave_seen(HERE)
 leave(parts)
 '''
 
-
+# %% ../../nbs/55_frameworks/55_torchtitan.ipynb #ad4bc50e
 def write_torchtitan(spec: RunSpec, site: Site) -> Rendered:
     "torchtitan's trainer."
-    files = {"job.toml": toml_text(titan_job(spec, site.out)), "train.py": _TITAN.format(run_id=site.run_id)}
-    remarks = ["its log rounds losses to four or five digits, and its step times are differences of its time stamps"]
-    if spec.strategy.name == "ddp":  # measured with 0.2.2 on two ranks: its gradient norm is half of its own FSDP's
-        remarks.append("strategy ddp: torchtitan divides the loss by all tokens and averages gradients as well, so they are dp times too small; clipping notices")
-    remarks += ["optimizer.clip_norm: torchtitan always clips; the norm is set out of reach"] if spec.optimizer.clip_norm is None else []
-    remarks += ["recompute = selective: torchtitan keeps every second product"] if spec.recompute == "selective" else []
-    remarks += ["strategy.layers_per_stage: torchtitan counts embedding and head as layers when it splits"] if spec.strategy.pp > 1 else []
-    return Rendered(files, torchrun(spec, site, f"{site.out}/train.py", "--job.config_file", f"{site.out}/job.toml"), {}, (*remarks, *clip_remarks(spec)))
+    files = {
+        "job.toml": toml_text(titan_job(spec, site.out)),
+        "train.py": _TITAN.format(run_id=site.run_id),
+    }
+    remarks = [
+        "its log rounds losses to four or five digits, and its step times are differences of its"
+        " time stamps"
+    ]
+    if (
+        spec.strategy.name == "ddp"
+    ):  # measured with 0.2.2 on two ranks: its gradient norm is half of its own FSDP's
+        remarks.append(
+            "strategy ddp: torchtitan divides the loss by all tokens and averages gradients as"
+            " well, so they are dp times too small; clipping notices"
+        )
+    remarks += (
+        ["optimizer.clip_norm: torchtitan always clips; the norm is set out of reach"]
+        if spec.optimizer.clip_norm is None
+        else []
+    )
+    remarks += (
+        ["recompute = selective: torchtitan keeps every second product"]
+        if spec.recompute == "selective"
+        else []
+    )
+    remarks += (
+        ["strategy.layers_per_stage: torchtitan counts embedding and head as layers when it splits"]
+        if spec.strategy.pp > 1
+        else []
+    )
+    return Rendered(
+        files,
+        torchrun(spec, site, f"{site.out}/train.py", "--job.config_file", f"{site.out}/job.toml"),
+        {},
+        (*remarks, *clip_remarks(spec)),
+    )
 
-
+# %% ../../nbs/55_frameworks/55_torchtitan.ipynb #7b96582b
 TORCHTITAN = Backend(
-    "torchtitan", "torchtitan",
-    {"single": "one process", "ddp": "replicate degree", "fsdp": "shard degree", "hsdp": "both", "tp": "tensor parallel degree", "pp": "pipeline parallel degree",
-     "cp": "context parallel degree", "mixed": "several of them"},
-    ("model", "strategy", "batch", "seq_len", "precision.param", "precision.compute", "precision.reduce", "optimizer", "steps", "seed", "data", "attention",
-     "compile", "recompute", "hardware", "timeouts"),
-    write_torchtitan, packages=("torchtitan",), reads="torchtitan", cpu=("single", "ddp", "fsdp"),
-    because={"collective_steps": "no collectives are counted", "profile": "take torchtitan's profiler", "checkpoint": "take torchtitan's checkpoints"},
-)  # fmt: skip
+    "torchtitan",
+    "torchtitan",
+    {
+        "single": "one process",
+        "ddp": "replicate degree",
+        "fsdp": "shard degree",
+        "hsdp": "both",
+        "tp": "tensor parallel degree",
+        "pp": "pipeline parallel degree",
+        "cp": "context parallel degree",
+        "mixed": "several of them",
+    },
+    (
+        "model",
+        "strategy",
+        "batch",
+        "seq_len",
+        "precision.param",
+        "precision.compute",
+        "precision.reduce",
+        "optimizer",
+        "steps",
+        "seed",
+        "data",
+        "attention",
+        "compile",
+        "recompute",
+        "hardware",
+        "timeouts",
+    ),
+    write_torchtitan,
+    packages=("torchtitan",),
+    reads="torchtitan",
+    cpu=("single", "ddp", "fsdp"),
+    because={
+        "collective_steps": "no collectives are counted",
+        "profile": "take torchtitan's profiler",
+        "checkpoint": "take torchtitan's checkpoints",
+    },
+)

@@ -22,7 +22,7 @@ from ..core.schema import Status
 # %% ../../nbs/50_importers/10_base.ipynb #3a482050
 _BLOCK = 2**20
 
-
+# %% ../../nbs/50_importers/10_base.ipynb #be3dc576
 @dataclass(frozen=True)
 class Source:
     "A file to import; `sample` is enough of it to recognise a format."
@@ -62,13 +62,18 @@ class Source:
     def content(self, largest: int = 512 * _BLOCK) -> bytes:
         "All of it; raises LlmbenchError where it is larger than `largest` bytes."
         if self.size > largest:
-            raise LlmbenchError(f"{self.name}: {self.size / _BLOCK:,.0f} MiB; this format is read as a whole, up to {largest / _BLOCK:,.0f} MiB")
+            raise LlmbenchError(
+                f"{self.name}: {self.size / _BLOCK:,.0f} MiB; this format is read as a whole, up to"
+                f" {largest / _BLOCK:,.0f} MiB"
+            )
         return self.path.read_bytes()
 
 # %% ../../nbs/50_importers/10_base.ipynb #7e627242
 @dataclass
 class Tally:
-    "Lines (or records) of a file: all, those that gave a fact, and those that looked like it and did not."
+    """Lines (or records) of a file: all, those that gave a fact, and those that looked like it and
+    did not.
+    """
 
     lines: int = 0
     understood: int = 0
@@ -78,7 +83,9 @@ class Tally:
     cut: int = 0  # lines longer than what is read of a line
 
     def misread(self, line: str) -> None:
-        "Count a line that looked like a fact; the first one is kept as the example, 120 characters of it."
+        """Count a line that looked like a fact; the first one is kept as the example, 120
+        characters of it.
+        """
         self.broken += 1
         if self.example is None:
             self.example = " ".join(line[:200].split())[:120]
@@ -94,7 +101,7 @@ class Tally:
 # %% ../../nbs/50_importers/10_base.ipynb #69655872
 _MOST_EVENTS = 100  # of a kind; the rest is counted
 
-
+# %% ../../nbs/50_importers/10_base.ipynb #2ff83303
 class Said:
     "Facts and events of a run, as a log tells them."
 
@@ -105,7 +112,9 @@ class Said:
         self._kinds: Counter[str] = Counter()
 
     def fact(self, place: str, value: Any) -> None:
-        "Something the log says, by its place in the run file (`spec.model.n_layers`); None says nothing."
+        """Something the log says, by its place in the run file (`spec.model.n_layers`); None says
+        nothing.
+        """
         if value is not None and (known := self.facts.setdefault(place, value)) != value:
             self.warn(f"{place}: first {known}, later {value}; the first is kept", once=place)
 
@@ -115,7 +124,9 @@ class Said:
             self.facts[place] = value
             self.event("derived", f"{place} = {formula}")
 
-    def event(self, kind: str, text: str | None = None, step: int | None = None, **more: Any) -> None:
+    def event(
+        self, kind: str, text: str | None = None, step: int | None = None, **more: Any
+    ) -> None:
         "Something that happened; beyond a hundred of a kind they are only counted."
         self._kinds[kind] += 1
         if self._kinds[kind] <= _MOST_EVENTS:
@@ -135,11 +146,17 @@ class Said:
 
     def uncounted(self) -> dict[str, int]:
         "How many events of a kind are not in the list."
-        return {k: n - _MOST_EVENTS for k, n in self._kinds.items() if n > _MOST_EVENTS and not k.startswith("warning ")}
+        return {
+            k: n - _MOST_EVENTS
+            for k, n in self._kinds.items()
+            if n > _MOST_EVENTS and not k.startswith("warning ")
+        }
 
 # %% ../../nbs/50_importers/10_base.ipynb #81299b31
 STEP_COLUMNS = ("time_s", "tokens", "loss", "grad_norm", "lr", "loss_scale", "mean_of")
-STATED = {  # figures that a log reckons itself; they go to `logged` under these names, whatever the log calls them
+# figures that a log reckons itself; they go to `logged` under these names, whatever the log calls
+# them
+STATED = {
     "tokens_per_s_per_gpu": "tokens per second of one GPU, of the row",
     "tokens_per_s": "tokens per second of all GPUs, of the row",
     "tflops_per_gpu": "TFLOP/s of one GPU, by the log's own count of FLOPs",
@@ -149,7 +166,7 @@ STATED = {  # figures that a log reckons itself; they go to `logged` under these
 
 _NAN, _HUGE = math.nan, math.inf
 
-
+# %% ../../nbs/50_importers/10_base.ipynb #7b18589f
 class Draft(Said):
     "What an importer has read of one run: facts, events, rows, and memory by rank."
 
@@ -160,7 +177,9 @@ class Draft(Said):
         self.columns: dict[str, array] = {}
         self.ranks: dict[int, dict[str, Any]] = {}
         self.complete = False  # whether what follows from the facts was added
-        self.last_words: tuple[Status, str] | None = None  # a line after the last row that may explain an end
+        self.last_words: tuple[Status, str] | None = (
+            None  # a line after the last row that may explain an end
+        )
         self.over: str | None = None  # the line in which the log says that the run ended
         self.not_finite = array("q")  # steps whose loss was printed as nan or inf
         self.fact("env.framework", framework)

@@ -34,14 +34,21 @@ def masked_crc(data: bytes) -> int:
     crc ^= 0xFFFFFFFF
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
-
+# %% ../../nbs/50_importers/50_eventfile.ipynb #2705ff7b
 def masked_crcs(payloads: list[bytes]) -> list[int]:
-    "The masked CRC-32C of each payload, as TFRecord files keep it: the longest first, so that at each byte those that go on are the first rows."
+    """The masked CRC-32C of each payload, as TFRecord files keep it: the longest first, so that at
+    each byte those that go on are the first rows.
+    """
     lengths = np.array([len(p) for p in payloads], dtype=np.int64)
     order = np.argsort(-lengths, kind="stable")
     text = np.frombuffer(b"".join(payloads) or b"\0", np.uint8)
-    starts, crc = (np.cumsum(lengths) - lengths)[order], np.full(len(payloads), 0xFFFFFFFF, dtype=np.uint32)
-    going = len(payloads) - np.searchsorted(np.sort(lengths), np.arange(lengths.max(initial=0)), side="right")
+    starts, crc = (
+        (np.cumsum(lengths) - lengths)[order],
+        np.full(len(payloads), 0xFFFFFFFF, dtype=np.uint32),
+    )
+    going = len(payloads) - np.searchsorted(
+        np.sort(lengths), np.arange(lengths.max(initial=0)), side="right"
+    )
     for at, n in enumerate(going.tolist()):
         crc[:n] = _TABLE[(crc[:n] ^ text[starts[:n] + at]) & 255] ^ (crc[:n] >> 8)
     found, crc = np.empty(len(payloads), dtype=np.uint32), ~crc
@@ -54,7 +61,9 @@ LARGEST_SCALAR, _BATCH, _LARGEST = 4096, 8192, 2**30
 
 @dataclass
 class Records:
-    "What became of a file's records: how many were read, how many had a wrong checksum, and what ended the file early."
+    """What became of a file's records: how many were read, how many had a wrong checksum, and what
+    ended the file early.
+    """
 
     read: int = 0
     damaged: int = 0
@@ -63,7 +72,7 @@ class Records:
 
 _length_crc = lru_cache(maxsize=4096)(masked_crc)  # a file has few lengths
 
-
+# %% ../../nbs/50_importers/50_eventfile.ipynb #2a340ac9
 def _frames(file: BinaryIO, seen: Records) -> Iterator[tuple[bytes, int]]:
     "(payload, its checksum); long payloads as empty bytes."
     while head := file.read(12):
@@ -85,9 +94,12 @@ def _frames(file: BinaryIO, seen: Records) -> Iterator[tuple[bytes, int]]:
         if length <= LARGEST_SCALAR:
             yield data, struct.unpack("<I", tail)[0]
 
-
+# %% ../../nbs/50_importers/50_eventfile.ipynb #b550daf9
 def _intact(batch: list[tuple[bytes, int]], seen: Records) -> Iterator[bytes]:
-    good = [found == check for found, (_, check) in zip(masked_crcs([data for data, _ in batch]), batch, strict=True)]
+    good = [
+        found == check
+        for found, (_, check) in zip(masked_crcs([data for data, _ in batch]), batch, strict=True)
+    ]
     seen.damaged += good.count(False)
     yield from (data for (data, _), fine in zip(batch, good, strict=True) if fine)
 
@@ -116,7 +128,9 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    "(number, value) of a message's fields: an integer, or the bytes of anything else. Raises ValueError where it is none."
+    """(number, value) of a message's fields: an integer, or the bytes of anything else. Raises
+    ValueError where it is none.
+    """
     at, end = 0, len(data)
     while at < end:
         key, at = _varint(data, at)
@@ -145,7 +159,11 @@ def _tensor(data: bytes) -> float | str | None:
             kind = value
         elif number == 4 and kind in _RAW and len(value) == struct.calcsize(_RAW[kind]):
             return float(struct.unpack(_RAW[kind], value)[0])
-        elif number in _LISTS and isinstance(value, bytes) and len(value) == struct.calcsize(_LISTS[number]):
+        elif (
+            number in _LISTS
+            and isinstance(value, bytes)
+            and len(value) == struct.calcsize(_LISTS[number])
+        ):
             return float(struct.unpack(_LISTS[number], value)[0])
         elif number in _INTEGERS:
             whole = value if isinstance(value, int) else _varint(value, 0)[0]
@@ -179,27 +197,43 @@ def _summary(data: bytes) -> Iterator[tuple[str, float | str]]:
         if tag and value is not None:
             yield tag, value
 
-
+# %% ../../nbs/50_importers/50_eventfile.ipynb #a88d7502
 def _plain(data: bytes) -> Point | None:
-    "A point of one tag and one float, as nearly all are: the fields in their order, each length below 128."
+    """A point of one tag and one float, as nearly all are: the fields in their order, each length
+    below 128.
+    """
     if data[:1] != b"\x09" or data[9:10] != b"\x10" or len(data) > 120:
         return None
     step, at = _varint(data, 10)
     tag_at = at + 6
-    if data[at : at + 1] != b"\x2a" or data[at + 2 : at + 3] != b"\x0a" or data[at + 4 : at + 5] != b"\x0a":
+    if (
+        data[at : at + 1] != b"\x2a"
+        or data[at + 2 : at + 3] != b"\x0a"
+        or data[at + 4 : at + 5] != b"\x0a"
+    ):
         return None
     value_at = tag_at + data[at + 5]
-    if data[value_at : value_at + 1] != b"\x15" or value_at + 5 != len(data) or data[at + 1] != len(data) - at - 2:
+    if (
+        data[value_at : value_at + 1] != b"\x15"
+        or value_at + 5 != len(data)
+        or data[at + 1] != len(data) - at - 2
+    ):
         return None
     time, value = _DOUBLE.unpack_from(data, 1)[0], _FLOAT.unpack_from(data, value_at + 1)[0]
-    return Point(data[tag_at:value_at].decode("utf-8", "replace"), step, time, value) if step >> 63 == 0 else None
+    return (
+        Point(data[tag_at:value_at].decode("utf-8", "replace"), step, time, value)
+        if step >> 63 == 0
+        else None
+    )
 
-
+# %% ../../nbs/50_importers/50_eventfile.ipynb #9d784465
 _DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
 
-
+# %% ../../nbs/50_importers/50_eventfile.ipynb #abab691d
 def points(file: BinaryIO, seen: Records) -> Iterator[Point]:
-    "All numbers and texts of an event file, in the order of writing; `seen` counts what could not be read."
+    """All numbers and texts of an event file, in the order of writing; `seen` counts what could not
+    be read.
+    """
     for data in records(file, seen):
         try:
             plain = _plain(data)
@@ -239,7 +273,7 @@ def _number(number: int, value: int) -> bytes:
         value >>= 7
     return bytes([*head, value])
 
-
+# %% ../../nbs/50_importers/50_eventfile.ipynb #eb4af048
 def event_bytes(logged: list[Point]) -> bytes:
     "An event file with these points, as TensorBoard's writers make it."
     out = []
@@ -248,7 +282,12 @@ def event_bytes(logged: list[Point]) -> bytes:
             kept = _sized(8, _number(1, 7) + _sized(8, p.value.encode()))
         else:
             kept = b"\x15" + struct.pack("<f", p.value)
-        event = b"\x09" + struct.pack("<d", p.time) + _number(2, p.step) + _sized(5, _sized(1, _sized(1, p.tag.encode()) + kept))
+        event = (
+            b"\x09"
+            + struct.pack("<d", p.time)
+            + _number(2, p.step)
+            + _sized(5, _sized(1, _sized(1, p.tag.encode()) + kept))
+        )
         out.append(event)
     version = b"\x09" + struct.pack("<d", 0.0) + _sized(3, b"brain.Event:2")
     return b"".join(_framed([version, *out]))

@@ -20,15 +20,17 @@ from pydantic import ValidationError
 from ..core.bounds import MOST_STEPS, identifier, tidied
 from ..core.errors import LlmbenchError
 from ..core.files import write_parts_atomic
-from .base import STEP_COLUMNS, Draft, Source
 from ..core.schema import SCHEMA, RunFile, dump_run
+from .base import STEP_COLUMNS, Draft, Source
 
 # %% ../../nbs/50_importers/15_finish.ipynb #cf3f2c7d
 WARMUP_ROWS = 3
 
-
+# %% ../../nbs/50_importers/15_finish.ipynb #a1758813
 def _batch(draft: Draft) -> None:
-    "Tokens of a step and micro steps, from the sequences of a step (`sequences`, a fact or a column)."
+    """Tokens of a step and micro steps, from the sequences of a step (`sequences`, a fact or a
+    column).
+    """
     seq_len, facts = draft.facts.get("spec.seq_len"), draft.facts
     column = draft.columns.pop("sequences", None)
     seen = sorted({int(v) for v in column if v == v}) if column else []
@@ -36,52 +38,81 @@ def _batch(draft: Draft) -> None:
     if sequences:
         draft.facts.setdefault("spec.batch.global_sequences", sequences)
     if seq_len and sequences:
-        draft.derive("spec.batch.global_tokens", sequences * seq_len, f"{sequences} sequences × {seq_len} tokens")
+        draft.derive(
+            "spec.batch.global_tokens",
+            sequences * seq_len,
+            f"{sequences} sequences × {seq_len} tokens",
+        )
     if seq_len and len(seen) > 1:
         draft.columns["tokens"] = array("d", [v * seq_len for v in column])
         draft.event("derived", f"steps.tokens = sequences of the step × {seq_len} tokens")
         draft.warn(f"the batch changes: {seen[0]} to {seen[-1]} sequences a step")
     micro, dp = facts.get("spec.batch.micro"), facts.get("spec.strategy.dp")
     if micro and dp and sequences and sequences % (micro * dp) == 0:
-        draft.derive("spec.batch.accum", sequences // (micro * dp), f"{sequences} sequences / (micro {micro} × dp {dp})")
+        draft.derive(
+            "spec.batch.accum",
+            sequences // (micro * dp),
+            f"{sequences} sequences / (micro {micro} × dp {dp})",
+        )
 
-
+# %% ../../nbs/50_importers/15_finish.ipynb #b4ba5127
 def _warmup(draft: Draft) -> None:
     timed = sum(v == v for v in draft.columns.get("time_s", ()))
     if timed and "spec.warmup_steps" not in draft.facts:
         rows = WARMUP_ROWS if timed > WARMUP_ROWS else 0
         draft.facts["spec.warmup_steps"] = rows
-        said = f"the first {rows} rows count as warm-up" if rows else "too few rows to leave any out as warm-up"
+        said = (
+            f"the first {rows} rows count as warm-up"
+            if rows
+            else "too few rows to leave any out as warm-up"
+        )
         draft.event("warmup", f"{said}; the log does not say which are")
 
 
 _LIMITS = {"time_s": (1e-9, 1e6), "tokens": (0, 1e12), "mean_of": (0, 1e9)}
 
-
+# %% ../../nbs/50_importers/15_finish.ipynb #fd60be6d
 def _within_limits(draft: Draft) -> None:
-    "Leave out values that no run file takes (see `bounds`); rows that do not rise, or are too many, are an error."
+    """Leave out values that no run file takes (see `bounds`); rows that do not rise, or are too
+    many, are an error.
+    """
     for name, column in draft.columns.items():
         low, high = _LIMITS.get(name, (-1e39, 1e39))
-        values = np.frombuffer(column) if isinstance(column, array) else np.asarray(column, dtype=float)
+        values = (
+            np.frombuffer(column) if isinstance(column, array) else np.asarray(column, dtype=float)
+        )
         if wrong := int(np.count_nonzero((values < low) | (values > high))):
-            draft.columns[name] = array("d", np.where((values < low) | (values > high), math.nan, values).tolist())
-            what = "negative values" if bool((values[values < low] < 0).any()) and name in _LIMITS else "impossible values"
+            draft.columns[name] = array(
+                "d", np.where((values < low) | (values > high), math.nan, values).tolist()
+            )
+            what = (
+                "negative values"
+                if bool((values[values < low] < 0).any()) and name in _LIMITS
+                else "impossible values"
+            )
             draft.warn(f"{wrong} {what} of {name} were left out")
     if len(draft.steps) > MOST_STEPS:
-        raise LlmbenchError(f"{len(draft.steps):,} rows: a run file holds at most {MOST_STEPS:,}; import a part of the log")
+        raise LlmbenchError(
+            f"{len(draft.steps):,} rows: a run file holds at most {MOST_STEPS:,}; import a part of"
+            " the log"
+        )
 
-
+# %% ../../nbs/50_importers/15_finish.ipynb #06626c87
 def _strategy(draft: Draft) -> None:
-    "The strategy's name, where the degrees say it; an old log that knows no context parallelism has none."
+    """The strategy's name, where the degrees say it; an old log that knows no context parallelism
+    has none.
+    """
     degrees = {k: draft.facts.get(f"spec.strategy.{k}") for k in ("dp", "tp", "pp", "cp")}
     stage = draft.facts.pop("zero_stage", None)
     if "spec.strategy.name" in draft.facts or not all(degrees[k] for k in ("dp", "tp", "pp")):
         return
     split = [k for k in ("tp", "pp", "cp") if (degrees[k] or 1) > 1]
     plain = "single" if degrees["dp"] == 1 else f"zero{stage}" if stage else "ddp"
-    draft.facts["spec.strategy.name"] = plain if not split else split[0] if len(split) == 1 else "mixed"
+    draft.facts["spec.strategy.name"] = (
+        plain if not split else split[0] if len(split) == 1 else "mixed"
+    )
 
-
+# %% ../../nbs/50_importers/15_finish.ipynb #d0aae214
 def complete(draft: Draft) -> Draft:
     "Add what follows from the facts, each with its formula; a second time nothing is added."
     if draft.complete:
@@ -91,7 +122,9 @@ def complete(draft: Draft) -> Draft:
     _within_limits(draft)
     _strategy(draft)
     _warmup(draft)
-    draft.events += [{"kind": kind, "text": f"{n:,} more like these"} for kind, n in draft.uncounted().items()]
+    draft.events += [
+        {"kind": kind, "text": f"{n:,} more like these"} for kind, n in draft.uncounted().items()
+    ]
     return draft
 
 # %% ../../nbs/50_importers/15_finish.ipynb #b4546cca
@@ -99,21 +132,27 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-")[:60] or "log"
 
 
-def _listed(column: Sequence[float], rows: Sequence[int], whole: bool = False) -> list[float | int | None]:
+def _listed(
+    column: Sequence[float], rows: Sequence[int], whole: bool = False
+) -> list[float | int | None]:
     "The values of some rows; a column may end early, and NaN is null."
     values = (column[i] if i < len(column) else math.nan for i in rows)
-    return [None if v != v or (whole and abs(v) > _LARGEST) else int(v) if whole else v for v in values]
+    return [
+        None if v != v or (whole and abs(v) > _LARGEST) else int(v) if whole else v for v in values
+    ]
 
 
 _LARGEST = 2**53  # the largest whole number that every reader of JSON agrees on
 
-
+# %% ../../nbs/50_importers/15_finish.ipynb #76f24d02
 def _nested(facts: Mapping[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for place, value in facts.items():
         if isinstance(value, int) and abs(value) > _LARGEST:
             continue
-        *parents, leaf = place.split(".", 2) if place.startswith("env.versions.") else place.split(".")
+        *parents, leaf = (
+            place.split(".", 2) if place.startswith("env.versions.") else place.split(".")
+        )
         node = tree
         for key in parents:
             node = node.setdefault(key, {})
@@ -123,24 +162,52 @@ def _nested(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 WHOLE = ("tokens", "mean_of")
 
-
-def _content(draft: Draft, source: Source, study: str, number: int, rows: Sequence[int]) -> dict[str, Any]:
+# %% ../../nbs/50_importers/15_finish.ipynb #12a2e93e
+def _content(
+    draft: Draft, source: Source, study: str, number: int, rows: Sequence[int]
+) -> dict[str, Any]:
     name = identifier(draft.title or _slug(Path(source.name).stem))
     steps = {"step": [draft.steps[i] for i in rows]}
-    steps |= {k: _listed(c, rows, k in WHOLE) for k, c in draft.columns.items() if k in STEP_COLUMNS}
-    logged = [{"name": k, "values": _listed(c, rows)} for k, c in draft.columns.items() if k not in STEP_COLUMNS]
+    steps |= {
+        k: _listed(c, rows, k in WHOLE) for k, c in draft.columns.items() if k in STEP_COLUMNS
+    }
+    logged = [
+        {"name": k, "values": _listed(c, rows)}
+        for k, c in draft.columns.items()
+        if k not in STEP_COLUMNS
+    ]
     content = _nested(draft.facts)
     content["spec"] = {"name": name} | content.get("spec", {})
-    return tidied(content | {
-        "schema": SCHEMA, "run_id": f"{study}.{_slug(name)}.{source.sha256[:8]}.{number}", "study": study,
-        "status": draft.status, "reason": draft.reason, "steps": steps, "logged": logged, "events": list(draft.events),
-        "ranks": [{"rank": rank} | facts for rank, facts in sorted(draft.ranks.items()) if rank <= _LARGEST],
-        "source": {"kind": "import", "format": draft.format, "file": source.name, "sha256": source.sha256},
-    })  # fmt: skip
+    return tidied(
+        content
+        | {
+            "schema": SCHEMA,
+            "run_id": f"{study}.{_slug(name)}.{source.sha256[:8]}.{number}",
+            "study": study,
+            "status": draft.status,
+            "reason": draft.reason,
+            "steps": steps,
+            "logged": logged,
+            "events": list(draft.events),
+            "ranks": [
+                {"rank": rank} | facts
+                for rank, facts in sorted(draft.ranks.items())
+                if rank <= _LARGEST
+            ],
+            "source": {
+                "kind": "import",
+                "format": draft.format,
+                "file": source.name,
+                "sha256": source.sha256,
+            },
+        }
+    )
 
 # %% ../../nbs/50_importers/15_finish.ipynb #8f9f376b
 def _drop(content: Any, place: Sequence[Any]) -> str | None:
-    "Remove what lies at a place, or the nearest thing above it that can go; its name, None where nothing is there."
+    """Remove what lies at a place, or the nearest thing above it that can go; its name, None where
+    nothing is there.
+    """
     trail, node = [], content
     for key in place:
         if not isinstance(node, dict | list) or (isinstance(node, dict) and key not in node):
@@ -159,9 +226,11 @@ def _drop(content: Any, place: Sequence[Any]) -> str | None:
 
 _MAY_GO = ("spec", "env", "window", "started_at", "ended_at")
 
-
+# %% ../../nbs/50_importers/15_finish.ipynb #c2cc8fd1
 def _place(error: Mapping[str, Any], source: Source) -> Sequence[Any]:
-    "Where a fact stands that the schema refuses; LlmbenchError where steps and ranks contradict each other: they are not guessed at."
+    """Where a fact stands that the schema refuses; LlmbenchError where steps and ranks contradict
+    each other: they are not guessed at.
+    """
     if error["type"] != "value_error":
         return error["loc"]
     text = str(error["ctx"]["error"])
@@ -170,14 +239,20 @@ def _place(error: Mapping[str, Any], source: Source) -> Sequence[Any]:
         raise LlmbenchError(f"{source.name}: what was read is no run file: {text}")
     return named
 
-
-def run_file(draft: Draft, source: Source, study: str = "imported", number: int = 1, rows: int | None = None) -> RunFile:
+# %% ../../nbs/50_importers/15_finish.ipynb #a6a84960
+def run_file(
+    draft: Draft, source: Source, study: str = "imported", number: int = 1, rows: int | None = None
+) -> RunFile:
     """The run file of a draft; a fact that the schema refuses is left out, and a warning says so.
 
     rows: at most so many, evenly spread, for a look at a run that is too long to hold.
     """
     n = len(complete(draft).steps)
-    picked = range(n) if rows is None or n <= rows else sorted({round(i * (n - 1) / (rows - 1)) for i in range(rows)})
+    picked = (
+        range(n)
+        if rows is None or n <= rows
+        else sorted({round(i * (n - 1) / (rows - 1)) for i in range(rows)})
+    )
     content = _content(draft, source, study, number, picked)
     for _ in range(200):
         try:
@@ -185,7 +260,9 @@ def run_file(draft: Draft, source: Source, study: str = "imported", number: int 
         except ValidationError as e:
             for error in e.errors(include_url=False):
                 if gone := _drop(content, _place(error, source)):
-                    content["events"].append({"kind": "warning", "text": f"{gone} was left out: {error['msg']}"[:300]})
+                    content["events"].append(
+                        {"kind": "warning", "text": f"{gone} was left out: {error['msg']}"[:300]}
+                    )
     raise LlmbenchError(f"{source.name}: what was read is no run file")
 
 # %% ../../nbs/50_importers/15_finish.ipynb #9ce92bc5
@@ -195,11 +272,13 @@ _CHUNK = 10_000
 def _column_text(column: Sequence[float], n: int, whole: bool = False) -> Iterator[str]:
     yield "["
     for start in range(0, n, _CHUNK):
-        text = json.dumps(_listed(column, range(start, min(n, start + _CHUNK)), whole), separators=(",", ":"))
+        text = json.dumps(
+            _listed(column, range(start, min(n, start + _CHUNK)), whole), separators=(",", ":")
+        )
         yield ("," if start else "") + text[1:-1]
     yield "]"
 
-
+# %% ../../nbs/50_importers/15_finish.ipynb #fdcd042e
 def _run_text(head: dict[str, Any], draft: Draft) -> Iterator[str]:
     "The JSON text of a run: everything but the columns from `head`, the columns from the draft."
     n, sign = len(draft.steps), "{"
@@ -210,12 +289,16 @@ def _run_text(head: dict[str, Any], draft: Draft) -> Iterator[str]:
             for i, name in enumerate(value):
                 yield f"{',' if i else '{'}{json.dumps(name)}:"
                 column = draft.steps if name == "step" else draft.columns.get(name)
-                yield from ("null",) if column is None else _column_text(column, n, name == "step" or name in WHOLE)
+                yield from (
+                    ("null",)
+                    if column is None
+                    else _column_text(column, n, name == "step" or name in WHOLE)
+                )
             yield "}"
         elif key == "logged":
             yield "["
             for i, column in enumerate(value):
-                yield f"{',' if i else ''}{{\"name\":{json.dumps(column['name'])},\"values\":"
+                yield f'{"," if i else ""}{{"name":{json.dumps(column["name"])},"values":'
                 yield from _column_text(draft.columns[column["name"]], n)
                 yield "}"
             yield "]"
@@ -223,11 +306,17 @@ def _run_text(head: dict[str, Any], draft: Draft) -> Iterator[str]:
             yield json.dumps(value, allow_nan=False, separators=(",", ":"))
     yield "}\n"
 
-
-def write_draft(draft: Draft, source: Source, results: Path | str, study: str = "imported", number: int = 1) -> Path:
-    "Write a draft's run.json under a results folder, whole or not at all, without its columns in memory as lists."
+# %% ../../nbs/50_importers/15_finish.ipynb #f02c33e2
+def write_draft(
+    draft: Draft, source: Source, results: Path | str, study: str = "imported", number: int = 1
+) -> Path:
+    """Write a draft's run.json under a results folder, whole or not at all, without its columns in
+    memory as lists.
+    """
     head = run_file(draft, source, study, number, rows=1000)
-    return write_parts_atomic(Path(results) / study / head.run_id / "run.json", _run_text(dump_run(head), draft))
+    return write_parts_atomic(
+        Path(results) / study / head.run_id / "run.json", _run_text(dump_run(head), draft)
+    )
 
 # %% ../../nbs/50_importers/15_finish.ipynb #72b4f5b2
 _ASKED: tuple[tuple[str, Callable[[RunFile], Any]], ...] = (
@@ -236,7 +325,10 @@ _ASKED: tuple[tuple[str, Callable[[RunFile], Any]], ...] = (
     ("tokens a step", lambda r: r.spec.batch.global_tokens or any(r.steps.tokens or ())),
     ("sequence length", lambda r: r.spec.seq_len),
     ("number of ranks", lambda r: r.spec.world_size),
-    ("parallel degrees", lambda r: r.spec.strategy.tp and r.spec.strategy.pp and r.spec.strategy.dp),
+    (
+        "parallel degrees",
+        lambda r: r.spec.strategy.tp and r.spec.strategy.pp and r.spec.strategy.dp,
+    ),
     ("model", lambda r: r.spec.model.name or r.spec.model.n_layers or r.spec.model.parameters),
     ("precision", lambda r: r.spec.precision.compute),
     ("hardware", lambda r: r.env.devices),

@@ -15,9 +15,9 @@ from pathlib import Path
 from stat import S_ISREG
 
 from ..core.errors import RequestError, unknown_name
+from ..core.schema import RunFile, Status
 from .base import Draft, Source, Tally
 from .finish import missing, run_file, warnings_of, write_draft
-from ..core.schema import RunFile, Status
 
 # %% ../../nbs/50_importers/20_formats.ipynb #c83b90e4
 _NOTEBOOK = re.compile(rb'\A\s*\{.*"(?:nbformat|cells)"', re.DOTALL)
@@ -27,7 +27,9 @@ _CODE = re.compile(rb"^(?:import |from \w|def |class |#include |#!/)", re.MULTIL
 
 
 def is_document(sample: bytes) -> bool:
-    "Whether a file is a notebook, a page, a text with fenced excerpts, or source code, and so no log."
+    """Whether a file is a notebook, a page, a text with fenced excerpts, or source code, and so no
+    log.
+    """
     if _NOTEBOOK.match(sample) or _PAGE.match(sample) or len(_FENCE.findall(sample)) > 1:
         return True
     if not _CODE.search(sample):
@@ -41,13 +43,14 @@ def is_document(sample: bytes) -> bool:
 # %% ../../nbs/50_importers/20_formats.ipynb #d960bacb
 @dataclass(frozen=True)
 class Format:
-    """One kind of file: `detect` looks at a sample of the content, `read` gives a draft for each run in it.
+    """One kind of file: `detect` looks at a sample of the content, `read` gives a draft for each
+    run in it.
 
-    signature: what a line must hold; with it `detect` may be left out, and a file whose sample misses is searched.
-    lines: a log in lines, whose signature is a row and whose runs have rows; no source code and no document is one.
-    holds: formats whose rows are in logs of this one, too.
-    rows: whether its runs have rows; those of a profile have none.
-    marks: texts that a file of it holds, for what is said of a file of no format; without them the words of the signature.
+    signature: what a line must hold; with it `detect` may be left out, and a file whose sample
+    misses is searched. lines: a log in lines, whose signature is a row and whose runs have rows; no
+    source code and no document is one. holds: formats whose rows are in logs of this one, too.
+    rows: whether its runs have rows; those of a profile have none. marks: texts that a file of it
+    holds, for what is said of a file of no format; without them the words of the signature.
     """
 
     name: str
@@ -62,9 +65,13 @@ class Format:
 
     def fits(self, sample: bytes) -> bool:
         "Whether the content is of this format."
-        return self.detect(sample) if self.detect else bool(self.signature and self.signature.search(sample))
+        return (
+            self.detect(sample)
+            if self.detect
+            else bool(self.signature and self.signature.search(sample))
+        )
 
-
+# %% ../../nbs/50_importers/20_formats.ipynb #c372e3ec
 def _searched(source: Source, formats: Iterable[Format]) -> Format | None:
     "The first format whose signature is anywhere in the file."
     wanted = [f for f in formats if f.signature]
@@ -84,31 +91,45 @@ def detect(source: Source, formats: Sequence[Format]) -> Format | None:
     found = found or (_searched(source, formats) if source.size > 2**20 else None)
     return None if found and is_document(source.sample) else found
 
-
+# %% ../../nbs/50_importers/20_formats.ipynb #bed446e6
 def _literals(f: Format) -> list[str]:
-    "Texts that a file of a format holds: those that it names, else the longest words of its signature."
+    """Texts that a file of a format holds: those that it names, else the longest words of its
+    signature.
+    """
     pattern = f.signature.pattern.decode() if f.signature else ""
     plain = re.sub(r"\\.|\(\?\S*?\)|\[[^\]]*\]|\{[\d,]*\}", "\n", pattern)
     words = re.findall(r"[A-Za-z_][\w -]{3,}", plain)
-    return list(f.marks) or sorted(dict.fromkeys(w.strip() for w in words), key=len, reverse=True)[:4]
+    return (
+        list(f.marks) or sorted(dict.fromkeys(w.strip() for w in words), key=len, reverse=True)[:4]
+    )
 
-
+# %% ../../nbs/50_importers/20_formats.ipynb #b5f4f945
 def nearest(source: Source, formats: Sequence[Format], most: int = 3) -> list[str]:
-    "The formats that a file comes nearest to, each with what it has of them and what it lacks; those of which it has nothing come last."
+    """The formats that a file comes nearest to, each with what it has of them and what it lacks;
+    those of which it has nothing come last.
+    """
     told = []
     for f in formats:
         marks = _literals(f)
         has = [m for m in marks if m.encode() in source.sample]
         lacks = [m for m in marks if m not in has]
         why = f"has {', '.join(map(repr, has))}" if has else "has nothing of it"
-        why += f", lacks {', '.join(map(repr, lacks[:3]))}" if lacks else ", but no line or head as it writes them"
+        why += (
+            f", lacks {', '.join(map(repr, lacks[:3]))}"
+            if lacks
+            else ", but no line or head as it writes them"
+        )
         told.append((len(has) / max(1, len(marks)), f"{f.name} ({why})"))
     return [text for _, text in sorted(told, key=lambda t: -t[0])[:most]]
 
 
 def second_log(source: Source, found: Format, formats: Iterable[Format]) -> Format | None:
-    "Another format of logs whose rows are in the file, where that is not usual for the one that was found."
-    others = (f for f in formats if found.lines and f.lines and f.name not in (found.name, *found.holds))
+    """Another format of logs whose rows are in the file, where that is not usual for the one that
+    was found.
+    """
+    others = (
+        f for f in formats if found.lines and f.lines and f.name not in (found.name, *found.holds)
+    )
     return next((f for f in others if f.fits(source.sample)), None)
 
 # %% ../../nbs/50_importers/20_formats.ipynb #98ce6b5a
@@ -156,14 +177,21 @@ class Imported:
 
     def write(self, results: Path | str) -> list[Path]:
         "Write a run.json for each run under a results folder."
-        return [write_draft(d, self.source, results, self.study, i) for i, d in enumerate(self.drafts, 1)]
+        return [
+            write_draft(d, self.source, results, self.study, i)
+            for i, d in enumerate(self.drafts, 1)
+        ]
 
-
+# %% ../../nbs/50_importers/20_formats.ipynb #38f99cde
 def chosen(source: Source, formats: Sequence[Format], name: str | None) -> Format:
-    "The format that was named, or that fits; raises RequestError where there is none, or no regular file to look into."
+    """The format that was named, or that fits; raises RequestError where there is none, or no
+    regular file to look into.
+    """
     try:
         if not S_ISREG(source.path.stat().st_mode):
-            raise RequestError(f"{source.name}: no regular file (a folder, a pipe or a device); give a file")
+            raise RequestError(
+                f"{source.name}: no regular file (a folder, a pipe or a device); give a file"
+            )
     except OSError as e:
         raise RequestError(f"{source.name}: cannot be read: {e.strerror}") from e
     if name is not None:
@@ -174,15 +202,30 @@ def chosen(source: Source, formats: Sequence[Format], name: str | None) -> Forma
     if found := detect(source, formats):
         if other := second_log(source, found, formats):
             both = f"{found.name} and of {other.name}"
-            raise RequestError(f"{source.name}: rows of {both}: two logs in one file; cut it in two, or name one with --format {found.name}")
+            raise RequestError(
+                f"{source.name}: rows of {both}: two logs in one file; cut it in two, or name one"
+                f" with --format {found.name}"
+            )
         return found
     if is_document(source.sample):
-        raise RequestError(f"{source.name}: source code or a document, no result; name a format with --format to read it all the same")
+        raise RequestError(
+            f"{source.name}: source code or a document, no result; name a format with --format to"
+            " read it all the same"
+        )
     near = "; ".join(nearest(source, formats))
-    raise RequestError(f"{source.name}: no known format. Nearest: {near}. Name one with --format: {', '.join(f.name for f in formats)}")
+    raise RequestError(
+        f"{source.name}: no known format. Nearest: {near}. Name one with --format:"
+        f" {', '.join(f.name for f in formats)}"
+    )
 
-
-def import_file(path: Path | str, formats: Sequence[Format], *, study: str = "imported", format: str | None = None) -> Imported:
+# %% ../../nbs/50_importers/20_formats.ipynb #cf90f9b7
+def import_file(
+    path: Path | str,
+    formats: Sequence[Format],
+    *,
+    study: str = "imported",
+    format: str | None = None,
+) -> Imported:
     "The runs in a file; raises RequestError where it is not there, or no format fits."
     source = Source(Path(path))
     try:
@@ -190,9 +233,19 @@ def import_file(path: Path | str, formats: Sequence[Format], *, study: str = "im
         drafts = [d for d in kind.read(source, tally) if len(d.steps) or d.facts]
     except OSError as e:
         raise RequestError(f"{source.name}: cannot be read: {e.strerror or e}") from e
-    told = [d for d in drafts if len(d.steps) or kind.lines or not kind.rows or d.status not in (Status.ok, Status.cancelled)]
+    told = [
+        d
+        for d in drafts
+        if len(d.steps)
+        or kind.lines
+        or not kind.rows
+        or d.status not in (Status.ok, Status.cancelled)
+    ]
     if not told:
-        raise RequestError(f"{source.name}: {tally.text()}, but no row of {kind.name} was found; nothing was imported")
+        raise RequestError(
+            f"{source.name}: {tally.text()}, but no row of {kind.name} was found; nothing was"
+            " imported"
+        )
     for draft in drafts:
         draft.event("imported", tally.text())
     return Imported(source, kind.name, study, drafts, tally)

@@ -15,11 +15,15 @@ from typing import Any
 # %% ../../nbs/50_importers/40_jsonstream.ipynb #182dc6a0
 _INK = re.compile(r"[^ \t\r\n\ufeff]")
 
-
+# %% ../../nbs/50_importers/40_jsonstream.ipynb #e426379c
 class JsonWindow:
-    "A window over JSON text, which `peek` and `walk` move; `problem` says why it ended early, if it did."
+    """A window over JSON text, which `peek` and `walk` move; `problem` says why it ended early, if
+    it did.
+    """
 
-    def __init__(self, read: Callable[[int], str], chunk: int = 2**20, largest: int = 2**21) -> None:
+    def __init__(
+        self, read: Callable[[int], str], chunk: int = 2**20, largest: int = 2**21
+    ) -> None:
         self.read, self.chunk, self.largest = read, chunk, largest
         self.text, self.at, self.dropped, self.problem = "", 0, 0, ""
         self.decode = json.JSONDecoder(strict=False).raw_decode
@@ -40,7 +44,9 @@ class JsonWindow:
         self.problem = self.problem or f"{problem} (at character {self.dropped + self.at:,})"
 
     def peek(self) -> str:
-        "The next character that is no white space, not consumed; empty at the end and after a problem."
+        """The next character that is no white space, not consumed; empty at the end and after a
+        problem.
+        """
         while not self.problem:
             if found := _INK.search(self.text, self.at):
                 self.at = found.start()
@@ -53,7 +59,7 @@ class JsonWindow:
 # %% ../../nbs/50_importers/40_jsonstream.ipynb #61a0e083
 _NOTHING, _MARGIN = object(), 32
 
-
+# %% ../../nbs/50_importers/40_jsonstream.ipynb #f308b09d
 def _value(window: JsonWindow) -> Any:
     "Decode one value and move behind it; _NOTHING (and a problem) where there is none."
     while True:
@@ -64,7 +70,15 @@ def _value(window: JsonWindow) -> Any:
             cut = e.pos > held - _MARGIN or e.msg.startswith("Unterminated")
             large = held - start > window.largest
             if not cut or large or not window.more():
-                window.fail(f"no JSON: {e.msg}" if not cut else f"a value is larger than {window.largest:,} characters" if large else "a value is cut")
+                window.fail(
+                    f"no JSON: {e.msg}"
+                    if not cut
+                    else (
+                        f"a value is larger than {window.largest:,} characters"
+                        if large
+                        else "a value is cut"
+                    )
+                )
                 return _NOTHING
             continue
         except (RecursionError, ValueError) as e:
@@ -84,7 +98,11 @@ _MOST_SMALL, _SMALL = 2**20, 12  # values of fewer characters than that are no r
 
 def _is_dust(window: JsonWindow, index: int, begun: int) -> bool:
     "Whether a container has given many values that are too small to be records; leaves a problem."
-    dust = index >= _MOST_SMALL and index % 4096 == 0 and window.dropped + window.at - begun < _SMALL * index
+    dust = (
+        index >= _MOST_SMALL
+        and index % 4096 == 0
+        and window.dropped + window.at - begun < _SMALL * index
+    )
     if dust:
         window.fail(f"more than {index:,} values of fewer than {_SMALL} characters: no records")
     return dust
@@ -101,9 +119,13 @@ def _key(window: JsonWindow, index: int, mapping: bool) -> str | int | object:
     window.fail("no JSON: a name and a colon were expected")
     return _NOTHING
 
-
-def walk(window: JsonWindow, enter: Callable[[Path], bool], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    "(path, value) of all that is not stepped into, in the order of the text; ends early where the text does."
+# %% ../../nbs/50_importers/40_jsonstream.ipynb #90b62688
+def walk(
+    window: JsonWindow, enter: Callable[[Path], bool], path: Path = ()
+) -> Iterator[tuple[Path, Any]]:
+    """(path, value) of all that is not stepped into, in the order of the text; ends early where the
+    text does.
+    """
     opening = window.peek()
     if opening not in ("{", "[") or not enter(path):
         if opening and (value := _value(window)) is not _NOTHING:
@@ -121,7 +143,10 @@ def walk(window: JsonWindow, enter: Callable[[Path], bool], path: Path = ()) -> 
             if not follows:
                 window.fail("the text ends inside of a list or an object")
             return
-        if _is_dust(window, index, begun) or (key := _key(window, index, opening == "{")) is _NOTHING:
+        if (
+            _is_dust(window, index, begun)
+            or (key := _key(window, index, opening == "{")) is _NOTHING
+        ):
             return
         yield from walk(window, enter, (*path, key))
         if window.problem:

@@ -38,9 +38,12 @@ _Places = list[tuple[re.Pattern[str], list[tuple[int, Field]]]]
 
 def _places(lines: Lines) -> _Places:
     "For each row's pattern which group is which column."
-    return [(p, [(p.groupindex[k], f) for k, f in lines.fields.items() if k in p.groupindex]) for p in lines.rows]
+    return [
+        (p, [(p.groupindex[k], f) for k, f in lines.fields.items() if k in p.groupindex])
+        for p in lines.rows
+    ]
 
-
+# %% ../../nbs/50_importers/35_lines.ipynb #bed4c28f
 def _row(places: _Places, runs: Runs, line: str) -> bool:
     for words, groups in places:
         hit = words.search(line)
@@ -49,7 +52,10 @@ def _row(places: _Places, runs: Runs, line: str) -> bool:
         while hit:
             read = ((f, number(hit[i])) for i, f in groups if hit[i] is not None)
             values = {f.name: f.of(v) for f, v in read if v is not None}
-            step, planned = count(hit["step"]), count(hit["planned"]) if "planned" in words.groupindex else None
+            step, planned = (
+                count(hit["step"]),
+                count(hit["planned"]) if "planned" in words.groupindex else None,
+            )
             if step is None:
                 runs.tally.misread(line)
             elif runs.row(step, values) and planned:
@@ -58,7 +64,7 @@ def _row(places: _Places, runs: Runs, line: str) -> bool:
         return True
     return False
 
-
+# %% ../../nbs/50_importers/35_lines.ipynb #8d79b005
 def _rest(lines: Lines, runs: Runs, line: str) -> bool:
     if lines.begins and lines.begins.search(line):
         runs.begin()
@@ -80,7 +86,7 @@ def _rest(lines: Lines, runs: Runs, line: str) -> bool:
         runs.loaded(hit[0].strip())
     return told
 
-
+# %% ../../nbs/50_importers/35_lines.ipynb #1f632baa
 def read_lines(lines: Lines, runs: Runs, source: Source) -> Runs:
     "Feed a log into `runs`."
     places = _places(lines)

@@ -12,12 +12,13 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any
 
-from .base import Draft, Tally
 from ..core.schema import Status
+from .base import Draft, Tally
 
 # %% ../../nbs/50_importers/30_runs.ipynb #cc635a12
 _LARGEST = 2**53
-_NEAR = 2  # rows back within which a differing row is another process's, when nothing started in between
+# rows back within which a differing row is another process's, when nothing started in between
+_NEAR = 2
 
 
 def _row_of(draft: Draft, at: int, names: Mapping[str, Any]) -> dict[str, float]:
@@ -32,30 +33,94 @@ def _same(a: Mapping[str, float | None], b: Mapping[str, float]) -> bool:
 
 def _differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     "Settings that two starts both tell and tell differently."
-    return [k for k in a if k.startswith(("spec.", "sequences")) and k in b and a[k] != b[k] and k != "spec.data.paths"]
+    return [
+        k
+        for k in a
+        if k.startswith(("spec.", "sequences"))
+        and k in b
+        and a[k] != b[k]
+        and k != "spec.data.paths"
+    ]
 
 # %% ../../nbs/50_importers/30_runs.ipynb #6bb25ae8
 _LAST_WORDS = (  # what explains an end, and whether the program itself gave up
-    (r"(?:CUDA|HIP) out of memory|OutOfMemoryError|CUDA error: out of memory|oom-kill|Out Of Memory", Status.oom, True),
-    (r"DUE TO TIME LIMIT|Watchdog caught collective operation timeout|Timeout at NCCL work", Status.timeout, False),
+    (
+        (
+            r"(?:CUDA|HIP) out of memory|OutOfMemoryError|CUDA error: out of memory|oom-kill|Out Of"
+            r" Memory"
+        ),
+        Status.oom,
+        True,
+    ),
+    (
+        r"DUE TO TIME LIMIT|Watchdog caught collective operation timeout|Timeout at NCCL work",
+        Status.timeout,
+        False,
+    ),
     (r"CANCELLED AT|KeyboardInterrupt", Status.cancelled, False),
-    (r"Traceback \(most recent call last\)|exits with return code = [1-9-]|[A-Z]\w*(?:Error|Exception)(?:: |\s*$)", Status.crash, True),
-    (r"Killing subprocess|SIGTERM|SIGKILL|SIGSEGV|Signal \d+ \(SIG|ChildFailedError|Segmentation fault", Status.crash, False),
+    (
+        (
+            r"Traceback \(most recent call last\)|exits with return code ="
+            r" [1-9-]|[A-Z]\w*(?:Error|Exception)(?:: |\s*$)"
+        ),
+        Status.crash,
+        True,
+    ),
+    (
+        (
+            r"Killing subprocess|SIGTERM|SIGKILL|SIGSEGV|Signal \d+"
+            r" \(SIG|ChildFailedError|Segmentation fault"
+        ),
+        Status.crash,
+        False,
+    ),
 )
+
+# %% ../../nbs/50_importers/30_runs.ipynb #aff5f5d7
 _ENDS = [(re.compile(words), status, gave_up) for words, status, gave_up in _LAST_WORDS]
 _OVER = re.compile(
-    r"\[after training is done\].*|\[exiting program (?:at|after) .*|Training completed.*|`max_steps=\d+` reached|exits successfully.*"
-    r"|launcher exited with code 0.*|^Total training time: .*|^total average iteration time: .*|^peak memory (?:allocated|consumption): .*"
+    r"\[after training is done\].*|\[exiting program (?:at|after) .*|Training"
+    r" completed.*|`max_steps=\d+` reached|exits successfully.*"
+    r"|launcher exited with code 0.*|^Total training time: .*|^total average iteration time:"
+    r" .*|^peak memory (?:allocated|consumption): .*"
 )
+
+# %% ../../nbs/50_importers/30_runs.ipynb #f92a8bc5
 ENDS = (  # what a line must hold to be worth a look
-    b"out of memory", b"OutOfMemory", b"oom-kill", b"Out Of Memory", b"TIME LIMIT", b"Watchdog caught", b"Timeout at NCCL", b"CANCELLED AT",
-    b"KeyboardInterrupt", b"Killing subprocess", b"SIGTERM", b"SIGKILL", b"SIGSEGV", b"(SIG", b"ChildFailedError", b"exits with return code",
-    b"Segmentation fault", b"Error", b"Exception", b"Traceback (most", b"training is done]", b"[exiting program", b"Training completed",
-    b"` reached", b"exits successfully", b"exited with code 0", b"Total training time: ", b"total average iteration time", b"peak memory ",
-)  # fmt: skip
+    b"out of memory",
+    b"OutOfMemory",
+    b"oom-kill",
+    b"Out Of Memory",
+    b"TIME LIMIT",
+    b"Watchdog caught",
+    b"Timeout at NCCL",
+    b"CANCELLED AT",
+    b"KeyboardInterrupt",
+    b"Killing subprocess",
+    b"SIGTERM",
+    b"SIGKILL",
+    b"SIGSEGV",
+    b"(SIG",
+    b"ChildFailedError",
+    b"exits with return code",
+    b"Segmentation fault",
+    b"Error",
+    b"Exception",
+    b"Traceback (most",
+    b"training is done]",
+    b"[exiting program",
+    b"Training completed",
+    b"` reached",
+    b"exits successfully",
+    b"exited with code 0",
+    b"Total training time: ",
+    b"total average iteration time",
+    b"peak memory ",
+)
 
 # %% ../../nbs/50_importers/30_runs.ipynb #b7e2405a
-_MANY = 100  # losses that are not finite; a run with more of them is no success, whatever came afterwards
+# losses that are not finite; a run with more of them is no success, whatever came afterwards
+_MANY = 100
 
 
 def _diverged(draft: Draft) -> str | None:
@@ -69,7 +134,9 @@ def _diverged(draft: Draft) -> str | None:
 
 
 def _left(draft: Draft, first: int) -> int | None:
-    "Steps that were planned and are not there, 0 where only those are missing that have no row; None without a plan."
+    """Steps that were planned and are not there, 0 where only those are missing that have no row;
+    None without a plan.
+    """
     planned, steps = draft.facts.get("spec.steps"), draft.steps[-1000:]
     if not planned or not steps:
         return None
@@ -82,7 +149,11 @@ def judge(draft: Draft, first: int = 1) -> None:
     "How a run ended, by the table above; `first` is the number of a format's first step."
     if why := _diverged(draft):
         draft.end(Status.diverged, why)
-    left, words, last = _left(draft, first), draft.last_words, draft.steps[-1] if draft.steps else None
+    left, words, last = (
+        _left(draft, first),
+        draft.last_words,
+        draft.steps[-1] if draft.steps else None,
+    )
     gave_up = bool(words) and any(w.search(words[1]) and strong for w, _, strong in _ENDS)
     well = draft.over or left == 0
     if words and not draft.over and (gave_up or not well):
@@ -92,7 +163,12 @@ def judge(draft: Draft, first: int = 1) -> None:
     elif not well and last is None:
         draft.end(Status.cancelled, "the log ends before the first step and does not say why")
     elif not well:
-        draft.end(Status.cancelled, f"the log stops at step {last}" + (f" of {last + left}" if left else "") + " and does not say that the run ended")
+        draft.end(
+            Status.cancelled,
+            f"the log stops at step {last}"
+            + (f" of {last + left}" if left else "")
+            + " and does not say that the run ended",
+        )
     if left and not draft.over:
         draft.event("cut", f"the log ends at step {last} of {draft.facts['spec.steps']}")
 
@@ -100,7 +176,9 @@ def judge(draft: Draft, first: int = 1) -> None:
 class Rows:
     "Collects rows, settings and events in the order of the lines, and splits them into runs."
 
-    def __init__(self, tally: Tally, format: str, framework: str | None = None, first: int = 1) -> None:
+    def __init__(
+        self, tally: Tally, format: str, framework: str | None = None, first: int = 1
+    ) -> None:
         self._new = lambda: Draft(format, framework)
         self.tally, self.now, self.drafts, self.first = tally, self._new(), [], first
         self._waiting: Draft | None = None
@@ -110,11 +188,15 @@ class Rows:
 
     @property
     def said(self) -> Draft:
-        "Where settings and events of this moment belong: the run, or the start that has no row yet."
+        """Where settings and events of this moment belong: the run, or the start that has no row
+        yet.
+        """
         return self._waiting or self.now
 
     def begin(self) -> None:
-        "A program started: what follows are its settings, until its first row tells which run it belongs to."
+        """A program started: what follows are its settings, until its first row tells which run it
+        belongs to.
+        """
         if len(self.now.steps):
             self._waiting, self._copied = self._waiting or self._new(), False
 
@@ -139,7 +221,13 @@ class Rows:
             said.over = said.over or hit[0]
         status = next((s for words, s, _ in _ENDS if words.search(line)), None)
         known = said.last_words
-        if status and (known is None or (known[0] == Status.crash and (status != Status.crash or known[1].startswith("Traceback")))):
+        if status and (
+            known is None
+            or (
+                known[0] == Status.crash
+                and (status != Status.crash or known[1].startswith("Traceback"))
+            )
+        ):
             said.last_words = status, line.strip()
         if status and "exits with return code" in line:
             said.over = None
@@ -182,11 +270,16 @@ class Runs(Rows):
         if not started and rank is not None and self._rank is not None and rank != self._rank:
             return False
         if not started and self._loaded is None and there and len(draft.steps) - at <= _NEAR:
-            draft.warn("several processes wrote rows that differ; the first of each step is kept", once="processes")
+            draft.warn(
+                "several processes wrote rows that differ; the first of each step is kept",
+                once="processes",
+            )
             return False
         self._rank = rank
         differ = _differ(draft.facts, self._waiting.facts) if started else []
-        if differ or (len(draft.steps) and step <= draft.steps[0] and not (self._loaded and step > 1)):
+        if differ or (
+            len(draft.steps) and step <= draft.steps[0] and not (self._loaded and step > 1)
+        ):
             self._next_run(differ)
         elif len(draft.steps):
             self._restart(at, step)
@@ -195,13 +288,22 @@ class Runs(Rows):
     def _next_run(self, differ: list[str]) -> None:
         self._close(self.now)
         self.now, self._waiting = self._waiting or self._new(), None
-        why = f"other settings ({', '.join(differ[:3])})" if differ else "the numbering begins again"
+        why = (
+            f"other settings ({', '.join(differ[:3])})" if differ else "the numbering begins again"
+        )
         self.now.event("run", f"another run of the same file: {why}")
 
     def _restart(self, at: int, step: int) -> None:
         draft, gone = self.now, len(self.now.steps) - at
-        text = f"after step {draft.steps[-1]}, on at step {step}" + (f"; {gone} rows done again" if gone else "")
-        draft.event("restart", f"{text}; {self._loaded}" if self._loaded else text, step, **({"lost_steps": max(0, draft.steps[-1] - step + 1)}))
+        text = f"after step {draft.steps[-1]}, on at step {step}" + (
+            f"; {gone} rows done again" if gone else ""
+        )
+        draft.event(
+            "restart",
+            f"{text}; {self._loaded}" if self._loaded else text,
+            step,
+            lost_steps=max(0, draft.steps[-1] - step + 1),
+        )
         draft.cut_back(at)
         if self._waiting:
             draft.last_words = draft.over = None
@@ -239,9 +341,11 @@ def seconds_of(line: str) -> float | None:
     days = (year - 2020) * 365 + leap + _DAYS[month - 1] + day
     return days * 86400.0 + hour * 3600 + minute * 60 + second + float(f"0.{hit[7] or 0}")
 
-
+# %% ../../nbs/50_importers/30_runs.ipynb #449a684a
 def time_per_step(draft: Draft, moments: str, how: str) -> None:
-    "Fill `time_s` from a column of moments in s, which goes; rows that follow a restart or go back stay null."
+    """Fill `time_s` from a column of moments in s, which goes; rows that follow a restart or go
+    back stay null.
+    """
     column = draft.columns.pop(moments, None)
     if column is None:
         return

@@ -25,8 +25,14 @@ from .text import size_bytes
 
 # %% ../../nbs/50_importers/45_structured.ipynb #0becb815
 def number(value: Any) -> float | None:
-    "The number that a field holds, as itself or as text (NaN and infinities too); None where it holds none."
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)) or (isinstance(value, str) and len(value) > 64):
+    """The number that a field holds, as itself or as text (NaN and infinities too); None where it
+    holds none.
+    """
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float, str))
+        or (isinstance(value, str) and len(value) > 64)
+    ):
         return None
     try:
         return float(value)
@@ -47,13 +53,15 @@ def whole(value: Any) -> int | None:
         return None
     return value if isinstance(value, int) else int(found)
 
-
+# %% ../../nbs/50_importers/45_structured.ipynb #18f5869a
 def words(value: Any, longest: int = 200) -> str | None:
     "A text that says something, on one line; None for other things and for words of absence."
     if not isinstance(value, str):
         return None
     text = " ".join(value.encode("utf-8", "replace").decode().split())[:longest]
-    return None if text.lower() in ("", "n/a", "na", "none", "null", "unknown", "nan", "-") else text
+    return (
+        None if text.lower() in ("", "n/a", "na", "none", "null", "unknown", "nan", "-") else text
+    )
 
 # %% ../../nbs/50_importers/45_structured.ipynb #f18b9d61
 def as_bytes(value: Any, unit: float) -> int | None:
@@ -65,7 +73,11 @@ def utc(seconds: float | None) -> str | None:
     "ISO 8601 of seconds since 1970, between 2000 and 2100; None outside."
     if seconds is None or not 946684800 < seconds < 4102444800:
         return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(seconds, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 # %% ../../nbs/50_importers/45_structured.ipynb #6aadc15f
 _FREE, _TIMES = 2**26, 64
@@ -86,7 +98,12 @@ def open_text(source: Source) -> TextIO:
     raw = source.path.open("rb")
     packed = raw.read(2) == b"\x1f\x8b"
     raw.seek(0)
-    return io.TextIOWrapper(_Unpacked(fileobj=raw) if packed else raw, encoding="utf-8-sig", errors="replace", newline="")
+    return io.TextIOWrapper(
+        _Unpacked(fileobj=raw) if packed else raw,
+        encoding="utf-8-sig",
+        errors="replace",
+        newline="",
+    )
 
 # %% ../../nbs/50_importers/45_structured.ipynb #8fb190a7
 def sample_text(sample: bytes) -> bytes:
@@ -128,7 +145,7 @@ def json_of(text: str) -> Any:
     except (ValueError, RecursionError):
         return None
 
-
+# %% ../../nbs/50_importers/45_structured.ipynb #090d5c8a
 def json_lines(source: Source, tally: Tally, *marks: str) -> Iterator[dict[str, Any]]:
     "The objects of a JSON lines file; of a log, those that follow one of `marks` on their line."
     for line in lines_of(source, tally):
@@ -145,10 +162,14 @@ def json_lines(source: Source, tally: Tally, *marks: str) -> Iterator[dict[str, 
 SMALL = 2**23  # characters of a document that is kept whole
 
 
-def document(source: Source, tally: Tally, enter: Callable[[Path], bool], most: int | None = None) -> Iterator[tuple[Path, Any]]:
-    """(path, value) of a JSON file, stepping into the containers that `enter` names; why it ended early goes to the tally.
+def document(
+    source: Source, tally: Tally, enter: Callable[[Path], bool], most: int | None = None
+) -> Iterator[tuple[Path, Any]]:
+    """(path, value) of a JSON file, stepping into the containers that `enter` names; why it ended
+    early goes to the tally.
 
-    most: characters of the largest file that is read at all, where the caller keeps what it is given.
+    most: characters of the largest file that is read at all, where the caller keeps what it is
+    given.
     """
     if most is not None and source.size > most:
         tally.misread(f"{source.size:,} bytes; a file of this format is read up to {most:,}")
@@ -164,13 +185,17 @@ def document(source: Source, tally: Tally, enter: Callable[[Path], bool], most: 
         if window.problem:
             tally.misread(window.problem)
 
-
+# %% ../../nbs/50_importers/45_structured.ipynb #67616ac4
 def flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     "Nested objects as one mapping with dotted names; lists stay values."
     found: dict[str, Any] = {}
     for key, inner in value.items():
         name = f"{above}{key}"
-        found |= flat(inner, f"{name}.") if isinstance(inner, Mapping) and name.count(".") < 8 else {name: inner}
+        found |= (
+            flat(inner, f"{name}.")
+            if isinstance(inner, Mapping) and name.count(".") < 8
+            else {name: inner}
+        )
     return found
 
 # %% ../../nbs/50_importers/45_structured.ipynb #03d91494
@@ -191,9 +216,11 @@ class _Bounded:
                 raise csv.Error(f"a row of more than {_ROW:,} characters")
             yield line
 
-
+# %% ../../nbs/50_importers/45_structured.ipynb #b8b9fc90
 def table_rows(source: Source, tally: Tally) -> Iterator[dict[str, str]]:
-    "The rows of a CSV file below its head; one with fewer cells than columns is counted as cut, and what is no table ends it."
+    """The rows of a CSV file below its head; one with fewer cells than columns is counted as cut,
+    and what is no table ends it.
+    """
     lines = _Bounded(lines_of(source, tally, _ROW))
     table, head = csv.reader(lines), None
     try:
@@ -215,7 +242,9 @@ _LAST_STEP = 2**53
 
 
 def point(draft: Draft, step: int, values: Mapping[str, float | None]) -> None:
-    "One row of a draft; what is NaN or infinite leaves an event beside its null. A step beyond 2**53 is none."
+    """One row of a draft; what is NaN or infinite leaves an event beside its null. A step beyond
+    2**53 is none.
+    """
     if not 0 <= step <= _LAST_STEP:
         draft.warn("a step beyond 2**53 was left out", once="step")
         return
@@ -228,7 +257,9 @@ def point(draft: Draft, step: int, values: Mapping[str, float | None]) -> None:
 
 
 def judge(draft: Draft, over: str | None = None) -> None:
-    "How a run ended, by the table for all logs; `over` is what in the file says that it did. A result that is written at the end says it by being there."
+    """How a run ended, by the table for all logs; `over` is what in the file says that it did. A
+    result that is written at the end says it by being there.
+    """
     draft.over = draft.over or over
     judge_end(draft)
 
@@ -238,4 +269,8 @@ def warm_up(draft: Draft, rows: int = 3) -> None:
     timed = [i for i, t in enumerate(draft.columns.get("time_s", ())) if t == t]
     if len(timed) > rows and timed[rows - 1] + 1 != rows:
         draft.fact("spec.warmup_steps", timed[rows - 1] + 1)
-        draft.event("warmup", f"rows up to the third timed one count as warm-up ({timed[rows - 1] + 1}); the file does not say which are")
+        draft.event(
+            "warmup",
+            f"rows up to the third timed one count as warm-up ({timed[rows - 1] + 1}); the file"
+            " does not say which are",
+        )

@@ -9,9 +9,9 @@ __all__ = ['FORMATS', 'import_path']
 from pathlib import Path
 
 from .base import Source
+from .formats import Format, Imported, detect, import_file
 from .logs.bridge import BRIDGE
 from .logs.deepspeed import DEEPSPEED
-from .formats import Format, Imported, detect, import_file
 from .logs.llmc import LLMC
 from .logs.megatron import MEGATRON
 from .logs.modded import MODDED
@@ -21,15 +21,29 @@ from .logs.nemo1 import NEMO1
 from .logs.nemo2 import NEMO2
 from .logs.neox import NEOX
 from .logs.primus import PRIMUS
-from .results.table import RESULTS
 from .logs.torchtitan import TORCHTITAN
+from .results.table import RESULTS
 
 # %% ../../nbs/50_importers/55_table.ipynb #7ab63975
 FORMATS: tuple[Format, ...] = (
-    *RESULTS, PRIMUS, BRIDGE, NEOX, DEEPSPEED, MEGATRON, NEMO2, NEMO1, TORCHTITAN, NANOCHAT, MODDED, LLMC, NANOGPT,
-)  # fmt: skip
+    *RESULTS,
+    PRIMUS,
+    BRIDGE,
+    NEOX,
+    DEEPSPEED,
+    MEGATRON,
+    NEMO2,
+    NEMO1,
+    TORCHTITAN,
+    NANOCHAT,
+    MODDED,
+    LLMC,
+    NANOGPT,
+)
 
 
-def import_path(path: Path | str, *, study: str = "imported", format: str | None = None) -> Imported:
+def import_path(
+    path: Path | str, *, study: str = "imported", format: str | None = None
+) -> Imported:
     "The runs in a file of any known format; raises RequestError where there is none."
     return import_file(path, FORMATS, study=study, format=format)

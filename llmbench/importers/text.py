@@ -19,7 +19,11 @@ from .base import Source, Tally
 # %% ../../nbs/50_importers/25_text.ipynb #5a266094
 _ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 _BLOCK = 2**20
-_MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"), (codecs.BOM_UTF8, "utf-8"))
+_MARKS = (
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+)
 
 
 def clean(raw: bytes) -> str:
@@ -29,7 +33,7 @@ def clean(raw: bytes) -> str:
         text = _ANSI.sub("", text)
     return text.replace("\0", "") if "\0" in text else text
 
-
+# %% ../../nbs/50_importers/25_text.ipynb #d8a379d8
 def blocks(source: Source) -> Iterator[bytes]:
     "The file in blocks of UTF-8 (as far as it is that)."
     with source.path.open("rb") as file:
@@ -59,7 +63,7 @@ def _pieces(line: bytes) -> list[bytes]:
         line = line[at if at > 0 else LINE_LIMIT :]
     return [*parts, line]
 
-
+# %% ../../nbs/50_importers/25_text.ipynb #64e19330
 def _whole(source: Source, tally: Tally) -> Iterator[bytes]:
     "Blocks that end where a line ends; of a gigantic line at most its limit is kept back."
     carry, long = b"", False
@@ -105,17 +109,26 @@ def text_lines(source: Source, tally: Tally, wanted: Sequence[bytes]) -> Iterato
 
 # %% ../../nbs/50_importers/25_text.ipynb #e0d6122e
 NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
-_UNIT = r"ms|s|%|[KMG]i?B|B|GFLOPS|[TP]FLOPS?(?:/s(?:/GPU)?)?|W|J|x"  # other letters are the next line, glued to half a number
-_VALUE = re.compile(rf"\s*({NUMBER}|[-+]?(?:nan|inf(?:inity)?))\s*(?:(?:{_UNIT})\s*)?(?:/.*|\(avg .*\)\s*)?", re.IGNORECASE)
+_UNIT = (  # other letters are the next line, glued to half a number
+    r"ms|s|%|[KMG]i?B|B|GFLOPS|[TP]FLOPS?(?:/s(?:/GPU)?)?|W|J|x"
+)
+_VALUE = re.compile(
+    rf"\s*({NUMBER}|[-+]?(?:nan|inf(?:inity)?))\s*(?:(?:{_UNIT})\s*)?(?:/.*|\(avg .*\)\s*)?",
+    re.IGNORECASE,
+)
 _COUNT = re.compile(r"\d{1,20}|\d{1,3}(?:,\d{3}){1,6}")
 _LARGEST = 2**53
 
 
-_PLAIN = frozenset("0123456789.eE+- ")  # what Python reads as we do; the pattern is ten times slower
+_PLAIN = frozenset(
+    "0123456789.eE+- "
+)  # what Python reads as we do; the pattern is ten times slower
 
-
+# %% ../../nbs/50_importers/25_text.ipynb #86b698fb
 def number(text: str) -> float | None:
-    "The number that a text is, with its unit or what follows a slash left out; None where it is none, or too large for one."
+    """The number that a text is, with its unit or what follows a slash left out; None where it is
+    none, or too large for one.
+    """
     if text[-1:].isdigit() and _PLAIN.issuperset(text):
         try:
             value = float(text)
@@ -139,20 +152,31 @@ def real(text: Any) -> float | None:
     value = number(str(text).strip("'\" "))
     return value if value is not None and abs(value) < float("inf") else None
 
-
+# %% ../../nbs/50_importers/25_text.ipynb #0b65bd1c
 def size_bytes(size: float | None, unit: float) -> int | None:
-    "Whole bytes of a size in `unit` bytes; None where it is unknown, not a number, negative, or more than any machine has."
+    """Whole bytes of a size in `unit` bytes; None where it is unknown, not a number, negative, or
+    more than any machine has.
+    """
     return round(size * unit) if size is not None and 0 <= size * unit < 2**62 else None
 
 
 def switch(text: Any) -> bool | None:
     "True or False as Python, YAML or C write it."
-    return {"true": True, "1": True, "enabled": True, "false": False, "0": False, "disabled": False}.get(str(text).strip().lower())
+    return {
+        "true": True,
+        "1": True,
+        "enabled": True,
+        "false": False,
+        "0": False,
+        "disabled": False,
+    }.get(str(text).strip().lower())
 
 # %% ../../nbs/50_importers/25_text.ipynb #d637c50e
 @dataclass(frozen=True)
 class Field:
-    "Where a printed number goes: a column, with `per` printed units in one of ours, or ours in `times` of a printed one."
+    """Where a printed number goes: a column, with `per` printed units in one of ours, or ours in
+    `times` of a printed one.
+    """
 
     name: str
     per: float = 1
@@ -165,9 +189,12 @@ class Field:
 
 MIB, GIB = 2**20, 2**30
 
-
-def pairs(line: str, table: Mapping[str, Field], end: str = "|", colon: str = ":") -> dict[str, float]:
-    """Columns from `key: value | key: value |`; a part that nothing ends may have been cut, and is left out.
+# %% ../../nbs/50_importers/25_text.ipynb #8e3b69c4
+def pairs(
+    line: str, table: Mapping[str, Field], end: str = "|", colon: str = ":"
+) -> dict[str, float]:
+    """Columns from `key: value | key: value |`; a part that nothing ends may have been cut, and is
+    left out.
 
     Old versions leave the colon out of some pairs: then the last word is the value.
     """
@@ -182,7 +209,9 @@ def pairs(line: str, table: Mapping[str, Field], end: str = "|", colon: str = ":
     return found
 
 # %% ../../nbs/50_importers/25_text.ipynb #ef1b0bc1
-Setting = tuple[str, Any]  # place in the run file, and a function from text to value (None: not understood)
+Setting = tuple[
+    str, Any
+]  # place in the run file, and a function from text to value (None: not understood)
 
 
 def settings(values: Mapping[str, str], table: Mapping[str, Setting]) -> Iterator[tuple[str, Any]]:
@@ -195,12 +224,24 @@ def settings(values: Mapping[str, str], table: Mapping[str, Setting]) -> Iterato
 def word(text: Any) -> str | None:
     "A text as it is, None where it says nothing, or is the repr of something that is no text."
     text = str(text).strip().strip("'\"")
-    return None if text in ("", "None", "none", "null", "N/A", "?") or text[0] in "{[(<" else text[:200]
+    return (
+        None
+        if text in ("", "None", "none", "null", "N/A", "?") or text[0] in "{[(<"
+        else text[:200]
+    )
 
-
+# %% ../../nbs/50_importers/25_text.ipynb #c7e61db1
 def dtype(text: Any) -> str | None:
     "The name of a dtype as run files write it."
     short = str(text).lower().removeprefix("torch.").strip("'\" ")
-    known = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "fp8": "float8", "tf32": "tfloat32"}
+    known = {
+        "bf16": "bfloat16",
+        "fp16": "float16",
+        "half": "float16",
+        "fp32": "float32",
+        "float": "float32",
+        "fp8": "float8",
+        "tf32": "tfloat32",
+    }
     short = known.get(short, short)
     return short if short in {*known.values(), "mxfp8"} else None

@@ -23,14 +23,14 @@ from typing import Any
 
 import yaml
 
-from ..plan.flops import parameter_count
 from ..core.errors import LlmbenchError, RequestError
 from ..core.files import project_root
 from ..core.hardware import accelerator, cpu_record, usable_cores
 from ..core.records import PARTIAL
-from ..spec.resolve import resolve_run
 from ..core.schema import EventRecord
+from ..plan.flops import parameter_count
 from ..spec.request import Profile, RunSpec, run_id
+from ..spec.resolve import resolve_run
 
 # %% ../../nbs/40_launch/20_command.ipynb #11311ba5
 def threads_per_rank(ranks_on_host: int, cores: int) -> int:
@@ -42,19 +42,25 @@ def oversubscription(ranks_on_host: int, cores: int) -> EventRecord | None:
     "The event of a run with more ranks than cores on its host; None where each rank has one."
     if ranks_on_host <= cores:
         return None
-    text = f"{ranks_on_host} ranks share {cores} cores: step times show the sharing, not the strategy"
+    text = (
+        f"{ranks_on_host} ranks share {cores} cores: step times show the sharing, not the strategy"
+    )
     return EventRecord(kind="oversubscribed", text=text)
 
 # %% ../../nbs/40_launch/20_command.ipynb #13d8ac12
 @dataclass(frozen=True)
 class Launch:
-    "One start of a run: the command, the variables it adds, the files it needs first (name: text), what to note."
+    """One start of a run: the command, the variables it adds, the files it needs first (name:
+    text), what to note.
+    """
 
     command: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     notes: tuple[EventRecord, ...] = ()
-    after: tuple[tuple[str, ...], ...] = ()  # commands over what the run left, whatever their success
+    after: tuple[
+        tuple[str, ...], ...
+    ] = ()  # commands over what the run left, whatever their success
     log: str = "stdout.log"
     first_rank: int = 0  # the first rank of this host: its steps are followed
 
@@ -68,24 +74,57 @@ def train_command(ranks: int, arguments: list[str], python: str) -> tuple[str, .
 
 # %% ../../nbs/40_launch/20_command.ipynb #14dc177b
 def nsys_command(settings: Profile, report: str) -> tuple[str, ...]:
-    "What stands before the training command: record `trace`, only inside the profiler's range, into `report`.nsys-rep."
+    """What stands before the training command: record `trace`, only inside the profiler's range,
+    into `report`.nsys-rep.
+    """
     return (
-        "nsys", "profile", f"--trace={settings.trace}", "--capture-range=cudaProfilerApi", "--capture-range-end=stop",
-        "--force-overwrite=true", "--output", report,
-    )  # fmt: skip
+        "nsys",
+        "profile",
+        f"--trace={settings.trace}",
+        "--capture-range=cudaProfilerApi",
+        "--capture-range-end=stop",
+        "--force-overwrite=true",
+        "--output",
+        report,
+    )
 
-
+# %% ../../nbs/40_launch/20_command.ipynb #030c90a6
 def nsys_after(settings: Profile, report: str) -> list[tuple[str, ...]]:
     "Commands over the finished report: the kernel summary as CSV, the export."
     commands = []
     if settings.stats:
-        commands.append(("nsys", "stats", "--report", "cuda_gpu_kern_sum", "--format", "csv", "--output", report, f"{report}.nsys-rep"))
+        commands.append(
+            (
+                "nsys",
+                "stats",
+                "--report",
+                "cuda_gpu_kern_sum",
+                "--format",
+                "csv",
+                "--output",
+                report,
+                f"{report}.nsys-rep",
+            )
+        )
     if settings.export:
-        commands.append(("nsys", "export", f"--type={settings.export}", "--output", f"{report}.{settings.export}", f"{report}.nsys-rep"))
+        commands.append(
+            (
+                "nsys",
+                "export",
+                f"--type={settings.export}",
+                "--output",
+                f"{report}.{settings.export}",
+                f"{report}.nsys-rep",
+            )
+        )
     return commands
 
 # %% ../../nbs/40_launch/20_command.ipynb #4e19ba14
-_KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_MMAP_MAX_": "0", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+_KEEP_MEMORY = {
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+    "MALLOC_MMAP_MAX_": "0",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
 
 
 def host_variables(spec: RunSpec, ranks_on_host: int, cores: int, again: str) -> dict[str, str]:
@@ -97,40 +136,67 @@ def host_variables(spec: RunSpec, ranks_on_host: int, cores: int, again: str) ->
         "LLMBENCH_COMMAND": again,
     }
     if spec.hardware == "cpu":  # also where there is a GPU: the profile decides, not the machine
-        env |= {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "GOMP_SPINCOUNT": "1000"} | _KEEP_MEMORY
+        env |= {
+            "CUDA_VISIBLE_DEVICES": "",
+            "DS_ACCELERATOR": "cpu",
+            "GOMP_SPINCOUNT": "1000",
+        } | _KEEP_MEMORY
     return env
 
 # %% ../../nbs/40_launch/20_command.ipynb #15a7c350
 def command_again(out: Path | str, attempt: int) -> str:
-    "What a person types in the project's folder to have the run in `out` again; elsewhere, in the folder of the results."
+    """What a person types in the project's folder to have the run in `out` again; elsewhere, in the
+    folder of the results.
+    """
     kept = Path(*(part for part in Path(out).resolve().parts if part != PARTIAL))
     root = project_root()
     kept = kept.relative_to(root) if kept.is_relative_to(root) else Path(*kept.parts[-2:])
-    return shlex.join(["llmbench", "run", path_operand(kept / "spec.yaml"), "--attempt", str(attempt), "--force"])
+    return shlex.join(
+        ["llmbench", "run", path_operand(kept / "spec.yaml"), "--attempt", str(attempt), "--force"]
+    )
 
 
 def path_operand(path: Path | str) -> str:
     "A path as a program may be given it: one that begins with '-' would be an option."
     return f"./{path}" if str(path).startswith("-") else str(path)
 
-
+# %% ../../nbs/40_launch/20_command.ipynb #f0e8e30c
 def render(
-    spec: RunSpec, out: Path | str, *, attempt: int = 1, cores: int | None = None, python: str = sys.executable, resume: str | None = None
+    spec: RunSpec,
+    out: Path | str,
+    *,
+    attempt: int = 1,
+    cores: int | None = None,
+    python: str = sys.executable,
+    resume: str | None = None,
 ) -> Launch:
     """How to start `spec` on this host with its results in `out`; nothing is written or started.
 
-    resume: "" to go on with the run in `out`, or the folder of another run whose checkpoint is taken up.
+    resume: "" to go on with the run in `out`, or the folder of another run whose checkpoint is
+    taken up.
     """
     cores = usable_cores() if cores is None else cores
     ranks, identity, out = spec.world_size, run_id(spec, attempt), path_operand(out)
-    arguments = ["--spec", f"{out}/spec.yaml", "--out", out, "--run-id", identity, "--attempt", str(attempt)]
+    arguments = [
+        "--spec",
+        f"{out}/spec.yaml",
+        "--out",
+        out,
+        "--run-id",
+        identity,
+        "--attempt",
+        str(attempt),
+    ]
     arguments += [] if resume is None else ["--resume", *(path_operand(r) for r in [resume] if r)]
     text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     note = oversubscription(ranks, cores) if spec.hardware == "cpu" else None
     nsys = spec.profile if spec.profile and spec.profile.tool == "nsys" else None
     report = f"{out}/profile"
     return Launch(
-        command=(*(nsys_command(nsys, report) if nsys else ()), *train_command(ranks, arguments, python)),
+        command=(
+            *(nsys_command(nsys, report) if nsys else ()),
+            *train_command(ranks, arguments, python),
+        ),
         env=host_variables(spec, ranks, cores, command_again(out, attempt)),
         files={"spec.yaml": text},
         notes=(note,) if note else (),
@@ -149,48 +215,72 @@ def _lines_of(*command: str) -> list[str]:
 def _texts(root: Path, pattern: str) -> list[str]:
     return [path.read_text(errors="replace") for path in sorted(root.glob(pattern))]
 
-
+# %% ../../nbs/40_launch/20_command.ipynb #85e57c11
 def visible_gpus(root: Path | str = "/", environ: dict[str, str] | None = None) -> list[str]:
-    "Names of the GPUs that a run here could use, as the driver calls them; [] without any. `root` is for tests."
+    """Names of the GPUs that a run here could use, as the driver calls them; [] without any. `root`
+    is for tests.
+    """
     root, environ = Path(root), dict(os.environ) if environ is None else environ
-    names = _lines_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") if root == Path("/") else []
+    names = (
+        _lines_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+        if root == Path("/")
+        else []
+    )
     if not names:
-        found = (re.search(r"^Model:\s*(.+)$", t, re.MULTILINE) for t in _texts(root, "proc/driver/nvidia/gpus/*/information"))
+        found = (
+            re.search(r"^Model:\s*(.+)$", t, re.MULTILINE)
+            for t in _texts(root, "proc/driver/nvidia/gpus/*/information")
+        )
         names = [match[1].strip() for match in found if match]
     if not names and (root / "dev/kfd").exists():
-        names = [t.strip() for t in _texts(root, "sys/class/drm/card*/device/product_name") if t.strip()]
+        names = [
+            t.strip() for t in _texts(root, "sys/class/drm/card*/device/product_name") if t.strip()
+        ]
     hidden = environ.get("CUDA_VISIBLE_DEVICES", environ.get("HIP_VISIBLE_DEVICES"))
-    return names if hidden is None else names[: len([v for v in hidden.split(",") if v.strip() not in ("", "-1")])]
+    return (
+        names
+        if hidden is None
+        else names[: len([v for v in hidden.split(",") if v.strip() not in ("", "-1")])]
+    )
 
 # %% ../../nbs/40_launch/20_command.ipynb #27edd94c
 def profile_of(device_name: str) -> str | None:
-    "The hardware profile of a device by its driver name: 'NVIDIA A10' is a10; None for an unknown card."
+    """The hardware profile of a device by its driver name: 'NVIDIA A10' is a10; None for an unknown
+    card.
+    """
     known = accelerator(device_name)
     return re.split(r"[ -]", known.name)[0].lower() if known else None
 
 
 def _on_profile(spec: RunSpec, profile: str) -> str:
-    "What to type for the same request on another profile, and what else would have to change there."
+    """What to type for the same request on another profile, and what else would have to change
+    there.
+    """
     try:
         resolve_run(spec.model_dump(mode="json") | {"hardware": profile})
     except RequestError as e:
         return f"-o hardware={profile} alone does not do: {e}"
     return f"type -o hardware={profile}"
 
-
+# %% ../../nbs/40_launch/20_command.ipynb #9ac88524
 def _accelerator_refusal(spec: RunSpec, names: list[str]) -> str | None:
     fitting = [name for name in names if profile_of(name) == spec.hardware]
     if len(fitting) >= spec.world_size:
         return None
     if fitting:
-        return f"{spec.world_size} ranks need {spec.world_size} GPUs, here are {len(fitting)}; write world_size: {len(fitting)}"
+        return (
+            f"{spec.world_size} ranks need {spec.world_size} GPUs, here are {len(fitting)}; write"
+            f" world_size: {len(fitting)}"
+        )
     here = ", ".join(sorted(set(names))) or "no GPU"
     known = next((p for name in names if (p := profile_of(name))), "cpu")
     return f"hardware {spec.hardware} is not in this machine ({here}); {_on_profile(spec, known)}"
 
 # %% ../../nbs/40_launch/20_command.ipynb #413d6819
 def package_version(name: str, distribution: str | None = None) -> str | None:
-    "Installed version of a package that can be imported here, without importing it; None where there is none."
+    """Installed version of a package that can be imported here, without importing it; None where
+    there is none.
+    """
     if importlib.util.find_spec(name) is None:
         return None
     try:
@@ -198,47 +288,78 @@ def package_version(name: str, distribution: str | None = None) -> str | None:
     except metadata.PackageNotFoundError:
         return "unknown"
 
-
+# %% ../../nbs/40_launch/20_command.ipynb #e18a301b
 def _package_refusal(spec: RunSpec, torch: str | None, deepspeed: str | None) -> str | None:
     if torch is None:
         return "torch is not installed; type: pip install 'llmbench[train]'"
     if spec.strategy.name.startswith("zero") and deepspeed is None:
-        return f"strategy {spec.strategy.name} needs deepspeed, which is not installed; type: pip install 'llmbench[deepspeed]'"
-    if spec.strategy.offload_adam == "deepspeed" and not (shutil.which("g++") or shutil.which("c++")):
-        return "offload_adam deepspeed builds an operator, and no C++ compiler is on the PATH; install g++, or type -o strategy.offload_adam=torch"
+        return (
+            f"strategy {spec.strategy.name} needs deepspeed, which is not installed; type: pip"
+            " install 'llmbench[deepspeed]'"
+        )
+    if spec.strategy.offload_adam == "deepspeed" and not (
+        shutil.which("g++") or shutil.which("c++")
+    ):
+        return (
+            "offload_adam deepspeed builds an operator, and no C++ compiler is on the PATH; install"
+            " g++, or type -o strategy.offload_adam=torch"
+        )
     if spec.profile and spec.profile.tool == "nsys" and shutil.which("nsys") is None:
-        return "profile.tool nsys needs NVIDIA Nsight Systems, and no nsys is on the PATH; install it, or type -o profile.tool=torch"
+        return (
+            "profile.tool nsys needs NVIDIA Nsight Systems, and no nsys is on the PATH; install it,"
+            " or type -o profile.tool=torch"
+        )
     if spec.hardware != "cpu" and torch.endswith("+cpu"):
-        return f"torch {torch} has no GPU code; install the CUDA or ROCm build; or here: {_on_profile(spec, 'cpu')}"
+        return (
+            f"torch {torch} has no GPU code; install the CUDA or ROCm build; or here:"
+            f" {_on_profile(spec, 'cpu')}"
+        )
     return None
 
 # %% ../../nbs/40_launch/20_command.ipynb #a198ad94
-_FLOAT8 = {"torchao": "'llmbench[fp8]'", "transformer_engine": "--no-build-isolation 'transformer-engine[pytorch]'"}
+_FLOAT8 = {
+    "torchao": "'llmbench[fp8]'",
+    "transformer_engine": "--no-build-isolation 'transformer-engine[pytorch]'",
+}
 
 
 def _float8_refusal(spec: RunSpec, **found: Any) -> str | None:
     by = spec.precision.float8_by
-    if spec.precision.compute != "float8" or (found["float8"] if "float8" in found else package_version(by, by.replace("_", "-"))):
+    if spec.precision.compute != "float8" or (
+        found["float8"] if "float8" in found else package_version(by, by.replace("_", "-"))
+    ):
         return None
-    return f"precision float8 needs {by}, which is not installed; type: pip install {_FLOAT8[by]}, or -o precision=bf16"
+    return (
+        f"precision float8 needs {by}, which is not installed; type: pip install {_FLOAT8[by]}, or"
+        " -o precision=bf16"
+    )
 
-
+# %% ../../nbs/40_launch/20_command.ipynb #f66fd3c7
 def _host_refusal(spec: RunSpec, host_gib: float | None) -> str | None:
-    "Each rank draws the whole model in float32 on the host, so that all strategies begin alike, and then keeps its part."
+    """Each rank draws the whole model in float32 on the host, so that all strategies begin alike,
+    and then keeps its part.
+    """
     one_gib = 4 * parameter_count(spec.model) / 2**30
     if host_gib is None or spec.world_size * one_gib <= host_gib:
         return None
-    needed = f"{spec.world_size} × {one_gib:.0f} GiB for {spec.model.name or 'the model'} in float32, before it is split"
+    needed = (
+        f"{spec.world_size} × {one_gib:.0f} GiB for {spec.model.name or 'the model'} in float32,"
+        " before it is split"
+    )
     fits = int(host_gib / one_gib)
-    advice = f"such a host holds {fits} of them" if fits else "take a smaller model, or a larger host"
-    return f"the ranks of this host need {needed}, and it has {host_gib:.0f} GiB of memory; {advice}"
+    advice = (
+        f"such a host holds {fits} of them" if fits else "take a smaller model, or a larger host"
+    )
+    return (
+        f"the ranks of this host need {needed}, and it has {host_gib:.0f} GiB of memory; {advice}"
+    )
 
-
+# %% ../../nbs/40_launch/20_command.ipynb #0fd36ea2
 def refusal(spec: RunSpec, **found: Any) -> str | None:
     """Why this machine cannot run `spec`, in one line with what to type; None when it can.
 
-    `found` replaces what is looked up (torch, deepspeed, float8: version or None; gpus: names; host_gib: memory), for
-    tests and plans; float8 is the package whose products these are.
+    `found` replaces what is looked up (torch, deepspeed, float8: version or None; gpus: names;
+    host_gib: memory), for tests and plans; float8 is the package whose products these are.
     """
     torch = found["torch"] if "torch" in found else package_version("torch")
     deepspeed = found["deepspeed"] if "deepspeed" in found else package_version("deepspeed")
@@ -246,11 +367,15 @@ def refusal(spec: RunSpec, **found: Any) -> str | None:
     if not reason and spec.hardware != "cpu":
         gpus = found["gpus"] if "gpus" in found else visible_gpus()
         reason = _accelerator_refusal(spec, gpus) or _float8_refusal(spec, **found)
-    return reason or _host_refusal(spec, found["host_gib"] if "host_gib" in found else cpu_record().memory_gib)
+    return reason or _host_refusal(
+        spec, found["host_gib"] if "host_gib" in found else cpu_record().memory_gib
+    )
 
 # %% ../../nbs/40_launch/20_command.ipynb #4e8ce241
 class LineFollower:
-    "New rows of a JSON-lines file that another process appends to; a cut last line waits for the next call."
+    """New rows of a JSON-lines file that another process appends to; a cut last line waits for the
+    next call.
+    """
 
     def __init__(self, path: Path | str):
         self.path, self.position = Path(path), 0

@@ -18,6 +18,8 @@ from typing import Any
 from ..core.errors import LlmbenchError, RequestError
 from ..core.files import write_json_atomic
 from ..core.hardware import usable_cores
+from ..core.records import RESULT_END, RESULT_START, marked_result, rank_file, write_run
+from ..core.schema import EventRecord, RunFile, Status, dump_run
 from llmbench.launch.command import (
     Launch,
     command_again,
@@ -30,33 +32,64 @@ from llmbench.launch.command import (
 from .local import Ending, judge, refused_run, supervise
 from .network import chosen_variables
 from .rendezvous import Place, Ready, get_ready, place_here
-from ..core.records import RESULT_END, RESULT_START, marked_result, rank_file, write_run
-from ..spec.resolve import load_run
-from ..core.schema import EventRecord, RunFile, Status, dump_run
 from ..spec.request import RunSpec, run_id
+from ..spec.resolve import load_run
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #ded344c2
-def node_command(place: Place, ready: Ready, arguments: list[str], python: str, wait_s: int) -> tuple[str, ...]:
+def node_command(
+    place: Place, ready: Ready, arguments: list[str], python: str, wait_s: int
+) -> tuple[str, ...]:
     "The command that starts this node's ranks of llmbench.train."
     if place.rank is not None:
         return (python, "-m", "llmbench.train", *arguments)
     if place.nodes == 1:
         return train_command(place.ranks_per_node, arguments, python)
-    where = ["--node-rank", str(place.node_rank), "--master-addr", ready.address, "--master-port", str(place.master_port)]
-    ranks = ["--nnodes", str(place.nodes), "--nproc-per-node", str(place.ranks_per_node), "--max-restarts", "0"]
+    where = [
+        "--node-rank",
+        str(place.node_rank),
+        "--master-addr",
+        ready.address,
+        "--master-port",
+        str(place.master_port),
+    ]
+    ranks = [
+        "--nnodes",
+        str(place.nodes),
+        "--nproc-per-node",
+        str(place.ranks_per_node),
+        "--max-restarts",
+        "0",
+    ]
     wait = ["--rdzv-conf", f"timeout={wait_s}"]
-    return (python, "-m", "torch.distributed.run", *ranks, *where, *wait, "-m", "llmbench.train", *arguments)
+    return (
+        python,
+        "-m",
+        "torch.distributed.run",
+        *ranks,
+        *where,
+        *wait,
+        "-m",
+        "llmbench.train",
+        *arguments,
+    )
 
-
-def _rank_variables(place: Place, ready: Ready, world_size: int, environ: Mapping[str, str]) -> dict[str, str]:
-    "What an agent would have told a rank that has none; where one card is visible, that card is its own."
+# %% ../../nbs/40_launch/45_entrypoint.ipynb #c6e413b6
+def _rank_variables(
+    place: Place, ready: Ready, world_size: int, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """What an agent would have told a rank that has none; where one card is visible, that card is
+    its own.
+    """
     if place.rank is None:
         return {}
     alone = "," not in environ.get("CUDA_VISIBLE_DEVICES", environ.get("ROCR_VISIBLE_DEVICES", ","))
     return {
-        "RANK": str(place.rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": "0" if alone else str(place.local_rank),
-        "MASTER_ADDR": ready.address, "MASTER_PORT": str(place.master_port),
-    }  # fmt: skip
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": "0" if alone else str(place.local_rank),
+        "MASTER_ADDR": ready.address,
+        "MASTER_PORT": str(place.master_port),
+    }
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #bf6e976b
 def node_label(place: Place) -> str:
@@ -65,22 +98,42 @@ def node_label(place: Place) -> str:
         return ""
     return f"-node-{place.node_rank:03d}" if place.rank is None else f"-rank-{place.rank:03d}"
 
-
+# %% ../../nbs/40_launch/45_entrypoint.ipynb #da62fd3a
 def node_launch(
-    spec: RunSpec, place: Place, ready: Ready, out: Path, *, attempt: int = 1, wait_s: int = 300, cores: int | None = None,
-    python: str = sys.executable, environ: Mapping[str, str] | None = None,
-) -> Launch:  # fmt: skip
+    spec: RunSpec,
+    place: Place,
+    ready: Ready,
+    out: Path,
+    *,
+    attempt: int = 1,
+    wait_s: int = 300,
+    cores: int | None = None,
+    python: str = sys.executable,
+    environ: Mapping[str, str] | None = None,
+) -> Launch:
     "What this node starts for `spec` with its results in `out`; a pure function of its arguments."
     environ = os.environ if environ is None else environ
     cores = usable_cores() if cores is None else cores
-    arguments = ["--spec", f"{out}/spec.yaml", "--out", str(out), "--run-id", run_id(spec, attempt), "--attempt", str(attempt)]
+    arguments = [
+        "--spec",
+        f"{out}/spec.yaml",
+        "--out",
+        str(out),
+        "--run-id",
+        run_id(spec, attempt),
+        "--attempt",
+        str(attempt),
+    ]
     added, events = chosen_variables(spec.hardware, place.nodes, ready.interface, environ)
     again = environ.get("LLMBENCH_COMMAND") or command_again(out, attempt)
     crowded = oversubscription(place.ranks_per_node, cores) if spec.hardware == "cpu" else None
     threads = {k: environ[k] for k in ("OMP_NUM_THREADS",) if k in environ}
     return Launch(
         command=node_command(place, ready, arguments, python, wait_s),
-        env=host_variables(spec, place.ranks_per_node, cores, again) | threads | added | _rank_variables(place, ready, spec.world_size, environ),
+        env=host_variables(spec, place.ranks_per_node, cores, again)
+        | threads
+        | added
+        | _rank_variables(place, ready, spec.world_size, environ),
         notes=(*([crowded] if crowded else []), *events),
         log=f"stdout{node_label(place)}.log",
         first_rank=place.ranks[0],
@@ -88,16 +141,25 @@ def node_launch(
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #84b1bc37
 def node_refusal(spec: RunSpec, place: Place, **found: Any) -> str | None:
-    "Why this node cannot run its ranks of `spec`; None when it can. `found` as in launch.command.refusal."
+    """Why this node cannot run its ranks of `spec`; None when it can. `found` as in
+    launch.command.refusal.
+    """
     here = 1 if place.rank is not None else place.ranks_per_node
-    names = found.get("gpus") if "gpus" in found else visible_gpus() if spec.hardware != "cpu" else []
+    names = (
+        found.get("gpus") if "gpus" in found else visible_gpus() if spec.hardware != "cpu" else []
+    )
     if spec.hardware != "cpu" and 0 < len(names) < here:
-        return f"node {place.node_rank} has {len(names)} GPUs for {here} ranks; ask for {here} GPUs a node, or for more nodes"
+        return (
+            f"node {place.node_rank} has {len(names)} GPUs for {here} ranks; ask for {here} GPUs a"
+            " node, or for more nodes"
+        )
     return refusal(spec.model_copy(update={"world_size": here}), **found)
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #52c43f6f
 class Echo:
-    "Copies a growing log to a stream without the run file between markers; call with no arguments to copy what is new."
+    """Copies a growing log to a stream without the run file between markers; call with no arguments
+    to copy what is new.
+    """
 
     def __init__(self, path: Path, stream: Any):
         self.path, self.stream, self.position, self.held, self.rest = path, stream, 0, False, b""
@@ -144,7 +206,9 @@ class _Echoing:
         self.echo(last=True)
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #d53f00f8
-def judge_node(spec: RunSpec, out: Path, place: Place, ending: Ending, *, attempt: int, log: str) -> RunFile:
+def judge_node(
+    spec: RunSpec, out: Path, place: Place, ending: Ending, *, attempt: int, log: str
+) -> RunFile:
     "The run as this node knows it."
     run = judge(spec, out, ending, attempt=attempt, log=log, expected=len(place.ranks))
     if run.status == Status.crash and not run.steps.step and "imed out" in (run.reason or ""):
@@ -154,7 +218,9 @@ def judge_node(spec: RunSpec, out: Path, place: Place, ending: Ending, *, attemp
 
 
 def keep(run: RunFile, out: Path, place: Place, notes: tuple[EventRecord, ...]) -> RunFile:
-    "Write what this node knows: run.json on the node of rank 0, a file of its own elsewhere, and there only of a failure."
+    """Write what this node knows: run.json on the node of rank 0, a file of its own elsewhere, and
+    there only of a failure.
+    """
     run = run.model_copy(update={"events": [*run.events, *notes]})
     if place.is_main:
         write_run(out, run)
@@ -170,16 +236,26 @@ def _on_terminate(handler: Any) -> None:
 
 
 def _clear(out: Path, place: Place) -> None:
-    "Remove what an earlier start of this node has left in the same folder; node 0 does it before anybody can meet it."
+    """Remove what an earlier start of this node has left in the same folder; node 0 does it before
+    anybody can meet it.
+    """
     label = node_label(place)
-    for path in (out / f"run{label}.json", out / f"stdout{label}.log", *(rank_file(out, rank) for rank in place.ranks)):
+    for path in (
+        out / f"run{label}.json",
+        out / f"stdout{label}.log",
+        *(rank_file(out, rank) for rank in place.ranks),
+    ):
         path.unlink(missing_ok=True)
 
+# %% ../../nbs/40_launch/45_entrypoint.ipynb #7c50a75e
+def run_node(
+    spec: RunSpec, out: Path | str, place: Place, *, attempt: int = 1, wait_s: int = 300
+) -> RunFile:
+    """Run this node's ranks of `spec` and return the run as this node knows it, whatever its
+    status.
 
-def run_node(spec: RunSpec, out: Path | str, place: Place, *, attempt: int = 1, wait_s: int = 300) -> RunFile:
-    """Run this node's ranks of `spec` and return the run as this node knows it, whatever its status.
-
-    wait_s: how long names and node 0 may take to appear, before the run's own deadline begins to count. Raises RequestError where the environment is wrong.
+    wait_s: how long names and node 0 may take to appear, before the run's own deadline begins to
+    count. Raises RequestError where the environment is wrong.
     """
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -191,12 +267,16 @@ def run_node(spec: RunSpec, out: Path | str, place: Place, *, attempt: int = 1, 
     except RequestError:
         raise
     except LlmbenchError as e:
-        late = refused_run(spec, str(e), attempt=attempt).model_copy(update={"status": Status.timeout})
+        late = refused_run(spec, str(e), attempt=attempt).model_copy(
+            update={"status": Status.timeout}
+        )
         return keep(late, out, place, ())
     launch = node_launch(spec, place, ready, out, attempt=attempt, wait_s=wait_s)
     with _Echoing(out / launch.log):
         ending = supervise(launch, out, deadline_s=spec.timeouts.run_s)
-        _on_terminate(signal.SIG_IGN)  # what came of it has to be told, also while a Job deletes its pods
+        _on_terminate(
+            signal.SIG_IGN
+        )  # what came of it has to be told, also while a Job deletes its pods
     run = judge_node(spec, out, place, ending, attempt=attempt, log=launch.log)
     return keep(run, out, place, launch.notes)
 
@@ -204,16 +284,38 @@ def run_node(spec: RunSpec, out: Path | str, place: Place, *, attempt: int = 1, 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m llmbench.entrypoint",
-        description="Run one node's share of a run; the place comes from Kubernetes, Slurm, torchrun or NNODES, NODE_RANK, MASTER_ADDR.",
-        epilog="example: NNODES=2 NODE_RANK=0 MASTER_ADDR=host0 python -m llmbench.entrypoint params/cpu/ddp.yaml --out results/two",
+        description=(
+            "Run one node's share of a run; the place comes from Kubernetes, Slurm, torchrun or"
+            " NNODES, NODE_RANK, MASTER_ADDR."
+        ),
+        epilog=(
+            "example: NNODES=2 NODE_RANK=0 MASTER_ADDR=host0 python -m llmbench.entrypoint"
+            " params/cpu/ddp.yaml --out results/two"
+        ),
     )
     parser.add_argument("spec", help="a parameter file of a run (YAML)")
-    parser.add_argument("--out", required=True, type=Path, help="folder of this run's results on this node; made if missing")
-    parser.add_argument("--attempt", type=int, default=1, help="which repeat of the same request this is (default 1)")
-    parser.add_argument("--wait", type=int, default=300, metavar="S", help="seconds that names and node 0 may take to appear (default 300)")
+    parser.add_argument(
+        "--out",
+        required=True,
+        type=Path,
+        help="folder of this run's results on this node; made if missing",
+    )
+    parser.add_argument(
+        "--attempt",
+        type=int,
+        default=1,
+        help="which repeat of the same request this is (default 1)",
+    )
+    parser.add_argument(
+        "--wait",
+        type=int,
+        default=300,
+        metavar="S",
+        help="seconds that names and node 0 may take to appear (default 300)",
+    )
     return parser.parse_args(argv)
 
-
+# %% ../../nbs/40_launch/45_entrypoint.ipynb #2cff4be6
 def _prepare(arguments: argparse.Namespace) -> tuple[RunSpec, Place]:
     import yaml
 
@@ -223,7 +325,9 @@ def _prepare(arguments: argparse.Namespace) -> tuple[RunSpec, Place]:
     place = place_here(spec.world_size)
     target = arguments.out / "spec.yaml"
     text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    if not target.exists() or target.read_text() != text:  # nodes that share a folder write the same
+    if (
+        not target.exists() or target.read_text() != text
+    ):  # nodes that share a folder write the same
         write_text_atomic(target, text)
     return spec, place
 
@@ -234,11 +338,17 @@ def _say(run: RunFile, place: Place) -> None:
         sys.stdout.write(marked_result(run))
     reason = f": {run.reason}" if run.reason else ""
     sys.stdout.flush()
-    sys.stderr.write(f"llmbench.entrypoint: node {place.node_rank} of {place.nodes}: {run.status.value}{reason}\n")
+    sys.stderr.write(
+        f"llmbench.entrypoint: node {place.node_rank} of {place.nodes}:"
+        f" {run.status.value}{reason}\n"
+    )
 
-
+# %% ../../nbs/40_launch/45_entrypoint.ipynb #82887ab0
 def main(argv: list[str] | None = None) -> int:
-    "Entry of a node; 0 when the run is ok, 1 when it failed, 2 when the request or the environment was wrong."
+    """Entry of a node; 0 when the run is ok, 1 when it failed, 2 when the request or the
+    environment was wrong.
+    """
+
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 

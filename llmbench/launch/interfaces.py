@@ -33,7 +33,9 @@ def interfaces() -> dict[str, str | None]:
 
 
 def own_address_towards(address: str) -> str | None:
-    "The address of this host from which packets to `address` leave; None without a route. Nothing is sent."
+    """The address of this host from which packets to `address` leave; None without a route. Nothing
+    is sent.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -42,7 +44,7 @@ def own_address_towards(address: str) -> str | None:
     except OSError:
         return None
 
-
+# %% ../../nbs/40_launch/30_interfaces.ipynb #2119f1c5
 def interface_towards(address: str, found: Mapping[str, str | None] | None = None) -> str | None:
     "The interface that leads to `address`, or has it; None where the kernel knows no way."
     found = interfaces() if found is None else found
@@ -56,16 +58,24 @@ def is_loopback(address: str) -> bool:
 
 
 def way_out(found: Mapping[str, str | None]) -> str | None:
-    """The interface that leads to other hosts: of the default route, else the only one; None where there is none.
+    """The interface that leads to other hosts: of the default route, else the only one; None where
+    there is none.
 
     Raises RequestError where there are several and nothing tells which.
     """
-    outside = {name: address for name, address in found.items() if address and not is_loopback(address)}
-    routed = interface_towards("203.0.113.1", outside)  # an address of nobody: only a default route leads there
+    outside = {
+        name: address for name, address in found.items() if address and not is_loopback(address)
+    }
+    routed = interface_towards(
+        "203.0.113.1", outside
+    )  # an address of nobody: only a default route leads there
     if routed or len(outside) < 2:
         return routed or next(iter(outside), None)
     known = ", ".join(f"{address} ({name})" for name, address in outside.items())
-    raise RequestError(f"this host is node 0, and no default route tells which of its addresses the others reach: {known}; type export MASTER_ADDR=ADDRESS on every node")
+    raise RequestError(
+        "this host is node 0, and no default route tells which of its addresses the others reach:"
+        f" {known}; type export MASTER_ADDR=ADDRESS on every node"
+    )
 
 # %% ../../nbs/40_launch/30_interfaces.ipynb #cb056f5a
 def check_interfaces(environ: Mapping[str, str], found: Mapping[str, str | None]) -> None:
@@ -77,7 +87,14 @@ def check_interfaces(environ: Mapping[str, str], found: Mapping[str, str | None]
             continue
         exact = variable.startswith("GLOO") or text.startswith("=")
         wanted = text.removeprefix("=").split(",")
-        missing = [w for w in wanted if not any(name == w if exact else name.startswith(w) for name in usable)]
+        missing = [
+            w
+            for w in wanted
+            if not any(name == w if exact else name.startswith(w) for name in usable)
+        ]
         if missing if exact else len(missing) == len(wanted):
             rest = [name for name in usable if name != "lo"] or usable
-            raise RequestError(f"{variable}={text}: this host has {', '.join(usable)}; type export {variable}={rest[0] if rest else 'NAME'}")
+            raise RequestError(
+                f"{variable}={text}: this host has {', '.join(usable)}; type export"
+                f" {variable}={rest[0] if rest else 'NAME'}"
+            )

@@ -22,9 +22,6 @@ from typing import Any
 
 from ..core.errors import LlmbenchError
 from ..core.files import write_text_atomic
-from .command import Launch, LineFollower, refusal, render
-from .ranks import OWN_WORDS, die_with_parent
-from ..spec.restarts import check_resume, make_ready
 from llmbench.core.records import (
     assemble,
     empty_run,
@@ -35,14 +32,19 @@ from llmbench.core.records import (
     write_run,
 )
 from ..core.schema import RunFile, Status
+from .command import Launch, LineFollower, refusal, render
+from .ranks import OWN_WORDS, die_with_parent
 from ..spec.request import RunSpec, run_id, spec_record
+from ..spec.restarts import check_resume, make_ready
 
 # %% ../../nbs/40_launch/25_local.ipynb #7209f651
 TAG = "LLMBENCH_START"
 
 
 def tagged_processes(tag: str) -> list[int]:
-    "Ids of all processes started with this tag, in other sessions and orphaned ones too; [] where /proc does not tell."
+    """Ids of all processes started with this tag, in other sessions and orphaned ones too; [] where
+    /proc does not tell.
+    """
     needle, found = f"{TAG}={tag}".encode(), []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -73,16 +75,23 @@ def kill_tree(process: subprocess.Popen, tag: str) -> None:
 
 # %% ../../nbs/40_launch/25_local.ipynb #96356b88
 def start(launch: Launch, out: Path | str, tag: str = "") -> tuple[subprocess.Popen, str]:
-    "Write the launch's files into `out` and start its command with stdout and stderr in its log; returns process and tag."
+    """Write the launch's files into `out` and start its command with stdout and stderr in its log;
+    returns process and tag.
+    """
     out, tag = Path(out), tag or secrets.token_hex(8)
     out.mkdir(parents=True, exist_ok=True)
     for name, text in launch.files.items():
         write_text_atomic(out / name, text)
     with (out / launch.log).open("wb") as log:
         process = subprocess.Popen(
-            launch.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-            env=os.environ | launch.env | {TAG: tag}, start_new_session=True, preexec_fn=die_with_parent,  # noqa: PLW1509
-        )  # fmt: skip
+            launch.command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | launch.env | {TAG: tag},
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
     return process, tag
 
 # %% ../../nbs/40_launch/25_local.ipynb #9510d9a7
@@ -101,7 +110,9 @@ done
 
 @contextlib.contextmanager
 def guarded(tag: str) -> Iterator[None]:
-    "While this lasts: should this process be killed, whatever carries the tag is killed some seconds later, frozen or not."
+    """While this lasts: should this process be killed, whatever carries the tag is killed some
+    seconds later, frozen or not.
+    """
     words = ["sh", "-c", _GUARD, "sh", f"{TAG}={tag}", str(_GUARD_S)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
     with subprocess.Popen(words, stdin=subprocess.PIPE, env=os.environ, **quiet) as guard:
@@ -120,7 +131,9 @@ StepCallback = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Ending:
-    "How the processes ended, before anyone has read what they wrote. `cause` is None where they ended by themselves."
+    """How the processes ended, before anyone has read what they wrote. `cause` is None where they
+    ended by themselves.
+    """
 
     exit_code: int
     cause: Status | None
@@ -128,7 +141,9 @@ class Ending:
 
 # %% ../../nbs/40_launch/25_local.ipynb #a8a7c70c
 class _Watch:
-    "State of one watched process: the rows already handed on, and since when a finished one lingers."
+    """State of one watched process: the rows already handed on, and since when a finished one
+    lingers.
+    """
 
     def __init__(self, out: Path, on_step: StepCallback | None, go_on: bool, rank: int = 0):
         self.out, self.on_step, self.steps = out, on_step, 0
@@ -151,27 +166,43 @@ class _Watch:
 # %% ../../nbs/40_launch/25_local.ipynb #3d602105
 def _ending(exit_code: int, cause: Status | None, steps: int, deadline_s: float) -> Ending:
     reasons = {
-        Status.timeout: f"the deadline of {deadline_s:g} s (timeouts.run_s) passed; steps done: {steps}",
+        Status.timeout: (
+            f"the deadline of {deadline_s:g} s (timeouts.run_s) passed; steps done: {steps}"
+        ),
         Status.cancelled: f"cancelled; steps done: {steps}",
     }
     return Ending(exit_code, cause, reasons.get(cause))
 
 
 def supervise(
-    launch: Launch, out: Path | str, *, deadline_s: float, on_step: StepCallback | None = None, go_on: bool = False,
-    clock: Callable[[], float] = time.monotonic, stop: Event | None = None,
-) -> Ending:  # fmt: skip
-    """Run a launch to its end, at most `deadline_s` seconds; nothing of it is alive when this returns.
+    launch: Launch,
+    out: Path | str,
+    *,
+    deadline_s: float,
+    on_step: StepCallback | None = None,
+    go_on: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+    stop: Event | None = None,
+) -> Ending:
+    """Run a launch to its end, at most `deadline_s` seconds; nothing of it is alive when this
+    returns.
 
-    go_on: what rank 0 has written before belongs to an earlier start. clock: seconds that count. stop: set by another thread, it is
-    Ctrl-C for this run.
+    go_on: what rank 0 has written before belongs to an earlier start. clock: seconds that count.
+    stop: set by another thread, it is Ctrl-C for this run.
     """
     watch, tag = _Watch(Path(out), on_step, go_on, launch.first_rank), secrets.token_hex(8)
     with guarded(tag):
         return _watched(watch, launch, tag, deadline_s, clock, stop)
 
-
-def _watched(watch: _Watch, launch: Launch, tag: str, deadline_s: float, clock: Callable[[], float], stop: Event | None) -> Ending:
+# %% ../../nbs/40_launch/25_local.ipynb #2b0a9772
+def _watched(
+    watch: _Watch,
+    launch: Launch,
+    tag: str,
+    deadline_s: float,
+    clock: Callable[[], float],
+    stop: Event | None,
+) -> Ending:
     process, _ = start(launch, watch.out, tag)
     began, cause = clock(), None
     try:
@@ -198,7 +229,9 @@ _SIGNAL = re.compile(r"Signal \d+ \(SIG\w+\)")
 
 
 def last_words(log: str, limit: int = 300) -> str | None:
-    "The line of a log that most likely tells why it ended, at most `limit` characters; None for an empty log."
+    """The line of a log that most likely tells why it ended, at most `limit` characters; None for
+    an empty log.
+    """
     lines = [_PREFIX.sub("", line).rstrip() for line in log.splitlines()]
     for wanted in (_EXCEPTION, _ABORT):
         if found := [line for line in lines if wanted.search(line)]:
@@ -229,19 +262,33 @@ def _own_file(out: Path) -> RunFile | None:
     except (OSError, ValueError, LlmbenchError):  # not there, cut, or of another version
         return None
 
-
-def _crash(ranks: list[list[dict[str, Any]]], why: str | None, ending: Ending, log: str) -> tuple[Status, str]:
-    words = last_words(log) or (f"killed by signal {-ending.exit_code}" if ending.exit_code < 0 else None)
+# %% ../../nbs/40_launch/25_local.ipynb #eb8aee31
+def _crash(
+    ranks: list[list[dict[str, Any]]], why: str | None, ending: Ending, log: str
+) -> tuple[Status, str]:
+    words = last_words(log) or (
+        f"killed by signal {-ending.exit_code}" if ending.exit_code < 0 else None
+    )
     if words and _NO_MEMORY.search(words):
         return Status.oom, f"{words}; {why}" if why else words
     if why is None:
-        code = f"signal {-ending.exit_code}" if ending.exit_code < 0 else f"exit code {ending.exit_code}"
-        why = f"no rank started ({code})" if not ranks else f"the ranks ended without a result ({code})"
+        code = (
+            f"signal {-ending.exit_code}"
+            if ending.exit_code < 0
+            else f"exit code {ending.exit_code}"
+        )
+        why = (
+            f"no rank started ({code})"
+            if not ranks
+            else f"the ranks ended without a result ({code})"
+        )
     silent = not ranks or any(rows[-1]["kind"] != "end" for rows in ranks)
     return Status.crash, f"{why}; last words: {words}" if words and silent else why
 
 # %% ../../nbs/40_launch/25_local.ipynb #2a351789
-def _status(expected: int, ranks: list, own: RunFile | None, ending: Ending, log: str) -> tuple[Status, str | None]:
+def _status(
+    expected: int, ranks: list, own: RunFile | None, ending: Ending, log: str
+) -> tuple[Status, str | None]:
     said, why = verdict(ranks, expected) if ranks else (None, None)
     if said in _CERTAIN:
         return said, why
@@ -255,11 +302,18 @@ def _status(expected: int, ranks: list, own: RunFile | None, ending: Ending, log
 
 # %% ../../nbs/40_launch/25_local.ipynb #bf109a23
 def judge(
-    spec: RunSpec, out: Path | str, ending: Ending, *, attempt: int = 1, log: str = "stdout.log", expected: int | None = None
+    spec: RunSpec,
+    out: Path | str,
+    ending: Ending,
+    *,
+    attempt: int = 1,
+    log: str = "stdout.log",
+    expected: int | None = None,
 ) -> RunFile:
     """The run as its files tell it, whatever was written; the exit code decides nothing.
 
-    log: what its processes said; expected: how many ranks must have written into `out` (default: all of them).
+    log: what its processes said; expected: how many ranks must have written into `out` (default:
+    all of them).
     """
     out = Path(out)
     ranks, own = read_ranks(out), _own_file(out)
@@ -271,39 +325,56 @@ def judge(
     if ranks:
         return assemble(ranks, status=status, reason=reason)
     record = spec_record(spec).model_dump()
-    return empty_run(run_id(spec, attempt), record, status, reason, study=spec.study, attempt=attempt)
+    return empty_run(
+        run_id(spec, attempt), record, status, reason, study=spec.study, attempt=attempt
+    )
 
 # %% ../../nbs/40_launch/25_local.ipynb #0067e6a3
 def refused_run(spec: RunSpec, reason: str, *, attempt: int = 1) -> RunFile:
     "The run file of a request that this machine cannot run; nothing was started."
     record = spec_record(spec).model_dump()
-    return empty_run(run_id(spec, attempt), record, Status.refused, reason, study=spec.study, attempt=attempt)
+    return empty_run(
+        run_id(spec, attempt), record, Status.refused, reason, study=spec.study, attempt=attempt
+    )
 
 # %% ../../nbs/40_launch/25_local.ipynb #c31938f7
 def _short(path: Path) -> Path:
-    "The path relative to the present folder where it lies below it: run files carry no machine's folders."
+    """The path relative to the present folder where it lies below it: run files carry no machine's
+    folders.
+    """
     resolved, here = path.resolve(), Path.cwd()
     return resolved.relative_to(here) if resolved.is_relative_to(here) else resolved
 
 
 def _follow_up(launch: Launch, out: Path) -> None:
-    "Run the commands that come after the run; what they say goes into its log, and their failure is no failure of the run."
+    """Run the commands that come after the run; what they say goes into its log, and their failure
+    is no failure of the run.
+    """
     for command in launch.after:
         with (out / "stdout.log").open("ab") as log:
             subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False, timeout=600)
 
-
+# %% ../../nbs/40_launch/25_local.ipynb #97b475bb
 def run_local(
-    spec: RunSpec, out: Path | str, *, attempt: int = 1, on_step: StepCallback | None = None, launch: Launch | None = None,
-    resume: Path | str | None = None, env: Mapping[str, str] | None = None, clock: Callable[[], float] = time.monotonic,
+    spec: RunSpec,
+    out: Path | str,
+    *,
+    attempt: int = 1,
+    on_step: StepCallback | None = None,
+    launch: Launch | None = None,
+    resume: Path | str | None = None,
+    env: Mapping[str, str] | None = None,
+    clock: Callable[[], float] = time.monotonic,
     stop: Event | None = None,
-) -> RunFile:  # fmt: skip
+) -> RunFile:
     """Run `spec` on this host into the folder `out` and return its run file, whatever its status.
 
-    on_step: called with each step row of rank 0. launch: something else to start, for tests. resume: `out`, to go on
-    with the run in it, or another run's folder, to take up its checkpoint. env: more variables. clock: seconds that count
-    towards the deadline, for a run that shares its time. stop: an event that another thread sets, as good as Ctrl-C. Raises
-    RequestError where a checkpoint does not fit, and KeyboardInterrupt again after Ctrl-C, when run.json with status cancelled is written.
+    on_step: called with each step row of rank 0. launch: something else to start, for tests.
+    resume: `out`, to go on with the run in it, or another run's folder, to take up its checkpoint.
+    env: more variables. clock: seconds that count towards the deadline, for a run that shares its
+    time. stop: an event that another thread sets, as good as Ctrl-C. Raises RequestError where a
+    checkpoint does not fit, and KeyboardInterrupt again after Ctrl-C, when run.json with status
+    cancelled is written.
     """
     out = Path(out)
     go_on = resume is not None and check_resume(resume, out, spec, run_id(spec, attempt))
@@ -312,9 +383,19 @@ def run_local(
         run = refused_run(spec, reason, attempt=attempt)
         write_run(out, run)
         return run
-    launch = launch or render(spec, _short(out), attempt=attempt, resume="" if go_on else resume and str(resume))
+    launch = launch or render(
+        spec, _short(out), attempt=attempt, resume="" if go_on else resume and str(resume)
+    )
     launch = replace(launch, env=launch.env | dict(env or {}))
-    ending = supervise(launch, out, deadline_s=spec.timeouts.run_s, on_step=on_step, go_on=go_on, clock=clock, stop=stop)
+    ending = supervise(
+        launch,
+        out,
+        deadline_s=spec.timeouts.run_s,
+        on_step=on_step,
+        go_on=go_on,
+        clock=clock,
+        stop=stop,
+    )
     _follow_up(launch, out)
     run = judge(spec, out, ending, attempt=attempt)
     run = run.model_copy(update={"events": [*run.events, *launch.notes]})

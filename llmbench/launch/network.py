@@ -16,7 +16,9 @@ from ..spec.request import HARDWARE
 # %% ../../nbs/40_launch/40_network.ipynb #0ff5850f
 @dataclass(frozen=True)
 class Variable:
-    "One environment variable of the communication libraries; `several`: only for runs over more than one node."
+    """One environment variable of the communication libraries; `several`: only for runs over more
+    than one node.
+    """
 
     name: str
     value: str
@@ -24,12 +26,41 @@ class Variable:
     several: bool = False
 
 
-_GLOO = Variable("GLOO_SOCKET_IFNAME", "{interface}", "gloo follows the hostname otherwise, which often is a loopback address", True)
-_NCCL = Variable("NCCL_SOCKET_IFNAME", "{interface}", "the interface that leads to node 0; the first one found may be a bridge", True)
-_QUIET = Variable("NCCL_DEBUG", "WARN", "problems are told, and a line for every channel of every step is not")
-_ETHERNET = Variable("NCCL_IB_DISABLE", "1", "these instances have no InfiniBand; a device that only looks like it costs a search, or a hang", True)
-_VERBS = Variable("NCCL_NET", "IB", "without verbs the run must fail: NCCL would go on over Ethernet in silence, many times slower", True)
-_SCRATCH = Variable("HSA_NO_SCRATCH_RECLAIM", "1", "on MI300X, scratch memory given back after each kernel slows down RCCL's large kernels")
+_GLOO = Variable(
+    "GLOO_SOCKET_IFNAME",
+    "{interface}",
+    "gloo follows the hostname otherwise, which often is a loopback address",
+    True,
+)
+_NCCL = Variable(
+    "NCCL_SOCKET_IFNAME",
+    "{interface}",
+    "the interface that leads to node 0; the first one found may be a bridge",
+    True,
+)
+_QUIET = Variable(
+    "NCCL_DEBUG", "WARN", "problems are told, and a line for every channel of every step is not"
+)
+
+# %% ../../nbs/40_launch/40_network.ipynb #d285a068
+_ETHERNET = Variable(
+    "NCCL_IB_DISABLE",
+    "1",
+    "these instances have no InfiniBand; a device that only looks like it costs a search, or a"
+    " hang",
+    True,
+)
+_VERBS = Variable(
+    "NCCL_NET",
+    "IB",
+    "without verbs the run must fail: NCCL would go on over Ethernet in silence, many times slower",
+    True,
+)
+_SCRATCH = Variable(
+    "HSA_NO_SCRATCH_RECLAIM",
+    "1",
+    "on MI300X, scratch memory given back after each kernel slows down RCCL's large kernels",
+)
 _PROFILES = {
     "cpu": (_GLOO,),
     "a10": (_GLOO, _NCCL, _QUIET, _ETHERNET),
@@ -39,11 +70,19 @@ _PROFILES = {
 
 # %% ../../nbs/40_launch/40_network.ipynb #da0b21ac
 def network_variables(hardware: str, nodes: int, interface: str | None) -> tuple[Variable, ...]:
-    "The variables of a hardware profile for a run over `nodes` nodes; raises RequestError for an unknown profile."
+    """The variables of a hardware profile for a run over `nodes` nodes; raises RequestError for an
+    unknown profile.
+    """
     if hardware not in _PROFILES:
         raise RequestError(unknown_name("hardware", hardware, HARDWARE))
-    chosen = [v for v in _PROFILES[hardware] if (nodes > 1 or not v.several) and (interface or "{interface}" not in v.value)]
-    return tuple(Variable(v.name, v.value.format(interface=interface), v.reason, v.several) for v in chosen)
+    chosen = [
+        v
+        for v in _PROFILES[hardware]
+        if (nodes > 1 or not v.several) and (interface or "{interface}" not in v.value)
+    ]
+    return tuple(
+        Variable(v.name, v.value.format(interface=interface), v.reason, v.several) for v in chosen
+    )
 
 # %% ../../nbs/40_launch/40_network.ipynb #f25315c4
 DEAD = {
@@ -60,29 +99,48 @@ OLD_NAMES = {  # torch's ProcessGroupNCCL.hpp and NCCL's graph/connect.cc read b
     "NCCL_MIN_NRINGS": "NCCL_MIN_NCHANNELS",
 }
 
-
+# %% ../../nbs/40_launch/40_network.ipynb #dbe785e7
 def dead_variables(environ: Mapping[str, str]) -> list[EventRecord]:
-    "An event for each variable in `environ` that no library reads any more, or reads by an old name."
-    dead = [EventRecord(kind="dead_variable", text=f"{name} is set and has no effect: {why}") for name, why in DEAD.items() if name in environ]
+    """An event for each variable in `environ` that no library reads any more, or reads by an old
+    name.
+    """
+    dead = [
+        EventRecord(kind="dead_variable", text=f"{name} is set and has no effect: {why}")
+        for name, why in DEAD.items()
+        if name in environ
+    ]
     old = [(name, new) for name, new in OLD_NAMES.items() if name in environ]
-    return dead + [EventRecord(kind="old_variable", text=f"{name} is set and still read, by an old name: write {new}") for name, new in old]
+    return dead + [
+        EventRecord(
+            kind="old_variable", text=f"{name} is set and still read, by an old name: write {new}"
+        )
+        for name, new in old
+    ]
 
 # %% ../../nbs/40_launch/40_network.ipynb #cc8f035d
 def chosen_variables(
     hardware: str, nodes: int, interface: str | None, environ: Mapping[str, str]
 ) -> tuple[dict[str, str], list[EventRecord]]:
-    """Variables to add to `environ` for a run, and the events that say what was set, by whom, and why.
+    """Variables to add to `environ` for a run, and the events that say what was set, by whom, and
+    why.
 
-    A variable that the environment holds is left as it is. NCCL_IB_DISABLE=1 there also drops NCCL_NET=IB:
-    who switches verbs off does not want them demanded.
+    A variable that the environment holds is left as it is. NCCL_IB_DISABLE=1 there also drops
+    NCCL_NET=IB: who switches verbs off does not want them demanded.
     """
     wanted = network_variables(hardware, nodes, interface)
     if environ.get("NCCL_IB_DISABLE") == "1":
         wanted = tuple(v for v in wanted if (v.name, v.value) != ("NCCL_NET", "IB"))
     added = {v.name: v.value for v in wanted if v.name not in environ}
-    events = [EventRecord(kind="network", text=f"{v.name}={added[v.name]}: {v.reason}") for v in wanted if v.name in added]
+    events = [
+        EventRecord(kind="network", text=f"{v.name}={added[v.name]}: {v.reason}")
+        for v in wanted
+        if v.name in added
+    ]
     events += [
-        EventRecord(kind="network", text=f"{v.name}={environ[v.name]}: set by the environment, in place of {v.value}")
+        EventRecord(
+            kind="network",
+            text=f"{v.name}={environ[v.name]}: set by the environment, in place of {v.value}",
+        )
         for v in wanted
         if v.name not in added
     ]

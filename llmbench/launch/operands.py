@@ -28,42 +28,90 @@ _LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _DNS = rf"{_LABEL}([.]{_LABEL})*"
 _KEY = rf"({_DNS}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{{0,61}}[A-Za-z0-9])?"
 _VALUE = "([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?"
-_ADDRESS = rf"([A-Za-z0-9_]([A-Za-z0-9_.-]{{0,253}}[A-Za-z0-9_])?|[0-9A-Fa-f]*:[0-9A-Fa-f:.]+(%{_WORD})?)"
+_ADDRESS = (
+    rf"([A-Za-z0-9_]([A-Za-z0-9_.-]{{0,253}}[A-Za-z0-9_])?|[0-9A-Fa-f]*:[0-9A-Fa-f:.]+(%{_WORD})?)"
+)
 _REGISTRY = r"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[\[][0-9A-Fa-f:]+[\]])(:[0-9]{1,5})?"
 _PART = "[a-z0-9]+(([.]|_{1,2}|-+)[a-z0-9]+)*"
 _REPOSITORY = rf"({_REGISTRY}/)?{_PART}(/{_PART})*"
 
 # %% ../../nbs/40_launch/15_operands.ipynb #33e538c8
 GRAMMARS = {
-    "host": Grammar(rf"([A-Za-z_][A-Za-z0-9_.-]*@)?{_ADDRESS}", "HOST or USER@HOST: a name or an address of letters, digits, '.', '-', '_' and ':' that does not begin with '-'"),
-    "address": Grammar(_ADDRESS, "a name or an address of letters, digits, '.', '-', '_' and ':' that does not begin with '-'"),
-    "image": Grammar(rf"{_REPOSITORY}(:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?", "[REGISTRY[:PORT]/]NAME[:TAG][@sha256:DIGEST], its name in lower case"),
+    "host": Grammar(
+        rf"([A-Za-z_][A-Za-z0-9_.-]*@)?{_ADDRESS}",
+        "HOST or USER@HOST: a name or an address of letters, digits, '.', '-', '_' and ':' that"
+        " does not begin with '-'",
+    ),
+    "address": Grammar(
+        _ADDRESS,
+        "a name or an address of letters, digits, '.', '-', '_' and ':' that does not begin"
+        " with '-'",
+    ),
+    "image": Grammar(
+        rf"{_REPOSITORY}(:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?",
+        "[REGISTRY[:PORT]/]NAME[:TAG][@sha256:DIGEST], its name in lower case",
+    ),
     "repository": Grammar(_REPOSITORY, "[REGISTRY[:PORT]/]NAME in lower case, without a tag"),
     "registry": Grammar(rf"{_REGISTRY}(/{_PART})*", "HOST[:PORT][/PATH], its path in lower case"),
-    "subnet": Grammar("[.]".join(["(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"] * 3), "the first three numbers of an IPv4 network, as 10.213.77"),
-    "interface": Grammar(r"(\^|=|\^=)?[A-Za-z0-9_][A-Za-z0-9_.@:-]*(,[A-Za-z0-9_][A-Za-z0-9_.@:-]*)*", "names of interfaces, as eth0 or ib0,ib1; NCCL's begin with ^ or = where it is told so"),
-    "label": Grammar(_LABEL, "a DNS label: lower case letters, digits and '-', at most 63, '-' neither first nor last"),
+    "subnet": Grammar(
+        "[.]".join(["(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"] * 3),
+        "the first three numbers of an IPv4 network, as 10.213.77",
+    ),
+    "interface": Grammar(
+        r"(\^|=|\^=)?[A-Za-z0-9_][A-Za-z0-9_.@:-]*(,[A-Za-z0-9_][A-Za-z0-9_.@:-]*)*",
+        "names of interfaces, as eth0 or ib0,ib1; NCCL's begin with ^ or = where it is told so",
+    ),
+    "label": Grammar(
+        _LABEL,
+        "a DNS label: lower case letters, digits and '-', at most 63, '-' neither first nor last",
+    ),
     "dns": Grammar(_DNS, "a DNS name: labels of lower case letters, digits and '-', joined by '.'"),
-    "key": Grammar(_KEY, "a Kubernetes key: NAME or DOMAIN/NAME of letters, digits, '-', '_' and '.'"),
-    "pair": Grammar(rf"{_KEY}={_VALUE}", "LABEL=VALUE; kubectl get nodes --show-labels prints them"),
+    "key": Grammar(
+        _KEY, "a Kubernetes key: NAME or DOMAIN/NAME of letters, digits, '-', '_' and '.'"
+    ),
+    "pair": Grammar(
+        rf"{_KEY}={_VALUE}", "LABEL=VALUE; kubectl get nodes --show-labels prints them"
+    ),
     "counted": Grammar(rf"{_KEY}(:[1-9][0-9]*)?", "NAME or NAME:COUNT, as rdma/hca:8"),
-    "quantity": Grammar("[0-9]+([.][0-9]+)?(m|k|[MGTPE]|[KMGTPE]i)?", "a number with a unit of Kubernetes, as 4, 500m or 8Gi"),
+    "quantity": Grammar(
+        "[0-9]+([.][0-9]+)?(m|k|[MGTPE]|[KMGTPE]i)?",
+        "a number with a unit of Kubernetes, as 4, 500m or 8Gi",
+    ),
     "size": Grammar("[0-9]+([.][0-9]+)?[bkmgBKMG]?", "a number with b, k, m or g, as 1g"),
     "slurm-size": Grammar("[0-9]+[KMGTkmgt]?", "a number with K, M, G or T, as 64G"),
-    "partition": Grammar(rf"{_WORD}(,{_WORD})*", "names of letters, digits, '_', '.' and '-' joined by commas, none beginning with '-'"),
-    "account": Grammar("[A-Za-z0-9_][A-Za-z0-9_.@+-]*", "a name of letters, digits, '_', '.', '@', '+' and '-' that does not begin with '-'"),
+    "partition": Grammar(
+        rf"{_WORD}(,{_WORD})*",
+        "names of letters, digits, '_', '.' and '-' joined by commas, none beginning with '-'",
+    ),
+    "account": Grammar(
+        "[A-Za-z0-9_][A-Za-z0-9_.@+-]*",
+        "a name of letters, digits, '_', '.', '@', '+' and '-' that does not begin with '-'",
+    ),
     "gres": Grammar("[A-Za-z0-9_][A-Za-z0-9_.:-]*", "the name of a resource, as gpu or gpu:a100"),
-    "device": Grammar('"?[A-Za-z0-9][A-Za-z0-9_.,=/:-]*"?', "what the tool calls its devices, as all, 2, device=0,1 or nvidia.com/gpu=all"),
+    "device": Grammar(
+        '"?[A-Za-z0-9][A-Za-z0-9_.,=/:-]*"?',
+        "what the tool calls its devices, as all, 2, device=0,1 or nvidia.com/gpu=all",
+    ),
     "group": Grammar("[A-Za-z0-9_][A-Za-z0-9_-]*", "a group by its name or id"),
-    "path": Grammar(r"[^\x00-\x1f\x7f\ud800-\udfff-][^\x00-\x1f\x7f\ud800-\udfff]{0,4095}", "a path without control characters that does not begin with '-'; for such a folder write ./-NAME"),
-    "line": Grammar(r"[^\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]*", "one line without control characters"),
+    "path": Grammar(
+        r"[^\x00-\x1f\x7f\ud800-\udfff-][^\x00-\x1f\x7f\ud800-\udfff]{0,4095}",
+        "a path without control characters that does not begin with '-'; for such a folder write"
+        " ./-NAME",
+    ),
+    "line": Grammar(
+        r"[^\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]*", "one line without control characters"
+    ),
     "value": Grammar(r"[^\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]*", "text without control characters"),
-    "name": Grammar("[A-Za-z_][A-Za-z0-9_]*", "letters, digits and '_', not beginning with a digit"),
-}  # fmt: skip
+    "name": Grammar(
+        "[A-Za-z_][A-Za-z0-9_]*", "letters, digits and '_', not beginning with a digit"
+    ),
+}
 
-
+# %% ../../nbs/40_launch/15_operands.ipynb #1f1a483f
 def checked(kind: str, text: str, place: str) -> str:
-    "`text` where it follows the grammar of its kind; else RequestError that names the place and what is allowed."
+    """`text` where it follows the grammar of its kind; else RequestError that names the place and
+    what is allowed.
+    """
     grammar = GRAMMARS[kind]
     if re.fullmatch(grammar.pattern, text):
         return text
@@ -71,14 +119,20 @@ def checked(kind: str, text: str, place: str) -> str:
 
 # %% ../../nbs/40_launch/15_operands.ipynb #7c3271f3
 def command_words(text: str, place: str) -> tuple[str, ...]:
-    "The words of a command as a shell splits them; RequestError where there are none, a quote is open, or the first is an option."
+    """The words of a command as a shell splits them; RequestError where there are none, a quote is
+    open, or the first is an option.
+    """
     checked("line", text, place)
     try:
         words = tuple(shlex.split(text))
     except ValueError as e:
-        raise RequestError(f"{place}={text[:100]!r}: {str(e).lower()}; must be a program and its arguments") from None
+        raise RequestError(
+            f"{place}={text[:100]!r}: {str(e).lower()}; must be a program and its arguments"
+        ) from None
     if not words or not words[0] or words[0].startswith("-"):
-        raise RequestError(f"{place}={text[:100]!r}: must be a program and its arguments, separated by blanks")
+        raise RequestError(
+            f"{place}={text[:100]!r}: must be a program and its arguments, separated by blanks"
+        )
     return words
 
 
@@ -94,17 +148,25 @@ def shell_command(text: str, place: str) -> str:
 
 # %% ../../nbs/40_launch/15_operands.ipynb #908a474f
 def check_variables(env: Mapping[str, str]) -> None:
-    "RequestError for a variable whose name a shell would read as something else, or whose value no line can hold."
+    """RequestError for a variable whose name a shell would read as something else, or whose value
+    no line can hold.
+    """
     for name, value in env.items():
         checked("name", name, "-s env, name")
-        checked("interface" if name.endswith("_SOCKET_IFNAME") else "value", value, f"-s env.{name}")
+        checked(
+            "interface" if name.endswith("_SOCKET_IFNAME") else "value", value, f"-s env.{name}"
+        )
 
 
 def check_options(options: Any, kinds: Mapping[str, str]) -> None:
-    "Check each field of an engine's options against the grammar of its kind; empty is not given. Raises RequestError."
+    """Check each field of an engine's options against the grammar of its kind; empty is not given.
+    Raises RequestError.
+    """
     for name, kind in kinds.items():
         given = getattr(options, name)
-        for text in given if isinstance(given, Iterable) and not isinstance(given, str) else (given,):
+        for text in (
+            given if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+        ):
             if text:
                 checked(kind, text, f"-s {name}")
     check_variables(getattr(options, "env", {}))

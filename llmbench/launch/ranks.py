@@ -18,16 +18,24 @@ from threading import Thread, Timer
 from typing import Any
 
 # %% ../../nbs/40_launch/10_ranks.ipynb #322d5470
-STORE_FD = "LLMBENCH_STORE_FD"  # the number under which rank 0 has the socket; llmbench.train.mesh reads it
+STORE_FD = (  # the number under which rank 0 has the socket; llmbench.train.mesh reads it
+    "LLMBENCH_STORE_FD"
+)
 _HERE = "127.0.0.1"
 
 
 def rank_variables(rank: int, ranks: int, port: int, store_fd: int) -> dict[str, str]:
     "What `rank` of `ranks` on this host is told: torchrun's names, and the socket of the store."
     place = {
-        "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0,
-        "MASTER_ADDR": _HERE, "MASTER_PORT": port, STORE_FD: store_fd,
-    }  # fmt: skip
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": ranks,
+        "LOCAL_WORLD_SIZE": ranks,
+        "GROUP_RANK": 0,
+        "MASTER_ADDR": _HERE,
+        "MASTER_PORT": port,
+        STORE_FD: store_fd,
+    }
     return {name: str(value) for name, value in place.items()}
 
 # %% ../../nbs/40_launch/10_ranks.ipynb #60925650
@@ -37,12 +45,16 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    "Called in a new process: SIGTERM to it when whoever started it is gone (Linux; elsewhere nothing)."
+    """Called in a new process: SIGTERM to it when whoever started it is gone (Linux; elsewhere
+    nothing).
+    """
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-OWN_WORDS = "llmbench.launch.ranks: "  # before what is said here, so that the ranks' own words can be told from it
+OWN_WORDS = (  # before what is said here, so that the ranks' own words can be told from it
+    "llmbench.launch.ranks: "
+)
 
 
 def _say(text: str) -> None:
@@ -65,7 +77,9 @@ class _Group:
             for rank in range(ranks):
                 env = os.environ | rank_variables(rank, ranks, port, fd)
                 given: dict[str, Any] = {"pass_fds": (fd,)} if rank == 0 else {}
-                self.processes.append(subprocess.Popen(command, env=env, preexec_fn=die_with_parent, **given))  # noqa: PLW1509
+                self.processes.append(
+                    subprocess.Popen(command, env=env, preexec_fn=die_with_parent, **given)
+                )
         for rank, process in enumerate(self.processes):
             Thread(target=self._await, args=(rank, process), daemon=True).start()
 
@@ -84,11 +98,13 @@ class _Group:
         late.daemon = True
         late.start()
 
-
+# %% ../../nbs/40_launch/10_ranks.ipynb #0cad8c28
 def run_ranks(ranks: int, command: Sequence[str]) -> int:
-    """Run `command` as `ranks` processes of one job on this host; 0 when all of them ended so, else the code of the first that failed.
+    """Run `command` as `ranks` processes of one job on this host; 0 when all of them ended so, else
+    the code of the first that failed.
 
-    A rank ended by a signal counts as 1; so does SIGTERM or SIGINT to this process, which ends all ranks by SIGTERM.
+    A rank ended by a signal counts as 1; so does SIGTERM or SIGINT to this process, which ends all
+    ranks by SIGTERM.
     """
     group, result = _Group(command, ranks), 0
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -98,18 +114,26 @@ def run_ranks(ranks: int, command: Sequence[str]) -> int:
         rank, code = group.ended.get()
         left -= rank >= 0
         if code and not result:
-            _say(f"{f'rank {rank}' if rank >= 0 else 'all ranks'}: {_cause(code)}" + ("; the others are ended" if left and rank >= 0 else ""))
+            _say(
+                f"{f'rank {rank}' if rank >= 0 else 'all ranks'}: {_cause(code)}"
+                + ("; the others are ended" if left and rank >= 0 else "")
+            )
             result = max(code, 1)
             group.end()
     return result
 
 # %% ../../nbs/40_launch/10_ranks.ipynb #b89453f2
 def main(argv: Sequence[str] | None = None) -> int:
-    "Entry of `python -m llmbench.launch.ranks N ARGUMENT…`: N ranks of `python ARGUMENT…`; the exit code."
+    """Entry of `python -m llmbench.launch.ranks N ARGUMENT…`: N ranks of `python ARGUMENT…`; the
+    exit code.
+    """
     given = list(sys.argv[1:] if argv is None else argv)
     if len(given) < 2 or not given[0].isdecimal() or int(given[0]) < 1:
-        sys.stderr.write("usage: python -m llmbench.launch.ranks N ARGUMENT…   (N ranks of python ARGUMENT…)\n"
-                         "example: python -m llmbench.launch.ranks 2 -m llmbench.train --spec params/cpu/ddp.yaml --out results/ddp\n")  # fmt: skip
+        sys.stderr.write(
+            "usage: python -m llmbench.launch.ranks N ARGUMENT…   (N ranks of python"
+            " ARGUMENT…)\nexample: python -m llmbench.launch.ranks 2 -m llmbench.train --spec"
+            " params/cpu/ddp.yaml --out results/ddp\n"
+        )
         return 2
     return run_ranks(int(given[0]), [sys.executable, *given[1:]])
 

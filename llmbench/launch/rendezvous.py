@@ -49,7 +49,11 @@ class Place:
     def ranks(self) -> tuple[int, ...]:
         "The global ranks that this process starts or is."
         first = self.node_rank * self.ranks_per_node
-        return (self.rank,) if self.rank is not None else tuple(range(first, first + self.ranks_per_node))
+        return (
+            (self.rank,)
+            if self.rank is not None
+            else tuple(range(first, first + self.ranks_per_node))
+        )
 
 # %% ../../nbs/40_launch/35_rendezvous.ipynb #4e4a5635
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
@@ -63,7 +67,10 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
 def _shared_out(world_size: int, nodes: int, source: str) -> int:
     "Ranks of a node when `world_size` ranks are shared out evenly over `nodes`."
     if nodes < 1 or world_size % nodes:
-        raise RequestError(f"{world_size} ranks cannot be shared out evenly over {nodes} nodes ({source}); change world_size or the nodes")
+        raise RequestError(
+            f"{world_size} ranks cannot be shared out evenly over {nodes} nodes ({source}); change"
+            " world_size or the nodes"
+        )
     return world_size // nodes
 
 # %% ../../nbs/40_launch/35_rendezvous.ipynb #da337907
@@ -77,9 +84,13 @@ def _spans(inside: str) -> list[str]:
 
 
 def expand_hosts(nodelist: str) -> list[str]:
-    "The hosts of a Slurm node list: 'gpu[01-03,07],login' has five; raises RequestError where it cannot be read."
+    """The hosts of a Slurm node list: 'gpu[01-03,07],login' has five; raises RequestError where it
+    cannot be read.
+    """
     if not re.fullmatch(r"([\w.-]+(\[[\d,-]+\])?)(,[\w.-]+(\[[\d,-]+\])?)*", nodelist):
-        raise RequestError(f"node list {nodelist!r} cannot be read; type export MASTER_ADDR=HOST-OF-NODE-0")
+        raise RequestError(
+            f"node list {nodelist!r} cannot be read; type export MASTER_ADDR=HOST-OF-NODE-0"
+        )
     hosts = []
     for item in re.findall(r"[\w.-]+(?:\[[\d,-]+\])?", nodelist):
         name, bracket, inside = item.partition("[")
@@ -91,51 +102,96 @@ def _kubernetes(environ: Mapping[str, str], world_size: int) -> Place:
     nodes = _number(environ, "LLMBENCH_NODES")
     index = _number(environ, "JOB_COMPLETION_INDEX") + _number(environ, "LLMBENCH_INDEX_OFFSET", 0)
     if index >= nodes:
-        raise RequestError(f"JOB_COMPLETION_INDEX gives node {index} of {nodes}; completions and LLMBENCH_NODES must agree")
+        raise RequestError(
+            f"JOB_COMPLETION_INDEX gives node {index} of {nodes}; completions and LLMBENCH_NODES"
+            " must agree"
+        )
     address = environ.get("MASTER_ADDR", "" if nodes > 1 else "127.0.0.1")
     if not address:
-        raise RequestError("MASTER_ADDR is not set; in the manifest write value: JOB-0.SERVICE, the name of pod 0")
-    return Place("kubernetes", nodes, index, _shared_out(world_size, nodes, "kubernetes"), address, _number(environ, "MASTER_PORT", 29500))
+        raise RequestError(
+            "MASTER_ADDR is not set; in the manifest write value: JOB-0.SERVICE, the name of pod 0"
+        )
+    return Place(
+        "kubernetes",
+        nodes,
+        index,
+        _shared_out(world_size, nodes, "kubernetes"),
+        address,
+        _number(environ, "MASTER_PORT", 29500),
+    )
 
 # %% ../../nbs/40_launch/35_rendezvous.ipynb #c629f967
 def _slurm(environ: Mapping[str, str], world_size: int) -> Place:
     if "SLURM_PROCID" not in environ:
-        raise RequestError("inside a Slurm job, but not started by srun; type srun python -m llmbench.entrypoint …")
+        raise RequestError(
+            "inside a Slurm job, but not started by srun; type srun python -m llmbench.entrypoint …"
+        )
     tasks = _number(environ, "SLURM_STEP_NUM_TASKS", _number(environ, "SLURM_NTASKS", 1))
     nodes = _number(environ, "SLURM_STEP_NUM_NODES", _number(environ, "SLURM_NNODES", 1))
-    address = environ.get("MASTER_ADDR") or expand_hosts(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", ""))[0]
+    address = (
+        environ.get("MASTER_ADDR")
+        or expand_hosts(
+            environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
+        )[0]
+    )
     port = _number(environ, "MASTER_PORT", 20000 + _number(environ, "SLURM_JOB_ID", 0) % 20000)
     node_rank = _number(environ, "SLURM_NODEID", 0)
     if tasks == nodes:
-        return Place("slurm", nodes, node_rank, _shared_out(world_size, nodes, "slurm"), address, port)
+        return Place(
+            "slurm", nodes, node_rank, _shared_out(world_size, nodes, "slurm"), address, port
+        )
     if tasks != world_size:
-        raise RequestError(f"srun started {tasks} tasks on {nodes} nodes for {world_size} ranks; ask for one task a node, or one a rank")
-    place = {"rank": _number(environ, "SLURM_PROCID"), "local_rank": _number(environ, "SLURM_LOCALID", 0)}
-    return Place("slurm", nodes, node_rank, _shared_out(world_size, nodes, "slurm"), address, port, **place)
+        raise RequestError(
+            f"srun started {tasks} tasks on {nodes} nodes for {world_size} ranks; ask for one task"
+            " a node, or one a rank"
+        )
+    place = {
+        "rank": _number(environ, "SLURM_PROCID"),
+        "local_rank": _number(environ, "SLURM_LOCALID", 0),
+    }
+    return Place(
+        "slurm", nodes, node_rank, _shared_out(world_size, nodes, "slurm"), address, port, **place
+    )
 
 # %% ../../nbs/40_launch/35_rendezvous.ipynb #cb6dcaaa
 def _one_rank(environ: Mapping[str, str], world_size: int) -> Place:
     started, rank = _number(environ, "WORLD_SIZE"), _number(environ, "RANK")
     if started != world_size or rank >= started:
-        raise RequestError(f"RANK={rank} WORLD_SIZE={started}: the request has {world_size} ranks; start {world_size}, or set world_size: {started}")
+        raise RequestError(
+            f"RANK={rank} WORLD_SIZE={started}: the request has {world_size} ranks; start"
+            f" {world_size}, or set world_size: {started}"
+        )
     local = _number(environ, "LOCAL_WORLD_SIZE", 1)
     source = "torchrun" if "TORCHELASTIC_RUN_ID" in environ else "variables"
-    return Place(source, max(1, started // local), rank // local, local, environ.get("MASTER_ADDR", "127.0.0.1"),
-                 _number(environ, "MASTER_PORT", 29500), rank, _number(environ, "LOCAL_RANK", 0))  # fmt: skip
+    return Place(
+        source,
+        max(1, started // local),
+        rank // local,
+        local,
+        environ.get("MASTER_ADDR", "127.0.0.1"),
+        _number(environ, "MASTER_PORT", 29500),
+        rank,
+        _number(environ, "LOCAL_RANK", 0),
+    )
 
-
+# %% ../../nbs/40_launch/35_rendezvous.ipynb #cd9643aa
 def _one_node(environ: Mapping[str, str], world_size: int) -> Place:
     nodes, node_rank = _number(environ, "NNODES"), _number(environ, "NODE_RANK", 0)
     if node_rank >= nodes:
-        raise RequestError(f"NODE_RANK={node_rank} of NNODES={nodes}: nodes count from 0 to {nodes - 1}")
+        raise RequestError(
+            f"NODE_RANK={node_rank} of NNODES={nodes}: nodes count from 0 to {nodes - 1}"
+        )
     if nodes > 1 and "MASTER_ADDR" not in environ:
         raise RequestError("MASTER_ADDR is not set; type export MASTER_ADDR=HOST-OF-NODE-0")
     address, port = environ.get("MASTER_ADDR", "127.0.0.1"), _number(environ, "MASTER_PORT", 29500)
-    return Place("variables", nodes, node_rank, _shared_out(world_size, nodes, "variables"), address, port)
+    return Place(
+        "variables", nodes, node_rank, _shared_out(world_size, nodes, "variables"), address, port
+    )
 
-
+# %% ../../nbs/40_launch/35_rendezvous.ipynb #27502905
 def place_here(world_size: int, environ: Mapping[str, str] | None = None) -> Place:
-    """This process's place for a request of `world_size` ranks; alone where nobody has told anything.
+    """This process's place for a request of `world_size` ranks; alone where nobody has told
+    anything.
 
     The nearest teller wins: a rank's own variables, plain node variables, the pod's index, Slurm's.
     Raises RequestError that names the variable which is missing or does not fit.
@@ -153,13 +209,24 @@ def place_here(world_size: int, environ: Mapping[str, str] | None = None) -> Pla
 
 # %% ../../nbs/40_launch/35_rendezvous.ipynb #81b32e24
 _WHY_NO_NAME = {
-    "kubernetes": "the headless Service is missing or selects other labels; type kubectl get services,endpoints",
+    "kubernetes": (
+        "the headless Service is missing or selects other labels; type kubectl get"
+        " services,endpoints"
+    ),
     "slurm": "this node's resolver does not know it; type export MASTER_ADDR=ADDRESS before sbatch",
 }
 
-
-def resolve(name: str, source: str = "variables", *, wait_s: float = 60, lookup: Callable = socket.getaddrinfo) -> str:
-    "The address of a host, asked for until `wait_s` seconds have passed; then LlmbenchError with what to type."
+# %% ../../nbs/40_launch/35_rendezvous.ipynb #81db7f2c
+def resolve(
+    name: str,
+    source: str = "variables",
+    *,
+    wait_s: float = 60,
+    lookup: Callable = socket.getaddrinfo,
+) -> str:
+    """The address of a host, asked for until `wait_s` seconds have passed; then LlmbenchError with
+    what to type.
+    """
     until = time.monotonic() + wait_s
     while True:
         try:
@@ -167,8 +234,13 @@ def resolve(name: str, source: str = "variables", *, wait_s: float = 60, lookup:
             return min(answers, key=lambda a: (is_loopback(a[4][0]), a[0] != socket.AF_INET))[4][0]
         except OSError as e:
             if time.monotonic() >= until:
-                why = _WHY_NO_NAME.get(source, "type export MASTER_ADDR=ADDRESS with the address of node 0")
-                raise LlmbenchError(f"node 0 is called {name}, which has no address after {wait_s:g} s ({e.strerror or e}); {why}") from None
+                why = _WHY_NO_NAME.get(
+                    source, "type export MASTER_ADDR=ADDRESS with the address of node 0"
+                )
+                raise LlmbenchError(
+                    f"node 0 is called {name}, which has no address after {wait_s:g} s"
+                    f" ({e.strerror or e}); {why}"
+                ) from None
         time.sleep(min(0.5, max(0.0, until - time.monotonic())))
 
 # %% ../../nbs/40_launch/35_rendezvous.ipynb #e63c99b6
@@ -179,9 +251,12 @@ def check_port(port: int) -> None:
         try:
             probe.bind(("", port))
         except OSError:
-            raise RequestError(f"port {port} is taken on this host, where node 0 is; type export MASTER_PORT={port + 1} on every node") from None
+            raise RequestError(
+                f"port {port} is taken on this host, where node 0 is; type export"
+                f" MASTER_PORT={port + 1} on every node"
+            ) from None
 
-
+# %% ../../nbs/40_launch/35_rendezvous.ipynb #342859bc
 def wait_for_master(address: str, port: int, *, wait_s: float) -> None:
     "Wait until node 0 listens; LlmbenchError after `wait_s` seconds with what to look at."
     until = time.monotonic() + wait_s
@@ -192,14 +267,21 @@ def wait_for_master(address: str, port: int, *, wait_s: float) -> None:
             return
         except OSError as e:
             if left <= 0:
-                why = "is node 0 running, and does a NetworkPolicy or firewall let this port through?"
-                raise LlmbenchError(f"node 0 at {address}:{port} did not answer within {wait_s:g} s ({e.strerror or e}); {why}") from None
+                why = (
+                    "is node 0 running, and does a NetworkPolicy or firewall let this port through?"
+                )
+                raise LlmbenchError(
+                    f"node 0 at {address}:{port} did not answer within {wait_s:g} s"
+                    f" ({e.strerror or e}); {why}"
+                ) from None
         time.sleep(0.2)
 
 # %% ../../nbs/40_launch/35_rendezvous.ipynb #2db5bdc1
 @dataclass(frozen=True)
 class Ready:
-    "What was found out about the network before the start: node 0's address, and the interface that leads there."
+    """What was found out about the network before the start: node 0's address, and the interface
+    that leads there.
+    """
 
     address: str
     interface: str | None
@@ -209,9 +291,13 @@ def _is_trial(name: str) -> bool:
     "Whether a person has said that all nodes are on this host."
     return name == "localhost" or re.fullmatch(r"127(\.\d+){3}|::1", name) is not None
 
-
-def get_ready(place: Place, environ: Mapping[str, str] | None = None, *, wait_s: float = 300, **lookups: Any) -> Ready:
-    "Check names, interfaces and node 0 for this place; raises RequestError or LlmbenchError with what to type."
+# %% ../../nbs/40_launch/35_rendezvous.ipynb #4a73e4e5
+def get_ready(
+    place: Place, environ: Mapping[str, str] | None = None, *, wait_s: float = 300, **lookups: Any
+) -> Ready:
+    """Check names, interfaces and node 0 for this place; raises RequestError or LlmbenchError with
+    what to type.
+    """
     environ = os.environ if environ is None else environ
     if place.nodes == 1:
         return Ready(place.master_addr, None)
@@ -221,14 +307,20 @@ def get_ready(place: Place, environ: Mapping[str, str] | None = None, *, wait_s:
     check_interfaces(environ, found)
     named_back = is_loopback(address) and not _is_trial(place.master_addr)
     if named_back and place.node_rank:
-        raise RequestError(f"node 0 is called {place.master_addr}, which is {address} on node {place.node_rank}: this host itself; type export MASTER_ADDR=ADDRESS-OF-NODE-0")
+        raise RequestError(
+            f"node 0 is called {place.master_addr}, which is {address} on node {place.node_rank}:"
+            " this host itself; type export MASTER_ADDR=ADDRESS-OF-NODE-0"
+        )
     out = way_out(found) if named_back else None
     ready = Ready(found[out], out) if out else Ready(address, interface_towards(address, found))
     if place.source == "torchrun":  # its agents have met, and node 0's port is theirs
         return ready
     if place.is_main:
         if place.rank is None and not named_back and address not in found.values():
-            raise RequestError(f"this is node 0, and MASTER_ADDR={place.master_addr} ({address}) is another host; give each node its own NODE_RANK")
+            raise RequestError(
+                f"this is node 0, and MASTER_ADDR={place.master_addr} ({address}) is another host;"
+                " give each node its own NODE_RANK"
+            )
         check_port(place.master_port)
     else:
         wait_for_master(ready.address, place.master_port, wait_s=max(0.0, until - time.monotonic()))

@@ -25,11 +25,13 @@ Kernel = Callable[[Tensor, Tensor, Tensor], Tensor]
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Each query's mean of the values up to its position, by the kernel that torch chooses.
 
-    q (batch, heads, queries, head_dim); k and v (batch, kv_heads, keys, head_dim) with as many heads or a divisor;
-    the queries are the last of the keys' positions.
+    q (batch, heads, queries, head_dim); k and v (batch, kv_heads, keys, head_dim) with as many
+    heads or a divisor; the queries are the last of the keys' positions.
     """
     queries, keys = q.shape[2], k.shape[2]
-    which = {"is_causal": True} if queries == keys else {"attn_mask": causal_lower_right(queries, keys)}
+    which = (
+        {"is_causal": True} if queries == keys else {"attn_mask": causal_lower_right(queries, keys)}
+    )
     return F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1], **which)
 
 
@@ -58,7 +60,9 @@ def _flex(queries: int, keys: int, device: torch.device) -> Kernel:
     return attend
 
 # %% ../../nbs/25_model/10_attention.ipynb #aab91400
-def attention_reason(name: str, device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
+def attention_reason(
+    name: str, device: torch.device, dtype: torch.dtype, head_dim: int
+) -> str | None:
     "Why this device cannot train with the kernel of this name; None where it can."
     if device.type == "cpu":
         return "torch's FlexAttention has no backward pass on a CPU" if name == "flex" else None
@@ -69,13 +73,23 @@ def attention_reason(name: str, device: torch.device, dtype: torch.dtype, head_d
     q = torch.empty(1, 1, 128, head_dim, device=device, dtype=dtype)
     if can_use_flash_attention(SDPAParams(q, q, q, None, 0.0, True, False)):
         return None
-    return f"{torch.cuda.get_device_name(device)} has no flash kernel for heads of {head_dim} in {str(dtype).removeprefix('torch.')}"
+    return (
+        f"{torch.cuda.get_device_name(device)} has no flash kernel for heads of {head_dim} in"
+        f" {str(dtype).removeprefix('torch.')}"
+    )
 
-
+# %% ../../nbs/25_model/10_attention.ipynb #d951d02e
 def attention_kernel(
-    name: str, device: torch.device, dtype: torch.dtype, head_dim: int, *, queries: int, keys: int | None = None
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    head_dim: int,
+    *,
+    queries: int,
+    keys: int | None = None,
 ) -> Kernel:
-    """The kernel that a request names, for so many queries at the end of so many keys (None: as many).
+    """The kernel that a request names, for so many queries at the end of so many keys (None: as
+    many).
 
     Raises LlmbenchError where the device has none.
     """

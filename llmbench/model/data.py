@@ -15,13 +15,15 @@ import numpy as np
 
 from ..core.errors import RequestError
 from ..core.files import load_settings
-from .token_files import Indexed, encode, open_indexed
 from ..core.records import FIRST_STEPS, digests_fingerprint
+from .token_files import Indexed, encode, open_indexed
 from ..spec.request import Data, RunSpec
 
 # %% ../../nbs/25_model/40_data.ipynb #29ea377d
 class TokenSource(Protocol):
-    "Sequences by number: `sequence(n)` is int32 of length seq_len + 1, a function of the seed and n only."
+    """Sequences by number: `sequence(n)` is int32 of length seq_len + 1, a function of the seed and
+    n only.
+    """
 
     def sequence(self, number: int) -> np.ndarray: ...
 
@@ -40,7 +42,9 @@ class SyntheticTokens:
         draws = np.floor(self.vocab_size ** random.random(self.length)).astype(np.int64) - 1
         restarts = random.random(self.length) >= self._CONTINUES
         at = np.arange(self.length)
-        since = np.maximum.accumulate(np.where(restarts, at, 0))  # where the present run of tokens began
+        since = np.maximum.accumulate(
+            np.where(restarts, at, 0)
+        )  # where the present run of tokens began
         return ((draws[since] + (at - since) * self._STRIDE) % self.vocab_size).astype(np.int32)
 
 # %% ../../nbs/25_model/40_data.ipynb #5d2a496d
@@ -50,14 +54,17 @@ def _builtin_text() -> str:
 
     return "\n\n".join(topics[name] for name in sorted(topics))
 
-
+# %% ../../nbs/25_model/40_data.ipynb #e6342fa5
 class TextTokens:
     "Pieces of a packed text, each epoch in another order."
 
     def __init__(self, tokens: np.ndarray, seq_len: int, seed: int):
         self.pieces = (len(tokens) - 1) // seq_len
         if self.pieces < 1:
-            raise RequestError(f"data: {len(tokens):,} tokens are fewer than one sequence of {seq_len} + 1; give more text")
+            raise RequestError(
+                f"data: {len(tokens):,} tokens are fewer than one sequence of {seq_len} + 1; give"
+                " more text"
+            )
         self.tokens, self.seq_len, self.seed = tokens, seq_len, seed
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
@@ -83,7 +90,10 @@ class MegatronTokens(TextTokens):
         self.files, self.vocab_size, self.seq_len, self.seed = files, vocab_size, seq_len, seed
         counts = [(len(f.tokens) - 1) // seq_len for f in files]
         if short := [f for f, n in zip(files, counts, strict=True) if n < 1]:
-            raise RequestError(f"data: {short[0].prefix} has fewer tokens than one sequence of {seq_len} + 1; leave it out")
+            raise RequestError(
+                f"data: {short[0].prefix} has fewer tokens than one sequence of {seq_len} + 1;"
+                " leave it out"
+            )
         self._ends = np.cumsum(counts)
         self.pieces = int(self._ends[-1])
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
@@ -102,21 +112,25 @@ class MegatronTokens(TextTokens):
         start = (index - (int(self._ends[place - 1]) if place else 0)) * self.seq_len
         return self._checked(file.tokens[start : start + self.seq_len + 1], file).astype(np.int32)
 
-
+# %% ../../nbs/25_model/40_data.ipynb #ab5fb9ab
 def _refuse_id(what: str, vocab_size: int) -> None:
     raise RequestError(
         f"data: {what} does not fit the model's vocabulary of {vocab_size}; "
-        f"choose a model with vocab_size above it, or another tokenizer"
+        "choose a model with vocab_size above it, or another tokenizer"
     )
 
 # %% ../../nbs/25_model/40_data.ipynb #6275bf5b
 def open_source(data: Data, *, vocab_size: int, seq_len: int, seed: int) -> TokenSource:
-    "The token source that a request names; raises RequestError where its ids do not fit the vocabulary."
+    """The token source that a request names; raises RequestError where its ids do not fit the
+    vocabulary.
+    """
     if data.kind == "synthetic":
         return SyntheticTokens(vocab_size, seq_len, seed)
     root = load_settings().root
     if data.kind == "megatron":
-        return MegatronTokens([open_indexed(root / p) for p in data.paths], seq_len, seed, vocab_size)
+        return MegatronTokens(
+            [open_indexed(root / p) for p in data.paths], seq_len, seed, vocab_size
+        )
     texts = [(root / p).read_text(encoding="utf-8") for p in data.paths] or [_builtin_text()]
     tokens = encode("\n\n".join(texts), root / data.tokenizer if data.tokenizer else None)
     if tokens.max() >= vocab_size:
@@ -136,20 +150,30 @@ def micro_batch(source: TokenSource, numbers: Sequence[int]) -> np.ndarray:
 
 
 def sequence_digests(batch: np.ndarray) -> list[str]:
-    "8 hex digits for each row of (sequences, tokens) that name its content, whatever integer type holds it."
-    return [hashlib.blake2b(row, digest_size=4).hexdigest() for row in np.ascontiguousarray(batch, dtype="<i4")]
+    """8 hex digits for each row of (sequences, tokens) that name its content, whatever integer type
+    holds it.
+    """
+    return [
+        hashlib.blake2b(row, digest_size=4).hexdigest()
+        for row in np.ascontiguousarray(batch, dtype="<i4")
+    ]
 
 # %% ../../nbs/25_model/40_data.ipynb #47ad07b1
 def source_for(spec: RunSpec) -> TokenSource:
     "The token source of a run."
-    return open_source(spec.data, vocab_size=spec.model.vocab_size, seq_len=spec.seq_len, seed=spec.seed)
+    return open_source(
+        spec.data, vocab_size=spec.model.vocab_size, seq_len=spec.seq_len, seed=spec.seed
+    )
 
 # %% ../../nbs/25_model/40_data.ipynb #95b24a82
 def first_batches_fingerprint(spec: RunSpec, steps: int = FIRST_STEPS) -> str:
     """The fingerprint of the data of a run's first `steps` steps, without training.
 
-    Equals `data.fingerprint_first` of the run file for the default, and `data.fingerprint` for all its steps.
+    Equals `data.fingerprint_first` of the run file for the default, and `data.fingerprint` for all
+    its steps.
     """
     source, batch = source_for(spec), spec.batch
     numbers = range(steps * batch.micro * batch.accum * spec.strategy.dp)
-    return digests_fingerprint(d for n in numbers for d in sequence_digests(source.sequence(n)[None]))
+    return digests_fingerprint(
+        d for n in numbers for d in sequence_digests(source.sequence(n)[None])
+    )

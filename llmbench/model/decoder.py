@@ -15,7 +15,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from .attention import causal_attention
 from .experts import MoE
@@ -34,7 +38,9 @@ class LayerNorm(nn.LayerNorm):
     "Layer norm with weights in the dtype of its input; the kernel accumulates in float32."
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
+        return F.layer_norm(
+            x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps
+        )
 
 
 class RMSNorm(nn.RMSNorm):
@@ -51,13 +57,19 @@ def _norm(shape: ModelShape) -> nn.Module:
 
 # %% ../../nbs/25_model/20_decoder.ipynb #d2a1667d
 def stretched(frequency: Tensor, scaling: RopeScaling) -> Tensor:
-    "Frequencies (in radians a token) as Llama 3.1 stretches them: `apply_scaling` in Meta's llama-models."
+    """Frequencies (in radians a token) as Llama 3.1 stretches them: `apply_scaling` in Meta's
+    llama-models.
+    """
     turns = frequency * scaling.original_max_seq_len / (2 * math.pi)
-    kept = ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
+    kept = (
+        (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    ).clamp(0, 1)
     return frequency * (kept + (1 - kept) / scaling.factor)
 
 
-def rotary_table(seq_len: int, head_dim: int, theta: float, scaling: RopeScaling | None = None) -> tuple[Tensor, Tensor]:
+def rotary_table(
+    seq_len: int, head_dim: int, theta: float, scaling: RopeScaling | None = None
+) -> tuple[Tensor, Tensor]:
     "cos and sin of position × frequency, float32, each (seq_len, head_dim / 2)."
     frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
     if scaling is not None:
@@ -67,7 +79,9 @@ def rotary_table(seq_len: int, head_dim: int, theta: float, scaling: RopeScaling
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    "Rotate the halves of the last dimension of x (batch, heads, seq, head_dim) by the angles of each position."
+    """Rotate the halves of the last dimension of x (batch, heads, seq, head_dim) by the angles of
+    each position.
+    """
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
@@ -100,7 +114,9 @@ class MLP(nn.Module):
     def __init__(self, shape: ModelShape):
         super().__init__()
         self.up = Linear(shape.d_model, shape.d_ff, bias=shape.output_bias)
-        self.gate = Linear(shape.d_model, shape.d_ff, bias=False) if shape.family == "llama" else None
+        self.gate = (
+            Linear(shape.d_model, shape.d_ff, bias=False) if shape.family == "llama" else None
+        )
         self.down = Linear(shape.d_ff, shape.d_model, bias=shape.output_bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -110,26 +126,34 @@ class MLP(nn.Module):
 
 
 _PRODUCTS = {
-    torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default, torch.ops.aten._scaled_mm.default,
-    torch.ops.aten._scaled_dot_product_flash_attention.default, torch.ops.aten._scaled_dot_product_efficient_attention.default,
-    torch.ops.aten._scaled_dot_product_cudnn_attention.default, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
-}  # fmt: skip
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten._scaled_mm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+}
 
-
+# %% ../../nbs/25_model/20_decoder.ipynb #f7c843ff
 def _keep_products(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operator in _PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE
+    return (
+        CheckpointPolicy.MUST_SAVE if operator in _PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE
+    )
 
 
 _SELECTIVE = partial(create_selective_checkpoint_contexts, _keep_products)
 
-
+# %% ../../nbs/25_model/20_decoder.ipynb #633bc388
 class Block(nn.Module):
     """Norm, attention, norm, MLP, each added to the stream; the unit that sharding strategies wrap.
 
-    recompute: keep only the block's input for backward and run its forward once more there (Chen et al. 2016,
-    arXiv:1604.06174). It happens inside the block, so that a wrapper has gathered the weights when it does.
-    keep_products: keep the results of matrix products and attention too, so that only what is cheap runs again
-    (Korthikanti et al. 2022, arXiv:2205.05198, keep the linear layers' and not the attention's).
+    recompute: keep only the block's input for backward and run its forward once more there (Chen et
+    al. 2016, arXiv:1604.06174). It happens inside the block, so that a wrapper has gathered the
+    weights when it does. keep_products: keep the results of matrix products and attention too, so
+    that only what is cheap runs again (Korthikanti et al. 2022, arXiv:2205.05198, keep the linear
+    layers' and not the attention's).
     """
 
     def __init__(self, shape: ModelShape):
@@ -150,38 +174,58 @@ class Block(nn.Module):
 
 # %% ../../nbs/25_model/20_decoder.ipynb #c70a0fed
 class Decoder(nn.Module):
-    """Token ids (batch, seq) to logits (batch, seq, vocab) in `compute_dtype`; float32 master parameters.
+    """Token ids (batch, seq) to logits (batch, seq, vocab) in `compute_dtype`; float32 master
+    parameters.
 
-    places: positions of the tokens in their sequence, (seq,); None means 0, 1, 2, … first, last: whether this is the
-    end of the model that embeds, and the one that gives logits; between them go hidden streams (batch, seq, d_model).
+    places: positions of the tokens in their sequence, (seq,); None means 0, 1, 2, … first, last:
+    whether this is the end of the model that embeds, and the one that gives logits; between them go
+    hidden streams (batch, seq, d_model).
     """
 
     def __init__(self, shape: ModelShape, compute_dtype: torch.dtype = torch.float32):
         super().__init__()
         self.shape, self.compute_dtype = shape, compute_dtype
         self.embedding = nn.Embedding(shape.vocab_size, shape.d_model)
-        self.positions = nn.Embedding(shape.max_seq_len, shape.d_model) if shape.family == "gpt2" else None
+        self.positions = (
+            nn.Embedding(shape.max_seq_len, shape.d_model) if shape.family == "gpt2" else None
+        )
         self.blocks = nn.ModuleDict({str(layer): Block(shape) for layer in range(shape.n_layers)})
         self.norm = _norm(shape)
-        self.head = None if shape.tied_embeddings else Linear(shape.d_model, shape.vocab_size, bias=False)
+        self.head = (
+            None if shape.tied_embeddings else Linear(shape.d_model, shape.vocab_size, bias=False)
+        )
         self.first = self.last = True
         self.places: Tensor | None = None
-        self.seq_len: int | None = None  # tokens that attention sees, where the stream is split and shorter
+        self.seq_len: int | None = (
+            None  # tokens that attention sees, where the stream is split and shorter
+        )
         self._rotary: tuple[Tensor, Tensor] | None = None
 
     def _rotary_for(self, seq_len: int, device: torch.device) -> tuple[Tensor, Tensor] | None:
         if self.shape.family != "llama":
             return None
-        if self._rotary is None or self._rotary[0].device != device or len(self._rotary[0]) < seq_len:
+        if (
+            self._rotary is None
+            or self._rotary[0].device != device
+            or len(self._rotary[0]) < seq_len
+        ):
             longest = seq_len if self.places is None else int(self.places.max()) + 1
-            table = rotary_table(longest, self.shape.head_dim, self.shape.rope_theta, self.shape.rope_scaling)
-            self._rotary = tuple(t.to(device) if self.places is None else t.to(device)[self.places] for t in table)
+            table = rotary_table(
+                longest, self.shape.head_dim, self.shape.rope_theta, self.shape.rope_scaling
+            )
+            self._rotary = tuple(
+                t.to(device) if self.places is None else t.to(device)[self.places] for t in table
+            )
         return self._rotary[0][:seq_len], self._rotary[1][:seq_len]
 
     def _embed(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
         if self.positions is not None:
-            places = torch.arange(tokens.shape[1], device=tokens.device) if self.places is None else self.places
+            places = (
+                torch.arange(tokens.shape[1], device=tokens.device)
+                if self.places is None
+                else self.places
+            )
             x = x + self.positions(places)
         return x.to(self.compute_dtype)
 
@@ -194,24 +238,38 @@ class Decoder(nn.Module):
         if not self.last:
             return x
         x = self.norm(x)
-        return self.head(x) if self.head is not None else F.linear(x, self.embedding.weight.to(x.dtype))
+        return (
+            self.head(x)
+            if self.head is not None
+            else F.linear(x, self.embedding.weight.to(x.dtype))
+        )
 
 # %% ../../nbs/25_model/20_decoder.ipynb #2c9dbe1e
 def initialise(model: Decoder, seed: int) -> Decoder:
-    "Draw all weights as a function of `seed` and the shape only: N(0, 0.02), residual outputs / sqrt(2 n_layers)."
+    """Draw all weights as a function of `seed` and the shape only: N(0, 0.02), residual outputs /
+    sqrt(2 n_layers).
+    """
     generator = torch.Generator().manual_seed(seed)
     residual = 0.02 / math.sqrt(2 * model.shape.n_layers)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1:
-                std = residual if name.endswith(("attention.out.weight", "mlp.down.weight", "mlp.experts.down")) else 0.02
+                std = (
+                    residual
+                    if name.endswith(
+                        ("attention.out.weight", "mlp.down.weight", "mlp.experts.down")
+                    )
+                    else 0.02
+                )
                 parameter.normal_(0.0, std, generator=generator)
             else:
                 parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
     return model
 
 
-def build_model(shape: ModelShape, seed: int, compute_dtype: torch.dtype = torch.float32) -> Decoder:
+def build_model(
+    shape: ModelShape, seed: int, compute_dtype: torch.dtype = torch.float32
+) -> Decoder:
     "A decoder on the CPU with initial weights."
     return initialise(Decoder(shape, compute_dtype), seed)
 
@@ -221,6 +279,10 @@ def mean_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
-def next_token_loss(model: nn.Module, sequences: Tensor, loss: Callable[[Tensor, Tensor], Tensor] = mean_cross_entropy) -> Tensor:
+def next_token_loss(
+    model: nn.Module,
+    sequences: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor] = mean_cross_entropy,
+) -> Tensor:
     "Mean loss over (batch, seq_len) predictions of `sequences` (batch, seq_len + 1)."
     return loss(model(sequences[:, :-1]), sequences[:, 1:])

@@ -17,7 +17,9 @@ from ..spec.presets import ModelShape
 
 # %% ../../nbs/25_model/15_experts.ipynb #a2e3771d
 class Router(nn.Linear):
-    "Logits of the experts for each token, (tokens, n_experts), multiplied in the dtype of the input."
+    """Logits of the experts for each token, (tokens, n_experts), multiplied in the dtype of the
+    input.
+    """
 
     def __init__(self, shape: ModelShape):
         super().__init__(shape.d_model, shape.n_experts, bias=False)
@@ -33,7 +35,9 @@ def choose(probabilities: Tensor, experts_per_token: int) -> tuple[Tensor, Tenso
 
 # %% ../../nbs/25_model/15_experts.ipynb #9715ba4c
 class Plan(NamedTuple):
-    "Copies of tokens in the order of experts: `order` sorts them, `back` undoes it, `counts` of them go to each expert."
+    """Copies of tokens in the order of experts: `order` sorts them, `back` undoes it, `counts` of
+    them go to each expert.
+    """
 
     order: Tensor
     back: Tensor
@@ -49,7 +53,7 @@ def sort_by_expert(chosen: Tensor, n_experts: int) -> Plan:
     ends = torch.searchsorted(flat[order], experts, right=True)
     return Plan(order, back, ends.diff(prepend=ends.new_zeros(1)))
 
-
+# %% ../../nbs/25_model/15_experts.ipynb #aee03244
 class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, order: Tensor, back: Tensor, copies: int) -> Tensor:
@@ -64,24 +68,35 @@ class _Rows(torch.autograd.Function):
 
 
 def reorder(x: Tensor, order: Tensor, back: Tensor, copies: int = 1) -> Tensor:
-    "Rows of x, each copied `copies` times, in the order of a plan; with `order` and `back` exchanged, undone."
+    """Rows of x, each copied `copies` times, in the order of a plan; with `order` and `back`
+    exchanged, undone.
+    """
     return _Rows.apply(x, order, back, copies)
 
 # %% ../../nbs/25_model/15_experts.ipynb #f21ebbc3
 def _grouped(x: Tensor) -> bool:
-    "Whether torch has one kernel for the products of all experts here (NVIDIA from compute capability 8.0 on)."
+    """Whether torch has one kernel for the products of all experts here (NVIDIA from compute
+    capability 8.0 on).
+    """
     if x.dtype != torch.bfloat16 or x.device.type == "cpu" or torch.version.hip:
         return False
     return x.device.type == "meta" or torch.cuda.get_device_capability(x.device) >= (8, 0)
 
-
+# %% ../../nbs/25_model/15_experts.ipynb #43e1f43f
 class Experts(nn.Module):
-    "SwiGLU MLPs with stacked weights, the first dimension is the expert; rows sorted by expert in and out."
+    """SwiGLU MLPs with stacked weights, the first dimension is the expert; rows sorted by expert in
+    and out.
+    """
 
     def __init__(self, shape: ModelShape):
         super().__init__()
-        wide, narrow = (shape.n_experts, shape.d_ff, shape.d_model), (shape.n_experts, shape.d_model, shape.d_ff)
-        self.up, self.gate, self.down = (nn.Parameter(torch.empty(size)) for size in (wide, wide, narrow))
+        wide, narrow = (
+            (shape.n_experts, shape.d_ff, shape.d_model),
+            (shape.n_experts, shape.d_model, shape.d_ff),
+        )
+        self.up, self.gate, self.down = (
+            nn.Parameter(torch.empty(size)) for size in (wide, wide, narrow)
+        )
         for weight in self.parameters():
             nn.init.normal_(weight, std=0.02)
 
@@ -92,17 +107,23 @@ class Experts(nn.Module):
             wide = F.silu(F.grouped_mm(x, gate.mT, offs=ends)) * F.grouped_mm(x, up.mT, offs=ends)
             return F.grouped_mm(wide, down.mT, offs=ends)
         rows = zip(x.split(counts.tolist()), up.unbind(), gate.unbind(), down.unbind(), strict=True)
-        return torch.cat([F.linear(F.silu(F.linear(part, g)) * F.linear(part, u), d) for part, u, g, d in rows])
+        return torch.cat(
+            [F.linear(F.silu(F.linear(part, g)) * F.linear(part, u), d) for part, u, g, d in rows]
+        )
 
 # %% ../../nbs/25_model/15_experts.ipynb #834f3d98
 def balance_loss(probabilities: Tensor, counts: Tensor) -> Tensor:
-    "How unevenly these tokens use the experts: experts_per_token if evenly, n_experts at most (float32 scalar)."
+    """How unevenly these tokens use the experts: experts_per_token if evenly, n_experts at most
+    (float32 scalar).
+    """
     tokens, n_experts = probabilities.shape
     return n_experts * torch.dot(counts.float() / tokens, probabilities.mean(0))
 
 # %% ../../nbs/25_model/15_experts.ipynb #4392b32c
 class _AddLoss(torch.autograd.Function):
-    "x unchanged; backward gives `loss` the gradient `scale`, as if it had been added to what is differentiated."
+    """x unchanged; backward gives `loss` the gradient `scale`, as if it had been added to what is
+    differentiated.
+    """
 
     @staticmethod
     def forward(ctx, x: Tensor, loss: Tensor, scale: float) -> Tensor:
@@ -117,10 +138,11 @@ class _AddLoss(torch.autograd.Function):
 class MoE(nn.Module):
     """A mixture of experts in the place of the MLP, (batch, seq, d_model) in and out.
 
-    scale: the factor by which a micro batch's loss is multiplied before backward. balance: the last balance loss,
-    without coefficient. dispatch: what takes sorted rows to their experts and back; a strategy may set another.
-    census: what makes of this rank's counts the mean over ranks that share the sequences of a micro batch, so that the
-    balance is the whole micro batch's: the mean of such ranks' balance losses is then the loss of all their tokens.
+    scale: the factor by which a micro batch's loss is multiplied before backward. balance: the last
+    balance loss, without coefficient. dispatch: what takes sorted rows to their experts and back; a
+    strategy may set another. census: what makes of this rank's counts the mean over ranks that
+    share the sequences of a micro batch, so that the balance is the whole micro batch's: the mean
+    of such ranks' balance losses is then the loss of all their tokens.
     """
 
     def __init__(self, shape: ModelShape):
@@ -132,7 +154,9 @@ class MoE(nn.Module):
         self.census: Callable[[Tensor], Tensor] | None = None
 
     def dispatch(self, x: Tensor, counts: Tensor) -> Tensor:
-        "The experts' outputs for rows that are sorted by expert, `counts` (n_experts) of them for each."
+        """The experts' outputs for rows that are sorted by expert, `counts` (n_experts) of them for
+        each.
+        """
         return self.experts(x, counts)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -149,9 +173,11 @@ class MoE(nn.Module):
 
 # %% ../../nbs/25_model/15_experts.ipynb #6c338f40
 def prepare_experts(model: nn.Module, *, scale: float, compiled: bool) -> None:
-    """Tell every mixture in the model the factor of a micro batch's loss; nothing happens to a dense model.
+    """Tell every mixture in the model the factor of a micro batch's loss; nothing happens to a
+    dense model.
 
-    compiled: keep the experts out of what torch.compile traces: their numbers of rows are new in every step.
+    compiled: keep the experts out of what torch.compile traces: their numbers of rows are new in
+    every step.
     """
     for layer in model.modules():
         if isinstance(layer, MoE):

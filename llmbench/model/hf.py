@@ -18,82 +18,159 @@ from ..spec.presets import ModelShape, RopeScaling
 
 # %% ../../nbs/25_model/30_hf.ipynb #1d4d1cb1
 _NAMES = (  # ours, theirs
-    ("embedding", "model.embed_tokens"), ("norm", "model.norm"), ("head", "lm_head"),
+    ("embedding", "model.embed_tokens"),
+    ("norm", "model.norm"),
+    ("head", "lm_head"),
     ("blocks.{}.attention_norm", "model.layers.{}.input_layernorm"),
     ("blocks.{}.mlp_norm", "model.layers.{}.post_attention_layernorm"),
-    *((f"blocks.{{}}.attention.{a}", f"model.layers.{{}}.self_attn.{b}_proj") for a, b in zip(("query", "key", "value", "out"), "qkvo", strict=True)),
+    *(
+        (f"blocks.{{}}.attention.{a}", f"model.layers.{{}}.self_attn.{b}_proj")
+        for a, b in zip(("query", "key", "value", "out"), "qkvo", strict=True)
+    ),
     *((f"blocks.{{}}.mlp.{a}", f"model.layers.{{}}.mlp.{a}_proj") for a in ("gate", "up", "down")),
     ("blocks.{}.mlp.router", "model.layers.{}.block_sparse_moe.gate"),
-)  # fmt: skip
+)
 _THEIRS = dict(_NAMES)
 _EXPERT = {"gate": "w1", "down": "w2", "up": "w3"}
 
 
 def hf_name(name: str) -> str:
-    "What Hugging Face calls one of our parameters; raises RequestError for one that it does not have."
+    """What Hugging Face calls one of our parameters; raises RequestError for one that it does not
+    have.
+    """
     layer = (re.findall(r"\.(\d+)\.", name) or [""])[0]
     module, _, kind = re.sub(r"\.\d+\.", ".{}.", name, count=1).rpartition(".")
     if module not in _THEIRS:
-        raise RequestError(f"convert: {name} has no counterpart in a Llama, Qwen, Mistral or Mixtral of Hugging Face")
+        raise RequestError(
+            f"convert: {name} has no counterpart in a Llama, Qwen, Mistral or Mixtral of Hugging"
+            " Face"
+        )
     return f"{_THEIRS[module].format(layer)}.{kind}"
 
 # %% ../../nbs/25_model/30_hf.ipynb #aa53dbf0
 def hf_names(name: str, n_experts: int = 1) -> list[str]:
-    "What Hugging Face calls the tensors of one of our parameters: one, or one for each expert of a stack. Raises RequestError as `hf_name`."
+    """What Hugging Face calls the tensors of one of our parameters: one, or one for each expert of
+    a stack. Raises RequestError as `hf_name`.
+    """
     stack = re.fullmatch(r"blocks\.(\d+)\.mlp\.experts\.(\w+)", name)
     if not stack:
         return [hf_name(name)]
-    return [f"model.layers.{stack[1]}.block_sparse_moe.experts.{i}.{_EXPERT[stack[2]]}.weight" for i in range(n_experts)]
+    return [
+        f"model.layers.{stack[1]}.block_sparse_moe.experts.{i}.{_EXPERT[stack[2]]}.weight"
+        for i in range(n_experts)
+    ]
 
 # %% ../../nbs/25_model/30_hf.ipynb #1336cc85
 _SIZES = {
-    "n_layers": "num_hidden_layers", "d_model": "hidden_size", "n_heads": "num_attention_heads", "n_kv_heads": "num_key_value_heads",
-    "d_ff": "intermediate_size", "vocab_size": "vocab_size", "max_seq_len": "max_position_embeddings", "norm_eps": "rms_norm_eps",
-}  # fmt: skip
+    "n_layers": "num_hidden_layers",
+    "d_model": "hidden_size",
+    "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "d_ff": "intermediate_size",
+    "vocab_size": "vocab_size",
+    "max_seq_len": "max_position_embeddings",
+    "norm_eps": "rms_norm_eps",
+}
 _MIXTURE = {"n_experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"}
-HF_TYPES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM"}
-_FIXED = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "attention_dropout": 0, "partial_rotary_factor": 1,
-          "router_jitter_noise": 0, "use_mrope": False}  # fmt: skip
+HF_TYPES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+}
+_FIXED = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "attention_dropout": 0,
+    "partial_rotary_factor": 1,
+    "router_jitter_noise": 0,
+    "use_mrope": False,
+}
+
+# %% ../../nbs/25_model/30_hf.ipynb #2aa5a485
 _CHANGES_NOTHING = {
-    "architectures", "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "torch_dtype", "dtype", "use_cache",
-    "transformers_version", "_name_or_path", "pretraining_tp", "max_window_layers", "_attn_implementation_autoset", "output_router_logits",
-}  # fmt: skip
-_READ = {"model_type", "head_dim", "rope_theta", "rope_scaling", "rope_parameters", "tie_word_embeddings"} | {
-    "sliding_window", "use_sliding_window", "layer_types",
-}  # fmt: skip
+    "architectures",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "initializer_range",
+    "torch_dtype",
+    "dtype",
+    "use_cache",
+    "transformers_version",
+    "_name_or_path",
+    "pretraining_tp",
+    "max_window_layers",
+    "_attn_implementation_autoset",
+    "output_router_logits",
+}
+_READ = {
+    "model_type",
+    "head_dim",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "tie_word_embeddings",
+} | {
+    "sliding_window",
+    "use_sliding_window",
+    "layer_types",
+}
 
-
+# %% ../../nbs/25_model/30_hf.ipynb #a5af1f40
 def _refuse(field: str, value: Any, allowed: str) -> None:
     raise RequestError(f"convert: config.json has {field} = {json.dumps(value)}; {allowed}")
 
 
 _STRETCH = {
-    "factor": "factor", "low_freq_factor": "low_freq_factor", "high_freq_factor": "high_freq_factor",
+    "factor": "factor",
+    "low_freq_factor": "low_freq_factor",
+    "high_freq_factor": "high_freq_factor",
     "original_max_seq_len": "original_max_position_embeddings",
-}  # fmt: skip
+}
 
-
+# %% ../../nbs/25_model/30_hf.ipynb #8e0856a6
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    "The angles' base and stretching, as transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters) write them."
+    """The angles' base and stretching, as transformers 4 (rope_theta, rope_scaling) or 5
+    (rope_parameters) write them.
+    """
     for field in ("rope_scaling", "rope_parameters"):
         if not isinstance(config.get(field), Mapping | None):
             _refuse(field, config[field], "it has to be an object or null")
     rope = (config.get("rope_scaling") or {}) | (config.get("rope_parameters") or {})
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "llama3"):
-        _refuse("rope_type", kind, "this decoder knows default and llama3; another rotation would change every logit")
+        _refuse(
+            "rope_type",
+            kind,
+            "this decoder knows default and llama3; another rotation would change every logit",
+        )
     stretch = _STRETCH if kind == "llama3" else {}
-    known = {"rope_type", "type", "rope_theta", *stretch.values()} | {k for k, v in rope.items() if k in _FIXED and v == _FIXED[k]}
+    known = {"rope_type", "type", "rope_theta", *stretch.values()} | {
+        k for k, v in rope.items() if k in _FIXED and v == _FIXED[k]
+    }
     if left := set(rope) - known or set(stretch.values()) - set(rope):
-        _refuse(f"rope_parameters.{min(left)}", rope.get(min(left)), f"rope_type {kind} takes rope_theta" + "".join(f", {v}" for v in stretch.values()))
+        _refuse(
+            f"rope_parameters.{min(left)}",
+            rope.get(min(left)),
+            f"rope_type {kind} takes rope_theta" + "".join(f", {v}" for v in stretch.values()),
+        )
     theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0)
-    return {"rope_theta": theta, "rope_scaling": RopeScaling(**{k: rope[v] for k, v in stretch.items()}) if stretch else None}
+    return {
+        "rope_theta": theta,
+        "rope_scaling": (
+            RopeScaling(**{k: rope[v] for k, v in stretch.items()}) if stretch else None
+        ),
+    }
 
 # %% ../../nbs/25_model/30_hf.ipynb #fb660fbe
 def _window(config: Mapping[str, Any], positions: int) -> int:
     "The longest sequence in which every token sees all before it."
     qwen = config["model_type"] == "qwen2"
-    window = config.get("sliding_window", None if config["model_type"] in ("llama", "mixtral") else 4096)
+    window = config.get(
+        "sliding_window", None if config["model_type"] in ("llama", "mixtral") else 4096
+    )
     if window is None or qwen and not config.get("use_sliding_window", False):
         return positions
     return min(positions, window)
@@ -105,15 +182,24 @@ def _sizes(config: Mapping[str, Any], wanted: Mapping[str, str]) -> dict[str, An
     if config["model_type"] == "llama" and sizes["n_kv_heads"] is None:
         sizes["n_kv_heads"] = sizes["n_heads"]
     if missing := [theirs for ours, theirs in wanted.items() if sizes[ours] is None]:
-        raise RequestError(f"convert: config.json lacks {', '.join(missing)}; transformers would guess, this does not")
+        raise RequestError(
+            f"convert: config.json lacks {', '.join(missing)}; transformers would guess, this"
+            " does not"
+        )
     for ours, theirs in wanted.items():
-        if isinstance(sizes[ours], bool) or not isinstance(sizes[ours], float if ours == "norm_eps" else int) or sizes[ours] <= 0:
+        if (
+            isinstance(sizes[ours], bool)
+            or not isinstance(sizes[ours], float if ours == "norm_eps" else int)
+            or sizes[ours] <= 0
+        ):
             _refuse(theirs, sizes[ours], "it has to be a number above 0")
     return sizes
 
-
+# %% ../../nbs/25_model/30_hf.ipynb #6184df6c
 def shape_from_config(config: Mapping[str, Any], name: str) -> ModelShape:
-    "The shape that a config.json describes; raises RequestError for what this decoder does not compute."
+    """The shape that a config.json describes; raises RequestError for what this decoder does not
+    compute.
+    """
     kind = config.get("model_type")
     if kind not in HF_TYPES:
         _refuse("model_type", kind, f"{', '.join(HF_TYPES)} can be converted")
@@ -122,47 +208,99 @@ def shape_from_config(config: Mapping[str, Any], name: str) -> ModelShape:
     for field, value in config.items():
         if field in _FIXED and value not in (_FIXED[field], None):
             _refuse(field, value, f"this decoder has {json.dumps(_FIXED[field])} only")
-        if field not in _FIXED and field not in _CHANGES_NOTHING | _READ | mixture | set(wanted.values()):
+        if field not in _FIXED and field not in _CHANGES_NOTHING | _READ | mixture | set(
+            wanted.values()
+        ):
             _refuse(field, value, "it is not known here and may change the model")
     sizes = _sizes(config, wanted)
     if config.get("head_dim") not in (None, sizes["d_model"] // sizes["n_heads"]):
-        _refuse("head_dim", config["head_dim"], f"this decoder has hidden_size / num_attention_heads = {sizes['d_model'] // sizes['n_heads']}")
+        _refuse(
+            "head_dim",
+            config["head_dim"],
+            "this decoder has hidden_size / num_attention_heads ="
+            f" {sizes['d_model'] // sizes['n_heads']}",
+        )
     sizes["max_seq_len"] = _window(config, sizes["max_seq_len"])
     tied = bool(config.get("tie_word_embeddings", False))
     if kind == "mixtral":  # of the loss that balances experts; it changes no logit
         sizes["balance_coef"] = float(config.get("router_aux_loss_coef", 0.001))
     try:
-        return ModelShape(name=name, family="llama", bias=kind == "qwen2", tied_embeddings=tied, **sizes, **_rope(config))
+        return ModelShape(
+            name=name,
+            family="llama",
+            bias=kind == "qwen2",
+            tied_embeddings=tied,
+            **sizes,
+            **_rope(config),
+        )
     except ValidationError as e:
-        raise RequestError(f"convert: config.json describes no model of this decoder: {e.errors()[0]['msg']}") from e
+        raise RequestError(
+            f"convert: config.json describes no model of this decoder: {e.errors()[0]['msg']}"
+        ) from e
 
 # %% ../../nbs/25_model/30_hf.ipynb #0c8a95e8
-def config_from_shape(shape: ModelShape, dtype: str = "float32", model_type: str | None = None) -> dict[str, Any]:
-    """The config.json of a shape, readable by transformers 4 and 5; raises RequestError where it has no counterpart.
+def config_from_shape(
+    shape: ModelShape, dtype: str = "float32", model_type: str | None = None
+) -> dict[str, Any]:
+    """The config.json of a shape, readable by transformers 4 and 5; raises RequestError where it
+    has no counterpart.
 
-    model_type: llama, qwen2, mistral or mixtral; without it, mixtral for experts, qwen2 for a model with biases, else llama.
+    model_type: llama, qwen2, mistral or mixtral; without it, mixtral for experts, qwen2 for a model
+    with biases, else llama.
     """
     kind = model_type or ("mixtral" if shape.n_experts > 1 else "qwen2" if shape.bias else "llama")
     known = {*_SIZES, "name", "family", "bias", "tied_embeddings", "rope_theta", "rope_scaling"}
     known |= {*_MIXTURE, "balance_coef"} if kind == "mixtral" else set()
-    other = [k for k, f in ModelShape.model_fields.items() if k not in known and getattr(shape, k) != f.default]
+    other = [
+        k
+        for k, f in ModelShape.model_fields.items()
+        if k not in known and getattr(shape, k) != f.default
+    ]
     if shape.family != "llama" or other:
         what = f"{other[0]} = {getattr(shape, other[0])}" if other else f"family = {shape.family}"
-        raise RequestError(f"convert: {shape.name} has {what}; only the plain llama family has a counterpart in {', '.join(HF_TYPES)}")
+        raise RequestError(
+            f"convert: {shape.name} has {what}; only the plain llama family has a counterpart in"
+            f" {', '.join(HF_TYPES)}"
+        )
     if kind not in HF_TYPES or (kind == "qwen2") != shape.bias:
-        raise RequestError(f"convert: {shape.name} with bias = {shape.bias} is no {kind}; qwen2 has biases, llama, mistral and mixtral have none")
+        raise RequestError(
+            f"convert: {shape.name} with bias = {shape.bias} is no {kind}; qwen2 has biases, llama,"
+            " mistral and mixtral have none"
+        )
     if kind == "mixtral" and shape.n_experts == 1:
-        raise RequestError(f"convert: {shape.name} has no experts and is no mixtral; take llama or mistral")
+        raise RequestError(
+            f"convert: {shape.name} has no experts and is no mixtral; take llama or mistral"
+        )
     mixture = _MIXTURE if kind == "mixtral" else {}
     config = {theirs: getattr(shape, ours) for ours, theirs in (_SIZES | mixture).items()}
-    stretch = shape.rope_scaling and {"rope_type": "llama3"} | {v: getattr(shape.rope_scaling, k) for k, v in _STRETCH.items()}
+    stretch = shape.rope_scaling and {"rope_type": "llama3"} | {
+        v: getattr(shape.rope_scaling, k) for k, v in _STRETCH.items()
+    }
     rope = {
-        "rope_theta": shape.rope_theta, "rope_scaling": stretch,  # transformers 4
-        "rope_parameters": (stretch or {"rope_type": "default"}) | {"rope_theta": shape.rope_theta},  # 5
-    }  # fmt: skip
-    ids = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # the tokenizer's, not the model's
-    only = {"mistral": {"sliding_window": None}, "qwen2": {"use_sliding_window": False}, "mixtral": {"sliding_window": None, "router_aux_loss_coef": shape.balance_coef}}
+        "rope_theta": shape.rope_theta,
+        "rope_scaling": stretch,  # transformers 4
+        "rope_parameters": (
+            (stretch or {"rope_type": "default"}) | {"rope_theta": shape.rope_theta}
+        ),  # 5
+    }
+    ids = dict.fromkeys(
+        ("bos_token_id", "eos_token_id", "pad_token_id")
+    )  # the tokenizer's, not the model's
+    only = {
+        "mistral": {"sliding_window": None},
+        "qwen2": {"use_sliding_window": False},
+        "mixtral": {"sliding_window": None, "router_aux_loss_coef": shape.balance_coef},
+    }
     return {
-        "architectures": [HF_TYPES[kind]], "model_type": kind, **config, **rope, **ids, **only.get(kind, {}), "hidden_act": "silu",
-        "attention_dropout": 0.0, "tie_word_embeddings": shape.tied_embeddings, "torch_dtype": dtype, "dtype": dtype,
-    }  # fmt: skip
+        "architectures": [HF_TYPES[kind]],
+        "model_type": kind,
+        **config,
+        **rope,
+        **ids,
+        **only.get(kind, {}),
+        "hidden_act": "silu",
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": shape.tied_embeddings,
+        "torch_dtype": dtype,
+        "dtype": dtype,
+    }

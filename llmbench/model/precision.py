@@ -17,11 +17,18 @@ from .decoder import Decoder
 from ..spec.request import Precision
 
 # %% ../../nbs/25_model/25_precision.ipynb #8b0d971f
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float8": torch.bfloat16}
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float8": torch.bfloat16,
+}
 
 # %% ../../nbs/25_model/25_precision.ipynb #27ef3389
 class LossScale:
-    "What the loss is multiplied by; halved after a gradient that is not finite, doubled after `patience` good ones in a row."
+    """What the loss is multiplied by; halved after a gradient that is not finite, doubled after
+    `patience` good ones in a row.
+    """
 
     def __init__(self, start: float, device: torch.device, patience: int = 2000):
         self.value = torch.tensor(start, dtype=torch.float32, device=device)
@@ -47,7 +54,7 @@ class LossScale:
         self.value = torch.where(finite, grown, 0.5 * self.value)
         self._good = torch.where(good == self._patience, 0, good)
 
-
+# %% ../../nbs/25_model/25_precision.ipynb #e6cdce31
 def loss_scale_for(precision: Precision, device: torch.device) -> LossScale | None:
     "The scale that a request starts with; None where it does not compute in float16."
     return LossScale(precision.loss_scale, device) if precision.compute == "float16" else None
@@ -57,26 +64,43 @@ _INSTALL = "pip install 'llmbench[fp8]'"
 
 
 def float8_reason(device: torch.device) -> str | None:
-    "Why this device has no products in float8; None where it has them: Hopper and later, MI300 and later."
+    """Why this device has no products in float8; None where it has them: Hopper and later, MI300
+    and later.
+    """
     if device.type != "cuda":
         return f"a {device.type} has no products in float8"
     properties = torch.cuda.get_device_properties(device)
     if torch.version.hip:
         arch = properties.gcnArchName.partition(":")[0]
-        return None if arch.startswith(("gfx94", "gfx95")) else f"{properties.name} ({arch}) has no products in float8; MI300 has"
+        return (
+            None
+            if arch.startswith(("gfx94", "gfx95"))
+            else f"{properties.name} ({arch}) has no products in float8; MI300 has"
+        )
     major, minor = properties.major, properties.minor
-    return None if major >= 9 else f"{properties.name} (compute capability {major}.{minor}) is older than Hopper (9.0), from where on float8 is used"
+    return (
+        None
+        if major >= 9
+        else (
+            f"{properties.name} (compute capability {major}.{minor}) is older than Hopper (9.0),"
+            " from where on float8 is used"
+        )
+    )
 
-
+# %% ../../nbs/25_model/25_precision.ipynb #c0a1d406
 def _takes_float8(module: nn.Module, name: str) -> bool:
-    return name.startswith("blocks.") and module.in_features % 16 == 0 and module.out_features % 16 == 0
+    return (
+        name.startswith("blocks.")
+        and module.in_features % 16 == 0
+        and module.out_features % 16 == 0
+    )
 
-
+# %% ../../nbs/25_model/25_precision.ipynb #7e5a0952
 def to_float8(model: Decoder, *, emulate: bool = False) -> Decoder:
     """The model with the products of its blocks in float8, in place.
 
-    emulate: round to float8 and multiply in the input's dtype, for devices without such products: the same figures, slower.
-    Raises LlmbenchError where torchao is not installed.
+    emulate: round to float8 and multiply in the input's dtype, for devices without such products:
+    the same figures, slower. Raises LlmbenchError where torchao is not installed.
     """
     try:
         float8 = importlib.import_module("torchao.float8")
@@ -92,7 +116,9 @@ def to_float8(model: Decoder, *, emulate: bool = False) -> Decoder:
             y = product.apply(x, self.weight.to(x.dtype).t(), self.linear_mm_config, self.config)
             return y if self.bias is None else y + self.bias.to(y.dtype)
 
-    float8.convert_to_float8_training(model, config=float8.Float8LinearConfig(emulate=emulate), module_filter_fn=_takes_float8)
+    float8.convert_to_float8_training(
+        model, config=float8.Float8LinearConfig(emulate=emulate), module_filter_fn=_takes_float8
+    )
     for module in model.modules():
         if type(module) is linear.Float8Linear:
             module.__class__ = Float8Linear
@@ -101,16 +127,25 @@ def to_float8(model: Decoder, *, emulate: bool = False) -> Decoder:
 # %% ../../nbs/25_model/25_precision.ipynb #790737ad
 def _transformer_engine() -> tuple[Any, Any]:
     try:
-        return importlib.import_module("transformer_engine.pytorch"), importlib.import_module("transformer_engine.common.recipe")
+        return importlib.import_module("transformer_engine.pytorch"), importlib.import_module(
+            "transformer_engine.common.recipe"
+        )
     except ImportError as e:
-        how = "pip install --no-build-isolation 'transformer-engine[pytorch]', or write float8_by: torchao"
-        raise LlmbenchError(f"precision float8 by transformer_engine needs that package, built for this GPU; {how}") from e
+        how = (
+            "pip install --no-build-isolation 'transformer-engine[pytorch]', or write float8_by:"
+            " torchao"
+        )
+        raise LlmbenchError(
+            f"precision float8 by transformer_engine needs that package, built for this GPU; {how}"
+        ) from e
 
-
+# %% ../../nbs/25_model/25_precision.ipynb #f2a0c396
 def to_transformer_engine(model: Decoder) -> Decoder:
-    """The model with the products of its blocks in Transformer Engine's float8 (delayed scaling, hybrid formats), in place.
+    """The model with the products of its blocks in Transformer Engine's float8 (delayed scaling,
+    hybrid formats), in place.
 
-    Source: its documentation of `Linear`, `fp8_autocast` and `DelayedScaling`. Raises LlmbenchError where it is not installed.
+    Source: its documentation of `Linear`, `fp8_autocast` and `DelayedScaling`. Raises LlmbenchError
+    where it is not installed.
     """
     engine, recipes = _transformer_engine()
     recipe = recipes.DelayedScaling(fp8_format=recipes.Format.HYBRID)
@@ -119,7 +154,10 @@ def to_transformer_engine(model: Decoder) -> Decoder:
         "Its layer, its weight brought to the dtype of the input, like in `models.Linear`."
 
         def forward(self, x: Tensor) -> Tensor:
-            with torch.autocast(x.device.type, dtype=x.dtype), engine.fp8_autocast(enabled=True, fp8_recipe=recipe):
+            with (
+                torch.autocast(x.device.type, dtype=x.dtype),
+                engine.fp8_autocast(enabled=True, fp8_recipe=recipe),
+            ):
                 return super().forward(x)
 
     for name, old in list(model.named_modules()):
@@ -134,9 +172,15 @@ def to_transformer_engine(model: Decoder) -> Decoder:
 
 # %% ../../nbs/25_model/25_precision.ipynb #895aedbd
 def with_precision(model: Decoder, precision: Precision, device: torch.device) -> Decoder:
-    "The model with what its precision changes in it; raises LlmbenchError where the device or a package is missing."
+    """The model with what its precision changes in it; raises LlmbenchError where the device or a
+    package is missing.
+    """
     if precision.compute != "float8":
         return model
     if reason := float8_reason(device):
         raise LlmbenchError(f"precision float8: {reason}; write precision: bf16")
-    return to_transformer_engine(model) if precision.float8_by == "transformer_engine" else to_float8(model)
+    return (
+        to_transformer_engine(model)
+        if precision.float8_by == "transformer_engine"
+        else to_float8(model)
+    )

@@ -27,9 +27,15 @@ from ..core.errors import LlmbenchError, RequestError
 MAGIC, VERSION = b"MMIDIDX\x00\x00", 1
 HEADER = struct.Struct("<9sQBQQ")
 DTYPES = {
-    1: np.dtype("u1"), 2: np.dtype("i1"), 3: np.dtype("<i2"), 4: np.dtype("<i4"), 5: np.dtype("<i8"),
-    6: np.dtype("<f8"), 7: np.dtype("<f4"), 8: np.dtype("<u2"),
-}  # fmt: skip
+    1: np.dtype("u1"),
+    2: np.dtype("i1"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<i4"),
+    5: np.dtype("<i8"),
+    6: np.dtype("<f8"),
+    7: np.dtype("<f4"),
+    8: np.dtype("<u2"),
+}
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
@@ -42,34 +48,53 @@ def idx_path(prefix: Path | str) -> Path:
     "The file that says where sequences and documents begin."
     return Path(f"{prefix}.idx")
 
-
+# %% ../../nbs/25_model/35_token_files.ipynb #d83679c7
 def token_dtype(vocab_size: int) -> np.dtype:
-    "The smallest type that Megatron takes for this vocabulary: uint16 below 65,500 ids, else int32."
+    """The smallest type that Megatron takes for this vocabulary: uint16 below 65,500 ids, else
+    int32.
+    """
     return np.dtype("<u2") if vocab_size < 65_500 else np.dtype("<i4")
 
 # %% ../../nbs/25_model/35_token_files.ipynb #29605b26
 def index_bytes(sizes: Sequence[int], dtype: np.dtype) -> bytes:
     "The .idx of documents of one sequence each, with these sizes in tokens."
     counts = np.asarray(sizes, dtype=np.int64)
-    offsets = np.concatenate(([0], np.cumsum(counts)[:-1])) * dtype.itemsize if len(counts) else counts
+    offsets = (
+        np.concatenate(([0], np.cumsum(counts)[:-1])) * dtype.itemsize if len(counts) else counts
+    )
     marks = np.arange(len(counts) + 1)
     head = HEADER.pack(MAGIC, VERSION, _CODES[dtype], len(counts), len(marks))
-    return head + counts.astype("<i4").tobytes() + offsets.astype("<i8").tobytes() + marks.astype("<i8").tobytes()
+    return (
+        head
+        + counts.astype("<i4").tobytes()
+        + offsets.astype("<i8").tobytes()
+        + marks.astype("<i8").tobytes()
+    )
 
-
+# %% ../../nbs/25_model/35_token_files.ipynb #4f376890
 def _fitting(document: np.ndarray, dtype: np.dtype) -> bytes:
     "A document's tokens in the file's type; raises RequestError for an id that does not fit."
     given = np.asarray(document)
     kept = given.astype(dtype)
     if len(given) >= 2**31:
-        raise RequestError(f"megatron: a document of {len(given):,} tokens; the format counts to 2,147,483,647: cut it")
+        raise RequestError(
+            f"megatron: a document of {len(given):,} tokens; the format counts to 2,147,483,647:"
+            " cut it"
+        )
     if not np.array_equal(kept, given):
-        raise RequestError(f"megatron: token ids from {given.min()} to {given.max()} do not fit {dtype.name}; choose int32")
+        raise RequestError(
+            f"megatron: token ids from {given.min()} to {given.max()} do not fit {dtype.name};"
+            " choose int32"
+        )
     return kept.tobytes()
 
 # %% ../../nbs/25_model/35_token_files.ipynb #9a538577
-def write_indexed(prefix: Path | str, documents: Iterable[np.ndarray], dtype: np.dtype = np.dtype("<i4")) -> list[int]:
-    "Write PREFIX.bin and PREFIX.idx; returns the documents' sizes in tokens. Empty documents are left out."
+def write_indexed(
+    prefix: Path | str, documents: Iterable[np.ndarray], dtype: np.dtype = np.dtype("<i4")
+) -> list[int]:
+    """Write PREFIX.bin and PREFIX.idx; returns the documents' sizes in tokens. Empty documents are
+    left out.
+    """
     sizes, folder = [], Path(prefix).parent
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=f".{Path(prefix).name}.") as unfinished:
@@ -80,7 +105,9 @@ def write_indexed(prefix: Path | str, documents: Iterable[np.ndarray], dtype: np
                     f.write(_fitting(document, dtype))
                     sizes.append(len(document))
         if not sizes:
-            raise RequestError("megatron: there is not one token to write; give text that is not empty")
+            raise RequestError(
+                "megatron: there is not one token to write; give text that is not empty"
+            )
         index.write_bytes(index_bytes(sizes, dtype))
         idx_path(prefix).unlink(missing_ok=True)  # an old index must never stand beside new tokens
         os.replace(tokens, bin_path(prefix))
@@ -90,7 +117,9 @@ def write_indexed(prefix: Path | str, documents: Iterable[np.ndarray], dtype: np
 # %% ../../nbs/25_model/35_token_files.ipynb #3cb14571
 @dataclass(frozen=True)
 class Indexed:
-    "A token file: all tokens in a row (memory map), sizes of the sequences in tokens, first sequence of each document."
+    """A token file: all tokens in a row (memory map), sizes of the sequences in tokens, first
+    sequence of each document.
+    """
 
     prefix: Path
     tokens: np.ndarray
@@ -106,46 +135,78 @@ class Indexed:
         ends = np.concatenate(([0], np.cumsum(self.sizes, dtype=np.int64)))
         return self.tokens[ends[self.marks[number]] : ends[self.marks[number + 1]]]
 
-
+# %% ../../nbs/25_model/35_token_files.ipynb #d20eb716
 def _read_header(path: Path, raw: bytes) -> tuple[np.dtype, int, int]:
     "Type of the tokens, number of sequences, number of document marks; raises RequestError."
     if len(raw) < HEADER.size or raw[: len(MAGIC)] != MAGIC:
-        raise RequestError(f"data: {path} is no Megatron index: it does not begin with MMIDIDX; give PREFIX of PREFIX.bin and PREFIX.idx")
+        raise RequestError(
+            f"data: {path} is no Megatron index: it does not begin with MMIDIDX; give PREFIX of"
+            " PREFIX.bin and PREFIX.idx"
+        )
     _, version, code, sequences, marks = HEADER.unpack(raw[: HEADER.size])
     if version != VERSION:
-        raise RequestError(f"data: {path} has version {version} of Megatron's index; version {VERSION} can be read")
+        raise RequestError(
+            f"data: {path} has version {version} of Megatron's index; version {VERSION} can be read"
+        )
     if code not in DTYPES:
-        raise RequestError(f"data: {path} names token type {code}; known are 1 to {max(DTYPES)}; the file is damaged")
+        raise RequestError(
+            f"data: {path} names token type {code}; known are 1 to {max(DTYPES)}; the file is"
+            " damaged"
+        )
     if DTYPES[code].kind == "f":
-        raise RequestError(f"data: {path} holds {DTYPES[code].name}, not token ids; give a file of integers")
+        raise RequestError(
+            f"data: {path} holds {DTYPES[code].name}, not token ids; give a file of integers"
+        )
     return DTYPES[code], sequences, marks
 
 # %% ../../nbs/25_model/35_token_files.ipynb #9e693cea
-def _check_index(path: Path, sizes: np.ndarray, offsets: np.ndarray, marks: np.ndarray, itemsize: int) -> None:
+def _check_index(
+    path: Path, sizes: np.ndarray, offsets: np.ndarray, marks: np.ndarray, itemsize: int
+) -> None:
     "Raise RequestError where the parts of an index contradict each other."
-    begins = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)[:-1])) * itemsize if len(sizes) else offsets
+    begins = (
+        np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)[:-1])) * itemsize
+        if len(sizes)
+        else offsets
+    )
     if (sizes < 0).any() or not np.array_equal(begins, offsets):
-        raise RequestError(f"data: {path}: sizes and offsets of its sequences do not match; write the file again")
+        raise RequestError(
+            f"data: {path}: sizes and offsets of its sequences do not match; write the file again"
+        )
     if len(marks) < 2 or marks[0] != 0 or marks[-1] != len(sizes) or (np.diff(marks) < 0).any():
-        raise RequestError(f"data: {path}: its documents do not cover its {len(sizes)} sequences; write the file again")
+        raise RequestError(
+            f"data: {path}: its documents do not cover its {len(sizes)} sequences; write the file"
+            " again"
+        )
 
-
+# %% ../../nbs/25_model/35_token_files.ipynb #3716141a
 def open_indexed(prefix: Path | str) -> Indexed:
     "Open PREFIX.bin and PREFIX.idx; raises RequestError in one line for whatever is no sound pair."
     path, tokens = idx_path(prefix), bin_path(prefix)
     for needed in (path, tokens):
         if not needed.is_file():
-            raise RequestError(f"data: {needed}: no such file; a Megatron data set is PREFIX.bin and PREFIX.idx, given as PREFIX")
+            raise RequestError(
+                f"data: {needed}: no such file; a Megatron data set is PREFIX.bin and PREFIX.idx,"
+                " given as PREFIX"
+            )
     raw = np.memmap(path, mode="r", dtype="u1") if path.stat().st_size else np.empty(0, "u1")
     dtype, n, d = _read_header(path, raw[: HEADER.size].tobytes())
     ends = list(accumulate([HEADER.size, 4 * n, 8 * n, 8 * d]))
     if len(raw) not in (ends[-1], ends[-1] + n):
-        raise RequestError(f"data: {path} has {len(raw):,} bytes, {n:,} sequences need {ends[-1]:,}; it was cut or damaged")
-    sizes, offsets, marks = (raw[a:b].view(t) for a, b, t in zip(ends[:-1], ends[1:], ("<i4", "<i8", "<i8"), strict=True))
+        raise RequestError(
+            f"data: {path} has {len(raw):,} bytes, {n:,} sequences need {ends[-1]:,}; it was cut or"
+            " damaged"
+        )
+    sizes, offsets, marks = (
+        raw[a:b].view(t) for a, b, t in zip(ends[:-1], ends[1:], ("<i4", "<i8", "<i8"), strict=True)
+    )
     _check_index(path, sizes, offsets, marks, dtype.itemsize)
     asked, found = int(sizes.sum(dtype=np.int64)) * dtype.itemsize, tokens.stat().st_size
     if asked != found or not found:
-        raise RequestError(f"data: {tokens} has {found:,} bytes, its index describes {asked:,}; it was cut or belongs to another index")
+        raise RequestError(
+            f"data: {tokens} has {found:,} bytes, its index describes {asked:,}; it was cut or"
+            " belongs to another index"
+        )
     return Indexed(Path(prefix), np.memmap(tokens, mode="r", dtype=dtype), sizes, marks)
 
 # %% ../../nbs/25_model/35_token_files.ipynb #9f23ed68
@@ -154,14 +215,21 @@ def load_tokenizer(path: Path | str) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as e:
-        raise RequestError("data: a tokenizer needs the package tokenizers; pip install 'llmbench[tokenizer]'") from e
+        raise RequestError(
+            "data: a tokenizer needs the package tokenizers; pip install 'llmbench[tokenizer]'"
+        ) from e
     file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
     if not file.is_file():
-        raise RequestError(f"data: {file}: no such file; give a tokenizer.json or the folder that holds one")
+        raise RequestError(
+            f"data: {file}: no such file; give a tokenizer.json or the folder that holds one"
+        )
     try:
         return Tokenizer.from_file(str(file))
     except Exception as e:  # the package raises nothing narrower
-        raise RequestError(f"data: {file} is no tokenizer: {str(e).splitlines()[0]}; give a Hugging Face tokenizer.json") from e
+        raise RequestError(
+            f"data: {file} is no tokenizer: {str(e).splitlines()[0]}; give a Hugging Face"
+            " tokenizer.json"
+        ) from e
 
 
 def encode(text: str, tokenizer: Path | str | None) -> np.ndarray:
@@ -184,53 +252,104 @@ def read_documents(path: Path | str, key: str = "text") -> Iterator[str]:
                     continue
                 row = json.loads(line)
                 if not isinstance(row, dict) or not isinstance(row.get(key), str):
-                    raise RequestError(f"data: {path}, line {number}: no text under {key!r}; name the key with --key")
+                    raise RequestError(
+                        f"data: {path}, line {number}: no text under {key!r}; name the key with"
+                        " --key"
+                    )
                 yield row[key]
     except OSError as e:
         raise RequestError(f"data: {path}: {e.strerror}; give files of text, or .jsonl") from e
     except UnicodeDecodeError as e:
         raise RequestError(f"data: {path} is not UTF-8 at byte {e.start}; convert it first") from e
     except json.JSONDecodeError as e:
-        raise RequestError(f"data: {path}, line {number}: no JSON ({e.msg}); a .jsonl holds one object a line") from e
+        raise RequestError(
+            f"data: {path}, line {number}: no JSON ({e.msg}); a .jsonl holds one object a line"
+        ) from e
 
 # %% ../../nbs/25_model/35_token_files.ipynb #5b41cb90
-def _encoder(tokenizer: Path | str | None, end: str | None) -> tuple[Callable[[str], np.ndarray], int]:
+def _encoder(
+    tokenizer: Path | str | None, end: str | None
+) -> tuple[Callable[[str], np.ndarray], int]:
     "What makes tokens of a document, and the size of the vocabulary."
     if tokenizer is None:
         if end is not None:
-            raise RequestError(f"bytes have no token {end!r} to end a document with; leave --end out, or give --tokenizer")
+            raise RequestError(
+                f"bytes have no token {end!r} to end a document with; leave --end out, or give"
+                " --tokenizer"
+            )
         return lambda text: encode(text, None), 256
     made = load_tokenizer(tokenizer)
     last = [] if end is None else [made.token_to_id(end)]
     if None in last:
-        raise RequestError(f"the tokenizer has no token {end!r}; name one that it has, such as its end-of-text")
-    return lambda text: np.asarray((ids := made.encode(text).ids) + (last if ids else []), dtype=np.int32), made.get_vocab_size()
+        raise RequestError(
+            f"the tokenizer has no token {end!r}; name one that it has, such as its end-of-text"
+        )
+    return (
+        lambda text: np.asarray(
+            (ids := made.encode(text).ids) + (last if ids else []), dtype=np.int32
+        ),
+        made.get_vocab_size(),
+    )
 
-
+# %% ../../nbs/25_model/35_token_files.ipynb #89f069ed
 def tokenize(
-    texts: Sequence[Path | str], prefix: Path | str, *, tokenizer: Path | str | None = None, key: str = "text", end: str | None = None
+    texts: Sequence[Path | str],
+    prefix: Path | str,
+    *,
+    tokenizer: Path | str | None = None,
+    key: str = "text",
+    end: str | None = None,
 ) -> dict[str, Any]:
     """Write the documents of text files as PREFIX.bin and PREFIX.idx.
 
     tokenizer: file or folder, None for bytes; key: of a .jsonl; end: a token after each document.
-    Returns counts of documents and tokens, vocabulary size and the type in the file. Raises RequestError.
+    Returns counts of documents and tokens, vocabulary size and the type in the file. Raises
+    RequestError.
     """
     to_ids, vocab_size = _encoder(tokenizer, end)
-    sizes = write_indexed(prefix, (to_ids(d) for t in texts for d in read_documents(t, key)), dtype := token_dtype(vocab_size))
-    return {"documents": len(sizes), "tokens": sum(sizes), "vocab_size": vocab_size, "dtype": dtype.name}
+    sizes = write_indexed(
+        prefix,
+        (to_ids(d) for t in texts for d in read_documents(t, key)),
+        dtype := token_dtype(vocab_size),
+    )
+    return {
+        "documents": len(sizes),
+        "tokens": sum(sizes),
+        "vocab_size": vocab_size,
+        "dtype": dtype.name,
+    }
 
 # %% ../../nbs/25_model/35_token_files.ipynb #ad0d5133
 def _parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="python -m llmbench.model.token_files", description="Token files in Megatron's format.")
-    verb = p.add_subparsers(dest="verb", required=True).add_parser("tokenize", help="text files to PREFIX.bin and PREFIX.idx")
-    verb.add_argument("texts", nargs="+", metavar="TEXT", help="text files, a document each, or .jsonl, a document a line")
-    verb.add_argument("--tokenizer", metavar="DIR", help="Hugging Face tokenizer: a folder or its tokenizer.json (default: bytes)")
-    verb.add_argument("--out", required=True, metavar="PREFIX", help="where to write, without .bin and .idx")
+    p = argparse.ArgumentParser(
+        prog="python -m llmbench.model.token_files", description="Token files in Megatron's format."
+    )
+    verb = p.add_subparsers(dest="verb", required=True).add_parser(
+        "tokenize", help="text files to PREFIX.bin and PREFIX.idx"
+    )
+    verb.add_argument(
+        "texts",
+        nargs="+",
+        metavar="TEXT",
+        help="text files, a document each, or .jsonl, a document a line",
+    )
+    verb.add_argument(
+        "--tokenizer",
+        metavar="DIR",
+        help="Hugging Face tokenizer: a folder or its tokenizer.json (default: bytes)",
+    )
+    verb.add_argument(
+        "--out", required=True, metavar="PREFIX", help="where to write, without .bin and .idx"
+    )
     verb.add_argument("--key", default="text", help="key of the text in a .jsonl (default text)")
-    verb.add_argument("--end", metavar="TOKEN", help="a token to append to each document, for example <|endoftext|>")
+    verb.add_argument(
+        "--end",
+        metavar="TOKEN",
+        help="a token to append to each document, for example <|endoftext|>",
+    )
     return p
 
-
+# %% ../../nbs/25_model/35_token_files.ipynb #2f777ab9
 def main(argv: Sequence[str] | None = None) -> int:
     "Entry of `python -m llmbench.model.token_files`; the exit code."
     a = _parser().parse_args(argv)
@@ -240,8 +359,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"tokenize: {e}\n")
         return e.exit_code
     sys.stdout.write(
-        f"{a.out}.bin, {a.out}.idx: {done['documents']:,} documents, {done['tokens']:,} tokens as {done['dtype']}; "
-        f"a model needs vocab_size of at least {done['vocab_size']:,}\n"
+        f"{a.out}.bin, {a.out}.idx: {done['documents']:,} documents, {done['tokens']:,} tokens as"
+        f" {done['dtype']}; a model needs vocab_size of at least {done['vocab_size']:,}\n"
     )
     return 0
 

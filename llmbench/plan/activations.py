@@ -15,12 +15,19 @@ from .flops import experts, parameter_count, parameter_shapes
 from ..spec.presets import ModelShape
 
 # %% ../../nbs/20_plan/15_activations.ipynb #cc5e1224
-_SIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}  # float8 is between activations in bfloat16
+_SIZE = {
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float8": 2,
+}  # float8 is between activations in bfloat16
 
-
+# %% ../../nbs/20_plan/15_activations.ipynb #b06555b4
 @dataclass(frozen=True)
 class Placement:
-    "A model under a strategy on one of `dp` ranks, with all that decides its bytes; eager, not compiled."
+    """A model under a strategy on one of `dp` ranks, with all that decides its bytes; eager, not
+    compiled.
+    """
 
     shape: ModelShape
     strategy: str
@@ -33,7 +40,9 @@ class Placement:
     keep_products: bool = False  # selective recomputation: what products and attention gave is kept
     cpu: bool = True  # its kernels save other tensors than a GPU's
     fused: bool = False
-    offload: bool = False  # shards and their update are in another memory than the one that is counted
+    offload: bool = (
+        False  # shards and their update are in another memory than the one that is counted
+    )
     staged: bool = False  # DeepSpeed's offload where the host's memory is the one that is counted
     seq_len: int = 0  # tokens of a whole sequence; asked for where sequences are split
     tp: int = 1  # ranks that split matrices
@@ -61,12 +70,21 @@ class Placement:
     @cached_property
     def dealt(self) -> int:
         "Parameters of one block's experts on a rank; 0 in a dense model."
-        return sum(prod(s) for n, s in parameter_shapes(self.shape).items() if n.startswith("blocks.0.mlp.experts.")) // self.ep
+        return (
+            sum(
+                prod(s)
+                for n, s in parameter_shapes(self.shape).items()
+                if n.startswith("blocks.0.mlp.experts.")
+            )
+            // self.ep
+        )
 
     @cached_property
     def block(self) -> int:
         "Parameters of one block."
-        whole = sum(prod(s) for n, s in parameter_shapes(self.shape).items() if n.startswith("blocks.0."))
+        whole = sum(
+            prod(s) for n, s in parameter_shapes(self.shape).items() if n.startswith("blocks.0.")
+        )
         return whole - (self.ep - 1) * self.dealt
 
     @property
@@ -81,7 +99,9 @@ class Placement:
 
     @property
     def aside(self) -> int:
-        "Parameters of one block's experts that a wrapper leaves as they are: whole and float32 on their rank."
+        """Parameters of one block's experts that a wrapper leaves as they are: whole and float32 on
+        their rank.
+        """
         return self.dealt if self.strategy == "ep" or self.ep > 1 else 0
 
     @property
@@ -102,7 +122,9 @@ class Placement:
 
     @property
     def casts(self) -> bool:
-        "Whether weights are float32 and cast at each use: the casts are saved for backward, like activations."
+        """Whether weights are float32 and cast at each use: the casts are saved for backward, like
+        activations.
+        """
         return self.c == 2 and self.strategy in ("single", "ddp", "ep")
 
     @property
@@ -125,18 +147,22 @@ def _mlp_saved_bytes(p: Placement) -> int:
     n_experts, copies = experts(p.shape)
     if n_experts == 1:
         return c * d * p.tp + (4 if p.shape.family == "llama" else 2) * c * f
-    router = c * d + 4 * n_experts + 8 * copies + 4 * (copies + 1)  # input, probabilities, who was chosen, weights and their sum
+    router = (
+        c * d + 4 * n_experts + 8 * copies + 4 * (copies + 1)
+    )  # input, probabilities, who was chosen, weights and their sum
     there_and_back = 2 * 8 * copies  # places of the copies, for each way
     return router + there_and_back + copies * (c * d + 4 * c * f + c * d + c)
 
-
+# %% ../../nbs/20_plan/15_activations.ipynb #55146451
 def block_saved_bytes(p: Placement) -> int:
     "Bytes that one block leaves behind for backward, without casts of its weights."
     s, c, llama = p.shape, p.c, p.shape.family == "llama"
     d = s.d_model
     copied = c * d if llama or p.cp > 1 else 0
     attention = c * d * p.tp + c * d + c * _pairs_kept(p) * p.tp + c * d + 4 * s.n_heads + copied
-    return p.tokens * (2 * norm_saved_bytes(p) + attention + _mlp_saved_bytes(p)) // p.tp + _mask_bytes(p)
+    return p.tokens * (
+        2 * norm_saved_bytes(p) + attention + _mlp_saved_bytes(p)
+    ) // p.tp + _mask_bytes(p)
 
 
 def _pairs_kept(p: Placement) -> int:
@@ -148,36 +174,52 @@ def _pairs_kept(p: Placement) -> int:
 
 
 def _mask_bytes(p: Placement) -> int:
-    "What a CPU keeps of the masks of a context parallel rank (the first, whose chunks differ most), one sequence's."
+    """What a CPU keeps of the masks of a context parallel rank (the first, whose chunks differ
+    most), one sequence's.
+    """
     chunk = p.seq_len // (2 * p.cp)
     return p.c * chunk * p.seq_len if p.cpu and p.cp > 1 else 0
 
-
+# %% ../../nbs/20_plan/15_activations.ipynb #076cf609
 def _operands(p: Placement) -> int:
-    "Values a token that a block's products give and that its derivative asks for: the later operators have nothing else to keep."
+    """Values a token that a block's products give and that its derivative asks for: the later
+    operators have nothing else to keep.
+    """
     s, copies = p.shape, experts(p.shape)[1]
     kv = s.n_kv_heads * s.head_dim
     if s.family == "gpt2":
         return s.d_model + 2 * kv + s.d_model + s.d_ff
-    return kv + s.d_model + 2 * s.d_ff * (copies if _experts_kept(p) else 0)  # queries and keys are rotated first
+    return (
+        kv + s.d_model + 2 * s.d_ff * (copies if _experts_kept(p) else 0)
+    )  # queries and keys are rotated first
 
 
 def _experts_kept(p: Placement) -> bool:
-    "Whether products of a block's MLP are among those kept; the grouped one of a GPU for experts is not."
+    """Whether products of a block's MLP are among those kept; the grouped one of a GPU for experts
+    is not.
+    """
     return experts(p.shape)[0] == 1 or p.cpu or p.c == 4
 
-
+# %% ../../nbs/20_plan/15_activations.ipynb #84ca6e1e
 def products_bytes(p: Placement) -> int:
     "Results of products and attention of one block, which selective recomputation keeps."
     s, (n_experts, copies) = p.shape, experts(p.shape)
-    attention = (2 + p.tp) * s.d_model + 2 * s.n_kv_heads * s.head_dim  # sums over ranks are as wide as the stream
-    mlp = copies * (p.tp * s.d_model + (2 if s.family == "llama" else 1) * s.d_ff) if _experts_kept(p) else 0
+    attention = (
+        2 + p.tp
+    ) * s.d_model + 2 * s.n_kv_heads * s.head_dim  # sums over ranks are as wide as the stream
+    mlp = (
+        copies * (p.tp * s.d_model + (2 if s.family == "llama" else 1) * s.d_ff)
+        if _experts_kept(p)
+        else 0
+    )
     router = n_experts if n_experts > 1 else 0
     return p.tokens * (p.c * (attention + mlp + router) + 4 * s.n_heads) // p.tp
 
 
 def again_bytes(p: Placement, block: int | None = None) -> int:
-    "What one block (of so many parameters, where a rank has a part of it) has for its backward pass beside what it kept, when it was recomputed."
+    """What one block (of so many parameters, where a rank has a part of it) has for its backward
+    pass beside what it kept, when it was recomputed.
+    """
     shared = p.tokens * (p.c * _operands(p) + 4 * p.shape.n_heads) // p.tp if p.keep_products else 0
     return block_saved_bytes(p) - shared + _cast_bytes(p, block)
 
@@ -187,11 +229,15 @@ def _cast_bytes(p: Placement, block: int | None) -> int:
         return 2 * (p.block if block is None else block)
     return 2 * p.aside if p.casts_experts else 0
 
-
+# %% ../../nbs/20_plan/15_activations.ipynb #7ef3ce2e
 def layer_bytes(p: Placement, block: int | None = None) -> int:
-    "What one block keeps until its backward pass: its activations and casts, or its input and what is not recomputed."
+    """What one block keeps until its backward pass: its activations and casts, or its input and
+    what is not recomputed.
+    """
     if p.recompute:
-        return p.tokens * p.c * p.shape.d_model // p.tp + (products_bytes(p) if p.keep_products else 0)
+        return p.tokens * p.c * p.shape.d_model // p.tp + (
+            products_bytes(p) if p.keep_products else 0
+        )
     return block_saved_bytes(p) + _cast_bytes(p, block)
 
 
@@ -201,12 +247,16 @@ def head_saved_bytes(p: Placement) -> int:
 
 
 def saved_bytes(p: Placement) -> int:
-    "All activations at the end of forward without the loss's: blocks (or their inputs), last norm, input of the head."
+    """All activations at the end of forward without the loss's: blocks (or their inputs), last
+    norm, input of the head.
+    """
     return p.shape.n_layers * layer_bytes(p) + head_saved_bytes(p)
 
 # %% ../../nbs/20_plan/15_activations.ipynb #ea670c2f
 def loss_bytes(p: Placement) -> int:
-    "Log-probabilities and two gradients of them (three, of a part, where words are split), float32, when the loss goes backward."
+    """Log-probabilities and two gradients of them (three, of a part, where words are split),
+    float32, when the loss goes backward.
+    """
     if p.tp > 1:
         return 16 * -(-p.shape.vocab_size // p.tp) * p.tokens
     return 12 * p.shape.vocab_size * p.tokens

@@ -10,16 +10,18 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 
-from .flops import parameter_shapes
 from .activations import Placement, again_bytes, layer_bytes, saved_bytes
+from .flops import parameter_shapes
 from .memory import kept_bytes, memory_at
+from .traffic import ddp_buckets, factored_size
 from ..spec.presets import ModelShape
 from ..spec.request import RunSpec
-from .traffic import ddp_buckets, factored_size
 
 # %% ../../nbs/20_plan/35_factored_memory.ipynb #87052b05
 class Bucket(NamedTuple):
-    "A bucket of gradients: elements of all, of what is not factored, of the factors, and of what is still to come after it; its last parameter."
+    """A bucket of gradients: elements of all, of what is not factored, of the factors, and of what
+    is still to come after it; its last parameter.
+    """
 
     elements: int
     plain: int
@@ -37,13 +39,19 @@ def buckets(shape: ModelShape, bucket_mib: float = 25.0) -> Iterator[Bucket]:
         while left:
             last = next(names)
             count, sent = prod(sizes[last]), factored_size(sizes[last])
-            left, plain, factors = left - count, plain + (count if sent == count else 0), factors + (sent if sent < count else 0)
+            left, plain, factors = (
+                left - count,
+                plain + (count if sent == count else 0),
+                factors + (sent if sent < count else 0),
+            )
         after -= elements
         yield Bucket(elements, plain, factors, after, last)
 
 # %% ../../nbs/20_plan/35_factored_memory.ipynb #bd0b3b8d
 def beside_bytes(shape: ModelShape, bucket_mib: float = 25.0) -> int:
-    "What stays beside DDP's own: what the factors missed of every gradient, and the factors, float32."
+    """What stays beside DDP's own: what the factors missed of every gradient, and the factors,
+    float32.
+    """
     return sum(4 * b.elements + 4 * b.factors for b in buckets(shape, bucket_mib))
 
 
@@ -55,29 +63,53 @@ def _before_bytes(p: Placement, last: str) -> int:
         return (int(layer) + 1) * layer_bytes(p) + under_way
     return {"head": saved_bytes(p), "norm": p.shape.n_layers * layer_bytes(p)}.get(owner, 0)
 
-
+# %% ../../nbs/20_plan/35_factored_memory.ipynb #15770285
 def exchange_bytes(p: Placement, bucket: Bucket) -> int:
     "Bytes on a rank while a bucket is sent, without what stays beside DDP's own."
-    copies = 4 * bucket.elements + 4 * bucket.elements  # from before it was factored, and what is now missed
+    copies = (
+        4 * bucket.elements + 4 * bucket.elements
+    )  # from before it was factored, and what is now missed
     plain = 4 * bucket.plain  # what is not factored, in one piece
-    made = 4 * prod(parameter_shapes(p.shape)[bucket.last])  # the last gradient, which the bucket has a copy of
+    made = 4 * prod(
+        parameter_shapes(p.shape)[bucket.last]
+    )  # the last gradient, which the bucket has a copy of
     waiting = 4 * bucket.after if p.more else 0
-    tied = 4 * p.head if p.shape.tied_embeddings and bucket.after else 0  # the head's part, until the embedding's comes
+    tied = (
+        4 * p.head if p.shape.tied_embeddings and bucket.after else 0
+    )  # the head's part, until the embedding's comes
     return kept_bytes(p) + _before_bytes(p, bucket.last) + waiting + tied + made + copies + plain
 
 # %% ../../nbs/20_plan/35_factored_memory.ipynb #586ab2d1
 def factored_memory(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:
-    """Bytes of a rank of `ddp` with PowerSGD, as `memory_per_rank` gives them, from its second factored step (the fourth of all) on.
+    """Bytes of a rank of `ddp` with PowerSGD, as `memory_per_rank` gives them, from its second
+    factored step (the fourth of all) on.
 
-    factored_bytes: what stays beside DDP's own. Source: the derivation in this notebook; Vogels et al. 2019 (arXiv:1905.13727).
+    factored_bytes: what stays beside DDP's own. Source: the derivation in this notebook; Vogels et
+    al. 2019 (arXiv:1905.13727).
     """
     s, recompute = spec.strategy, spec.recompute
     p = Placement(
-        spec.model, s.name, s.dp, spec.batch.micro * spec.seq_len, spec.batch.accum, spec.precision.compute, spec.precision.reduce,
-        recompute != "none", recompute == "selective", platform == "cpu", spec.optimizer.fused,
-    )  # fmt: skip
+        spec.model,
+        s.name,
+        s.dp,
+        spec.batch.micro * spec.seq_len,
+        spec.batch.accum,
+        spec.precision.compute,
+        spec.precision.reduce,
+        recompute != "none",
+        recompute == "selective",
+        platform == "cpu",
+        spec.optimizer.fused,
+    )
     plain, beside = memory_at(p), beside_bytes(p.shape, s.bucket_mib)
     exchange = max(exchange_bytes(p, b) for b in buckets(p.shape, s.bucket_mib))
-    found = {name: size + beside for name, size in (plain["moments"] | {"exchange": exchange}).items()}
+    found = {
+        name: size + beside for name, size in (plain["moments"] | {"exchange": exchange}).items()
+    }
     fullest = max(found, key=lambda name: found[name])
-    return plain | {"factored_bytes": beside, "moments": found, "peak_bytes": found[fullest], "peak_at": fullest}
+    return plain | {
+        "factored_bytes": beside,
+        "moments": found,
+        "peak_bytes": found[fullest],
+        "peak_at": fullest,
+    }

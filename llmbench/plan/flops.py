@@ -26,7 +26,9 @@ def _expert(shape: ModelShape) -> tuple[int, int]:
 
 
 def parameter_groups(shape: ModelShape) -> dict[str, int]:
-    "Parameter counts by part: embedding, positions, attention, mlp, router, norms, lm_head; they add up to the total."
+    """Parameter counts by part: embedding, positions, attention, mlp, router, norms, lm_head; they
+    add up to the total.
+    """
     d, layers, (held, _) = shape.d_model, shape.n_layers, experts(shape)
     q_size, kv_size = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
     biases = (q_size + 2 * kv_size if shape.bias else 0) + (d if shape.output_bias else 0)
@@ -41,14 +43,16 @@ def parameter_groups(shape: ModelShape) -> dict[str, int]:
         "lm_head": 0 if shape.tied_embeddings else shape.vocab_size * d,
     }
 
-
+# %% ../../nbs/20_plan/10_flops.ipynb #7551c26d
 def parameter_count(shape: ModelShape) -> int:
     "All parameters of the model, tied ones once, all experts."
     return sum(parameter_groups(shape).values())
 
 
 def active_parameter_count(shape: ModelShape) -> int:
-    "Parameters that take part in one token's forward pass: all but the experts that it is not sent to."
+    """Parameters that take part in one token's forward pass: all but the experts that it is not
+    sent to.
+    """
     held, used = experts(shape)
     return parameter_count(shape) - shape.n_layers * (held - used) * sum(_expert(shape))
 
@@ -56,16 +60,23 @@ def active_parameter_count(shape: ModelShape) -> int:
 def _mixture_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     held, d, f = experts(shape)[0], shape.d_model, shape.d_ff
     stacked = {"up": (held, f, d), "gate": (held, f, d), "down": (held, d, f)}
-    return {"mlp_norm.weight": (d,), "mlp.router.weight": (held, d)} | {f"mlp.experts.{n}": size for n, size in stacked.items()}
+    return {"mlp_norm.weight": (d,), "mlp.router.weight": (held, d)} | {
+        f"mlp.experts.{n}": size for n, size in stacked.items()
+    }
 
 
 def _block_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     d, f, kv = shape.d_model, shape.d_ff, shape.n_kv_heads * shape.head_dim
     llama = shape.family == "llama"
     linear = {
-        "attention.query": (d, d), "attention.key": (kv, d), "attention.value": (kv, d), "attention.out": (d, d),
-        "mlp.up": (f, d), **({"mlp.gate": (f, d)} if llama else {}), "mlp.down": (d, f),
-    }  # fmt: skip
+        "attention.query": (d, d),
+        "attention.key": (kv, d),
+        "attention.value": (kv, d),
+        "attention.out": (d, d),
+        "mlp.up": (f, d),
+        **({"mlp.gate": (f, d)} if llama else {}),
+        "mlp.down": (d, f),
+    }
     found: dict[str, tuple[int, ...]] = {}
     for part in ("attention",) if experts(shape) != (1, 1) else ("attention", "mlp"):
         found |= {f"{part}_norm.weight": (d,)} | ({} if llama else {f"{part}_norm.bias": (d,)})
@@ -76,11 +87,13 @@ def _block_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
                 found |= {f"{name}.weight": size} | ({f"{name}.bias": size[:1]} if has_bias else {})
     return found | (_mixture_shapes(shape) if experts(shape) != (1, 1) else {})
 
-
+# %% ../../nbs/20_plan/10_flops.ipynb #f787bf19
 def parameter_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     "Every parameter of the built model, name to shape, in the order of `Decoder.parameters()`."
     d, llama = shape.d_model, shape.family == "llama"
-    found = {"embedding.weight": (shape.vocab_size, d)} | ({} if llama else {"positions.weight": (shape.max_seq_len, d)})
+    found = {"embedding.weight": (shape.vocab_size, d)} | (
+        {} if llama else {"positions.weight": (shape.max_seq_len, d)}
+    )
     for layer in range(shape.n_layers):
         found |= {f"blocks.{layer}.{name}": size for name, size in _block_shapes(shape).items()}
     found |= {"norm.weight": (d,)} | ({} if llama else {"norm.bias": (d,)})
@@ -88,15 +101,18 @@ def parameter_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
 
 # %% ../../nbs/20_plan/10_flops.ipynb #a0d56341
 def split_dimension(size: tuple[int, ...], ranks: int) -> int:
-    "The dimension of a parameter that is sharded over `ranks`: 0, or 1 of stacked experts where only that one divides."
+    """The dimension of a parameter that is sharded over `ranks`: 0, or 1 of stacked experts where
+    only that one divides.
+    """
     return int(len(size) == 3 and size[0] % ranks != 0 and size[1] % ranks == 0)
 
 # %% ../../nbs/20_plan/10_flops.ipynb #ddcd3df6
 def flops_by_part(shape: ModelShape, seq_len: int, *, causal: bool = True) -> dict[str, int]:
     """Forward FLOPs a token by structure; the parts add up.
 
-    Source: Chowdhery et al. 2022 (PaLM, arXiv:2204.02311), appendix B, and Narayanan et al. 2021 (Megatron-LM,
-    arXiv:2104.04473), section 5.1, both of which count masked positions: causal=False.
+    Source: Chowdhery et al. 2022 (PaLM, arXiv:2204.02311), appendix B, and Narayanan et al. 2021
+    (Megatron-LM, arXiv:2104.04473), section 5.1, both of which count masked positions:
+    causal=False.
     """
     d, layers, (held, used) = shape.d_model, shape.n_layers, experts(shape)
     q_size, kv_size = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
@@ -111,13 +127,19 @@ def flops_by_part(shape: ModelShape, seq_len: int, *, causal: bool = True) -> di
 
 
 def attention_flops_per_token(shape: ModelShape, seq_len: int, *, causal: bool = True) -> int:
-    "Forward FLOPs a token of QK^T and AV over all layers; with `causal` only positions that may be seen."
-    seen_twice = seq_len + 1 if causal else 2 * seq_len  # twice the positions seen, to stay in integers
+    """Forward FLOPs a token of QK^T and AV over all layers; with `causal` only positions that may
+    be seen.
+    """
+    seen_twice = (
+        seq_len + 1 if causal else 2 * seq_len
+    )  # twice the positions seen, to stay in integers
     return 2 * shape.n_layers * shape.n_heads * shape.head_dim * seen_twice
 
-
+# %% ../../nbs/20_plan/10_flops.ipynb #29d73052
 def matmul_parameters(shape: ModelShape) -> int:
-    "Weights that take part in a matrix product for each token; the LM head counts even when tied, an idle expert does not."
+    """Weights that take part in a matrix product for each token; the LM head counts even when tied,
+    an idle expert does not.
+    """
     parts = flops_by_part(shape, 1)
     return (sum(parts.values()) - parts["attention_scores"]) // 2
 
@@ -126,45 +148,82 @@ def _recomputed(parts: dict[str, int], shape: ModelShape, early_stop: bool) -> d
     "FLOPs a token of a block's second forward, by part."
     spared = early_stop and experts(shape) == (1, 1)
     down = 2 * shape.n_layers * shape.d_model * shape.d_ff if spared else 0
-    again = {part: 0 if part in ("embedding", "lm_head") else flops for part, flops in parts.items()}
+    again = {
+        part: 0 if part in ("embedding", "lm_head") else flops for part, flops in parts.items()
+    }
     return again | {"mlp": again["mlp"] - down}
 
-
+# %% ../../nbs/20_plan/10_flops.ipynb #00df63eb
 def flop_table(shape: ModelShape, seq_len: int, recompute: str = "none", *, causal: bool = True,
                early_stop: bool = True) -> list[dict[str, int | str]]:  # fmt: skip
-    "FLOPs a token, one row a part and a last row that adds them up: forward, backward, recompute, total."
+    """FLOPs a token, one row a part and a last row that adds them up: forward, backward, recompute,
+    total.
+    """
     if recompute not in ("none", "selective", "full"):
         raise ValueError(f"recompute = {recompute!r}: none, selective or full")
     parts = flops_by_part(shape, seq_len, causal=causal)
-    again = _recomputed(parts, shape, early_stop) if recompute == "full" else dict.fromkeys(parts, 0)
-    rows = [{"part": p, "forward": f, "backward": 2 * f, "recompute": again[p], "total": 3 * f + again[p]} for p, f in parts.items()]
-    return [*rows, {"part": "total"} | {k: sum(r[k] for r in rows) for k in ("forward", "backward", "recompute", "total")}]
+    again = (
+        _recomputed(parts, shape, early_stop) if recompute == "full" else dict.fromkeys(parts, 0)
+    )
+    rows = [
+        {
+            "part": p,
+            "forward": f,
+            "backward": 2 * f,
+            "recompute": again[p],
+            "total": 3 * f + again[p],
+        }
+        for p, f in parts.items()
+    ]
+    return [
+        *rows,
+        {"part": "total"}
+        | {k: sum(r[k] for r in rows) for k in ("forward", "backward", "recompute", "total")},
+    ]
 
-
+# %% ../../nbs/20_plan/10_flops.ipynb #6df25d4a
 def model_flops_per_token(shape: ModelShape, seq_len: int, *, causal: bool = True) -> int:
-    "FLOPs a token that the model needs, forward and backward: 3 × (2 × matmul parameters + attention)."
+    """FLOPs a token that the model needs, forward and backward: 3 × (2 × matmul parameters +
+    attention).
+    """
     return 3 * sum(flops_by_part(shape, seq_len, causal=causal).values())
 
 
-def hardware_flops_per_token(shape: ModelShape, seq_len: int, recompute: str = "none", *, causal: bool = True,
-                             early_stop: bool = True) -> int:  # fmt: skip
-    "FLOPs a token that are executed: the model's, and with recompute=full the blocks' second forward; selective repeats no product."
-    return int(flop_table(shape, seq_len, recompute, causal=causal, early_stop=early_stop)[-1]["total"])
+def hardware_flops_per_token(
+    shape: ModelShape,
+    seq_len: int,
+    recompute: str = "none",
+    *,
+    causal: bool = True,
+    early_stop: bool = True,
+) -> int:
+    """FLOPs a token that are executed: the model's, and with recompute=full the blocks' second
+    forward; selective repeats no product.
+    """
+    return int(
+        flop_table(shape, seq_len, recompute, causal=causal, early_stop=early_stop)[-1]["total"]
+    )
 
 # %% ../../nbs/20_plan/10_flops.ipynb #ab88d54f
 _SHARDED = {"fsdp": "pgo", "zero1": "go", "zero2": "go", "zero3": "pgo"}
 
 
-def model_state_bytes(shape: ModelShape, strategy: str, dp: int, compute: str = "float32", *, ep: int = 1) -> dict[str, int]:
-    """Bytes a rank of parameters, gradients and optimizer state between the last backward pass and the update.
+def model_state_bytes(
+    shape: ModelShape, strategy: str, dp: int, compute: str = "float32", *, ep: int = 1
+) -> dict[str, int]:
+    """Bytes a rank of parameters, gradients and optimizer state between the last backward pass and
+    the update.
 
-    ep: ranks that a mixture's experts are dealt out to. Source: Rajbhandari et al. 2020 (ZeRO, arXiv:1910.02054), section
-    3, and DeepSpeed 0.19's optimizers as described above; padding of shards (a few hundred bytes) is left out.
+    ep: ranks that a mixture's experts are dealt out to. Source: Rajbhandari et al. 2020 (ZeRO,
+    arXiv:1910.02054), section 3, and DeepSpeed 0.19's optimizers as described above; padding of
+    shards (a few hundred bytes) is left out.
     """
     mlp = parameter_groups(shape)["mlp"]
     count, sharded = parameter_count(shape) - mlp * (ep - 1) // ep, _SHARDED.get(strategy, "")
     dealt = mlp // ep if ep > 1 else 0  # nobody shards them once more
-    held = {part: ceil((count - dealt) / dp) + dealt if part in sharded else count for part in "pgo"}
+    held = {
+        part: ceil((count - dealt) / dp) + dealt if part in sharded else count for part in "pgo"
+    }
     deepspeed, half = strategy.startswith("zero"), compute != "float32"
     grads = 4 * held["g"]
     if strategy == "zero1" and half and compute != "float16":

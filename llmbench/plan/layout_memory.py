@@ -12,7 +12,6 @@ from functools import cached_property
 from math import ceil, prod
 from typing import Any
 
-from .flops import experts
 from llmbench.plan.activations import (
     Placement,
     again_bytes,
@@ -21,14 +20,17 @@ from llmbench.plan.activations import (
     loss_bytes,
 )
 from .factored_memory import factored_memory
+from .flops import experts
 from .memory import memory_per_rank
-from ..spec.request import RunSpec, Strategy
 from .split_traffic import AT_HAND, Part, forwards_first, part_of, passes
+from ..spec.request import RunSpec, Strategy
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #7a73e02e
 @dataclass(frozen=True)
 class Seat:
-    "A rank of a split model: its part, what it computes (`p`), and how the part is held by the ranks that share it."
+    """A rank of a split model: its part, what it computes (`p`), and how the part is held by the
+    ranks that share it.
+    """
 
     part: Part
     p: Placement
@@ -79,16 +81,27 @@ class Seat:
         "Whether one weight here gets gradients from both ends."
         return self.part.first and self.part.last and self.part.shape.tied_embeddings
 
-
+# %% ../../nbs/20_plan/40_layout_memory.ipynb #7935a4ac
 def seat_of(spec: RunSpec, pp_rank: int = 0, platform: str = "cpu") -> Seat:
     "The seat of the first rank of a pipeline's stage."
     s, ranks = spec.strategy, spec.strategy.dp * spec.strategy.cp
     held = "single" if ranks == 1 else "fsdp" if s.name in ("fsdp", "hsdp") else "replicate"
     p = Placement(
-        spec.model, held, ranks // s.dp_replicate, spec.batch.micro * spec.seq_len // s.cp, spec.batch.accum,
-        spec.precision.compute, spec.precision.reduce, spec.recompute != "none", spec.recompute == "selective",
-        platform == "cpu", spec.optimizer.fused, seq_len=spec.seq_len, tp=s.tp, cp=s.cp,
-    )  # fmt: skip
+        spec.model,
+        held,
+        ranks // s.dp_replicate,
+        spec.batch.micro * spec.seq_len // s.cp,
+        spec.batch.accum,
+        spec.precision.compute,
+        spec.precision.reduce,
+        spec.recompute != "none",
+        spec.recompute == "selective",
+        platform == "cpu",
+        spec.optimizer.fused,
+        seq_len=spec.seq_len,
+        tp=s.tp,
+        cp=s.cp,
+    )
     return Seat(part_of(spec.model, s, pp_rank), p, s, pp_rank)
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #0a9242ce
@@ -101,7 +114,9 @@ def kept_bytes(s: Seat) -> int:
 
 
 def whole_ends(s: Seat) -> int:
-    "Elements by which gradients of the ends are larger than what they belong to, under tensor parallelism."
+    """Elements by which gradients of the ends are larger than what they belong to, under tensor
+    parallelism.
+    """
     if s.p.tp == 1 or not s.part.first:
         return 0
     held = s.sizes["embedding.weight"]
@@ -114,9 +129,11 @@ def waiting_bytes(s: Seat) -> int:
     "Gradients of earlier micro steps while another one is going on."
     return (s.p.r if s.wrapped else 4) * (s.count + whole_ends(s))
 
-
+# %% ../../nbs/20_plan/40_layout_memory.ipynb #b59e1813
 def borrowed_bytes(s: Seat) -> int:
-    "Parameters as they are computed with, beside those that are kept: shards that were gathered, or a replica's copies."
+    """Parameters as they are computed with, beside those that are kept: shards that were gathered,
+    or a replica's copies.
+    """
     if not s.wrapped:
         return 0
     everything = not s.sharded or not s.strategy.reshard_after_forward
@@ -124,12 +141,16 @@ def borrowed_bytes(s: Seat) -> int:
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #fce4b28d
 def under_way(s: Seat) -> int:
-    "Stages of this rank whose activations of a micro batch are there when the first backward begins."
+    """Stages of this rank whose activations of a micro batch are there when the first backward
+    begins.
+    """
     return forwards_first(s.strategy, s.p.accum, s.pp_rank)
 
 
 def stage_bytes(s: Seat) -> int:
-    "What one micro batch leaves behind in one stage, without the loss: all blocks, and the norm before the head or what is sent on."
+    """What one micro batch leaves behind in one stage, without the loss: all blocks, and the norm
+    before the head or what is sent on.
+    """
     stages = s.strategy.stages_per_rank
     end = head_saved_bytes(s.p) if s.part.last else s.stream
     return (len(s.part.layers) * layer_bytes(s.p, s.block) + end) // stages
@@ -137,15 +158,18 @@ def stage_bytes(s: Seat) -> int:
 
 @dataclass(frozen=True, order=True)
 class Backward:
-    "A backward pass as it begins: activations under way, whether gradients wait, stages whose blocks are gathered, its own among them."
+    """A backward pass as it begins: activations under way, whether gradients wait, stages whose
+    blocks are gathered, its own among them.
+    """
 
     live: int
     more: bool
     here: int
     own: bool
-    sent: int = 0  # streams of passes that are done, which interleaved stages hold until the end of the step
+    # streams of passes that are done, which interleaved stages hold until the end of the step
+    sent: int = 0
 
-
+# %% ../../nbs/20_plan/40_layout_memory.ipynb #f611816f
 def backwards(s: Seat) -> list[Backward]:
     "The backward passes of a step that differ."
     if s.strategy.pp == 1:
@@ -161,15 +185,19 @@ def backwards(s: Seat) -> list[Backward]:
 
 
 def _sends(s: Seat, stage: int) -> int:
-    "Streams that a stage has sent for one micro batch, forward and backward, where the schedule waits for them at the end only."
+    """Streams that a stage has sent for one micro batch, forward and backward, where the schedule
+    waits for them at the end only.
+    """
     if s.strategy.schedule != "interleaved":
         return 0
     number = stage * s.strategy.pp + s.pp_rank
     return (number > 0) + (number < s.strategy.pp * s.strategy.stages_per_rank - 1)
 
-
+# %% ../../nbs/20_plan/40_layout_memory.ipynb #4a918c01
 def gathered_bytes(s: Seat, b: Backward) -> tuple[int, int]:
-    "Blocks of shards that a pipeline's backward pass finds gathered, and those that it gathers: the last one and the next."
+    """Blocks of shards that a pipeline's backward pass finds gathered, and those that it gathers:
+    the last one and the next.
+    """
     if s.strategy.pp == 1 or not s.sharded or not s.strategy.reshard_after_forward:
         return 0, 0
     layers = len(s.part.layers) // s.strategy.stages_per_rank
@@ -181,34 +209,61 @@ def _logits(s: Seat, size: int) -> int:
 
 
 def _logits_held(s: Seat, live: int) -> int:
-    "A pipeline's last rank keeps logits while it works on them, and those of later micro batches with their log-probabilities."
+    """A pipeline's last rank keeps logits while it works on them, and those of later micro batches
+    with their log-probabilities.
+    """
     if s.strategy.pp == 1 or not s.part.last:
         return 0
-    return _logits(s, s.p.c) + (max(0, live - 1) * _logits(s, s.p.c + 4) if s.strategy.schedule == "gpipe" else 0)
+    return _logits(s, s.p.c) + (
+        max(0, live - 1) * _logits(s, s.p.c + 4) if s.strategy.schedule == "gpipe" else 0
+    )
 
 
 def _head_elements(s: Seat) -> int:
     return -(-s.p.shape.vocab_size // s.p.tp) * s.p.shape.d_model
 
-
+# %% ../../nbs/20_plan/40_layout_memory.ipynb #1c7904a4
 def _backward(s: Seat, b: Backward) -> dict[str, int]:
     "Bytes at the moments of one backward pass."
     p, head, (found_here, gathers) = s.p, _head_elements(s), gathered_bytes(s, b)
-    resting = kept_bytes(s) + borrowed_bytes(s) + found_here + (waiting_bytes(s) if b.more else 0) + b.live * stage_bytes(s) + _logits_held(s, b.live)
+    resting = (
+        kept_bytes(s)
+        + borrowed_bytes(s)
+        + found_here
+        + (waiting_bytes(s) if b.more else 0)
+        + b.live * stage_bytes(s)
+        + _logits_held(s, b.live)
+    )
     resting += b.sent * s.stream
     d, f, (stacked, copies) = p.shape.d_model, p.shape.d_ff, experts(p.shape)
     wide = (2 if p.shape.family == "llama" else 1) * f // p.tp
-    working = p.tokens * copies * p.c * (d + wide) + (6 if p.casts else p.c) * d * f // p.tp * stacked
-    new_head = (4 if p.casts else p.c) * head if s.part.last and (p.shape.tied_embeddings or not b.more) else 0
-    found = {"block": resting + gathers + working + new_head + (again_bytes(s.p, s.block) if p.recompute else 0)}
+    working = (
+        p.tokens * copies * p.c * (d + wide) + (6 if p.casts else p.c) * d * f // p.tp * stacked
+    )
+    new_head = (
+        (4 if p.casts else p.c) * head
+        if s.part.last and (p.shape.tied_embeddings or not b.more)
+        else 0
+    )
+    found = {
+        "block": (
+            resting
+            + gathers
+            + working
+            + new_head
+            + (again_bytes(s.p, s.block) if p.recompute else 0)
+        )
+    }
     if s.part.last:
         cast = 2 * head if p.casts else 0
         found["loss"] = resting + cast + loss_bytes(p)
         logits = 0 if s.strategy.pp > 1 else _logits(s, p.c)
-        found["head"] = resting + (max(logits + 4 * head, 6 * head) if p.casts else logits + p.c * head)
+        found["head"] = resting + (
+            max(logits + 4 * head, 6 * head) if p.casts else logits + p.c * head
+        )
     return found
 
-
+# %% ../../nbs/20_plan/40_layout_memory.ipynb #d95feff7
 def _end(s: Seat) -> int:
     "All gradients, and the embedding's as it is made, on the rank that has it."
     size = s.p.c if s.wrapped else 4
@@ -222,27 +277,47 @@ def _end(s: Seat) -> int:
 
 
 def _update(s: Seat) -> int:
-    "Gradients (cut ones beside the whole), and AdamW's temporaries: two of the largest parameter on a CPU, one of all elsewhere."
+    """Gradients (cut ones beside the whole), and AdamW's temporaries: two of the largest parameter
+    on a CPU, one of all elsewhere.
+    """
     largest, cut = ceil(max(s.sizes.values()) / s.shards), 0
     gradients = 4 * ceil(s.count / s.shards)
     if not s.wrapped and whole_ends(s):
-        gradients, cut = waiting_bytes(s), 4 * sum(n for name, n in s.sizes.items() if name.startswith(("embedding", "positions")))
+        gradients, cut = (
+            waiting_bytes(s),
+            4
+            * sum(n for name, n in s.sizes.items() if name.startswith(("embedding", "positions"))),
+        )
     temporaries = 0 if s.p.fused else 8 * largest if s.p.cpu else 4 * ceil(s.count / s.shards)
     return kept_bytes(s) + gradients + cut + temporaries
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #281d071f
 def _reduced_at_once(s: Seat) -> int:
-    "A pipeline reduces when all backward passes are done: everything is gathered, all gradients wait, and those of the root go first."
+    """A pipeline reduces when all backward passes are done: everything is gathered, all gradients
+    wait, and those of the root go first.
+    """
     first = s.root or s.block
-    return kept_bytes(s) + s.p.c * s.count + waiting_bytes(s) + s.p.r * first + ceil(s.p.r * first / s.shards)
+    return (
+        kept_bytes(s)
+        + s.p.c * s.count
+        + waiting_bytes(s)
+        + s.p.r * first
+        + ceil(s.p.r * first / s.shards)
+    )
 
 
 def _whole_keys(s: Seat) -> int:
-    "Keys, values and their gradients of whole sequences: the next block's attention goes backward while shards of this one are sent."
+    """Keys, values and their gradients of whole sequences: the next block's attention goes backward
+    while shards of this one are sent.
+    """
     p = s.p
-    return 4 * p.c * p.tokens * p.cp * (p.shape.n_kv_heads * p.shape.head_dim // p.tp) if p.cp > 1 and s.sharded else 0
+    return (
+        4 * p.c * p.tokens * p.cp * (p.shape.n_kv_heads * p.shape.head_dim // p.tp)
+        if p.cp > 1 and s.sharded
+        else 0
+    )
 
-
+# %% ../../nbs/20_plan/40_layout_memory.ipynb #580cf34d
 def _exchange(s: Seat) -> dict[str, int]:
     if s.sharded and s.strategy.pp > 1:
         return {"reduce": _reduced_at_once(s)}
@@ -253,18 +328,38 @@ def _exchange(s: Seat) -> dict[str, int]:
     def sent(elements: int) -> int:
         return p.r * elements * (2 if p.cpu and s.sharded else 1) + ceil(p.r * elements / s.shards)
 
-    tied, fresh = p.shape.tied_embeddings, s.sharded and not p.more  # the head's gradient is its own until it is sent
+    tied, fresh = (
+        p.shape.tied_embeddings,
+        s.sharded and not p.more,
+    )  # the head's gradient is its own until it is sent
     ends = max(s.root, p.head if s.part.first else 0) if p.more else s.root
     late = p.c * _head_elements(s) if fresh and not tied else 0
-    found = {"reduce root": rest + 4 * ceil(layers * s.block / s.shards) + sent(s.root) + p.c * (ends - s.root) + late}
+    found = {
+        "reduce root": (
+            rest
+            + 4 * ceil(layers * s.block / s.shards)
+            + sent(s.root)
+            + p.c * (ends - s.root)
+            + late
+        )
+    }
     if s.sharded:
         found["gather"] = rest + waits + 2 * p.c * (s.root + s.block)
     others = stage_bytes(s) * (layers - 1) // layers
     head = (4 if p.casts else p.c) * _head_elements(s) if s.sharded and (fresh or tied) else 0
-    found["reduce block"] = rest + borrowed_bytes(s) + max(0, waits - p.r * s.block) + p.c * s.block + others + head + sent(s.block) + _whole_keys(s)
+    found["reduce block"] = (
+        rest
+        + borrowed_bytes(s)
+        + max(0, waits - p.r * s.block)
+        + p.c * s.block
+        + others
+        + head
+        + sent(s.block)
+        + _whole_keys(s)
+    )
     return found
 
-
+# %% ../../nbs/20_plan/40_layout_memory.ipynb #22f4b38f
 def layout_moments(s: Seat) -> dict[str, int]:
     "Bytes on the rank at each moment of a step that can be its fullest."
     found = {"end": _end(s), "update": _update(s)} | (_exchange(s) if s.wrapped else {})
@@ -277,20 +372,27 @@ def layout_moments(s: Seat) -> dict[str, int]:
 SPLIT = ("tp", "pp", "cp", "mixed", "hsdp")
 
 
-def layout_memory(spec: RunSpec, platform: str = "cpu", pp_rank: int | None = None) -> dict[str, Any]:
-    """Bytes of the fullest rank of a split model (or of a rank of stage `pp_rank`), as `memory_per_rank` gives them.
+def layout_memory(
+    spec: RunSpec, platform: str = "cpu", pp_rank: int | None = None
+) -> dict[str, Any]:
+    """Bytes of the fullest rank of a split model (or of a rank of stage `pp_rank`), as
+    `memory_per_rank` gives them.
 
-    For tp, pp, cp, mixed, hsdp, and fsdp with tp, pp or cp; eager. Raises ValueError for other strategies.
-    Source: the derivation in this notebook, from the tensors that torch 2.13 was seen to hold; Korthikanti et al. 2022
-    (arXiv:2205.05198), section 4.2.2; Narayanan et al. 2021 (arXiv:2104.04473), section 2.2.
+    For tp, pp, cp, mixed, hsdp, and fsdp with tp, pp or cp; eager. Raises ValueError for other
+    strategies. Source: the derivation in this notebook, from the tensors that torch 2.13 was seen
+    to hold; Korthikanti et al. 2022 (arXiv:2205.05198), section 4.2.2; Narayanan et al. 2021
+    (arXiv:2104.04473), section 2.2.
     """
     s = spec.strategy
     if s.name not in (*SPLIT, "fsdp"):
         raise ValueError(f"strategy = {s.name!r}: {', '.join((*SPLIT, 'fsdp'))}")
     ranks = range(s.pp) if pp_rank is None else (pp_rank,)
-    return max((_answer(seat_of(spec, rank, platform)) for rank in ranks), key=lambda found: found["peak_bytes"])
+    return max(
+        (_answer(seat_of(spec, rank, platform)) for rank in ranks),
+        key=lambda found: found["peak_bytes"],
+    )
 
-
+# %% ../../nbs/20_plan/40_layout_memory.ipynb #fd049914
 def _answer(s: Seat) -> dict[str, Any]:
     found = layout_moments(s)
     fullest = max(found, key=lambda name: found[name])
@@ -298,20 +400,32 @@ def _answer(s: Seat) -> dict[str, Any]:
     gradients = 4 * share if s.wrapped else waiting_bytes(s)
     live = max(b.live for b in backwards(s))
     return {
-        "param_bytes": 4 * share, "grad_bytes": gradients, "optimizer_bytes": 8 * share,
-        "activation_bytes": live * stage_bytes(s), "loss_bytes": loss_bytes(s.p) if s.part.last else 0,
-        "waiting_bytes": waiting_bytes(s) if s.p.more else 0, "borrowed_bytes": borrowed_bytes(s),
-        "moments": found, "peak_bytes": found[fullest], "peak_at": fullest, "pp_rank": s.pp_rank,
-    }  # fmt: skip
+        "param_bytes": 4 * share,
+        "grad_bytes": gradients,
+        "optimizer_bytes": 8 * share,
+        "activation_bytes": live * stage_bytes(s),
+        "loss_bytes": loss_bytes(s.p) if s.part.last else 0,
+        "waiting_bytes": waiting_bytes(s) if s.p.more else 0,
+        "borrowed_bytes": borrowed_bytes(s),
+        "moments": found,
+        "peak_bytes": found[fullest],
+        "peak_at": fullest,
+        "pp_rank": s.pp_rank,
+    }
 
-
+# %% ../../nbs/20_plan/40_layout_memory.ipynb #06109cc6
 def memory_of(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:
-    "What a rank of this request holds: `layout_memory` where a model is split, `factored_memory` for PowerSGD, `memory_per_rank` elsewhere; their errors."
+    """What a rank of this request holds: `layout_memory` where a model is split, `factored_memory`
+    for PowerSGD, `memory_per_rank` elsewhere; their errors.
+    """
     s = spec.strategy
     if s.hpz > 1 or s.quantize != "none":
         raise ValueError(f"strategy {s.name}: what ZeRO++ holds is not derived")
     if s.stages_per_rank > AT_HAND and s.name in ("fsdp", "hsdp"):
-        raise ValueError(f"strategy {s.name}: what shards of {s.stages_per_rank} stages a rank hold is not derived, of {AT_HAND} at most")
+        raise ValueError(
+            f"strategy {s.name}: what shards of {s.stages_per_rank} stages a rank hold is not"
+            f" derived, of {AT_HAND} at most"
+        )
     if s.compression == "powersgd":
         return factored_memory(spec, platform)
     if s.ep == 1 and (s.name in SPLIT or (s.name == "fsdp" and s.tp * s.pp * s.cp > 1)):
@@ -319,8 +433,20 @@ def memory_of(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:
             return layout_memory(spec, platform)
     name, dp = ("fsdp", s.dp // s.dp_replicate) if s.name == "hsdp" else (s.name, s.dp)
     return memory_per_rank(
-        spec.model, name, dp, micro=spec.batch.micro, seq_len=spec.seq_len, accum=spec.batch.accum, ep=s.ep,
-        compute=spec.precision.compute, reduce=spec.precision.reduce, recompute=spec.recompute, platform=platform,
-        fused=spec.optimizer.fused, offload=s.offload, reshard=s.reshard_after_forward,
-        reduce_bucket=s.reduce_bucket, max_live=s.max_live_parameters,
-    )  # fmt: skip
+        spec.model,
+        name,
+        dp,
+        micro=spec.batch.micro,
+        seq_len=spec.seq_len,
+        accum=spec.batch.accum,
+        ep=s.ep,
+        compute=spec.precision.compute,
+        reduce=spec.precision.reduce,
+        recompute=spec.recompute,
+        platform=platform,
+        fused=spec.optimizer.fused,
+        offload=s.offload,
+        reshard=s.reshard_after_forward,
+        reduce_bucket=s.reduce_bucket,
+        max_live=s.max_live_parameters,
+    )

@@ -9,27 +9,40 @@ __all__ = ['kept_bytes', 'waiting_bytes', 'moments', 'memory_per_rank', 'memory_
 from math import ceil, prod
 from typing import Any
 
-from .flops import experts, model_state_bytes, parameter_shapes
 from .activations import Placement, again_bytes, loss_bytes, saved_bytes
+from .flops import experts, model_state_bytes, parameter_shapes
 from ..spec.presets import ModelShape
 
 # %% ../../nbs/20_plan/20_memory.ipynb #f3ff791b
-_ZERO_BUCKET, _ZERO_KEPT = 500_000_000, 500_000_000  # elements; the second: half of DeepSpeed's reuse distance
-_SIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}  # float8 is between activations in bfloat16
+_ZERO_BUCKET, _ZERO_KEPT = (
+    500_000_000,
+    500_000_000,
+)  # elements; the second: half of DeepSpeed's reuse distance
+_SIZE = {
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float8": 2,
+}  # float8 is between activations in bfloat16
 
 
 def _whole_copy(p: Placement) -> bool:
     "DeepSpeed's optimizer for stage 1 in bfloat16 keeps the whole gradient in float32."
     return p.strategy == "zero1" and p.compute in ("bfloat16", "float8")
 
-
+# %% ../../nbs/20_plan/20_memory.ipynb #52e0f484
 def kept_bytes(p: Placement) -> int:
     "Parameters, optimizer state and buffers that never go away."
     if p.offload or p.staged:
         return _offloaded(p)
     state = model_state_bytes(p.shape, p.strategy, p.dp, p.compute, ep=p.ep)
     replicated = 4 * (p.count - _aside(p))
-    buffers = {"ddp": replicated, "ep": replicated, "zero1": 4 * p.count if _whole_copy(p) else 0, "zero3": 4 * p.share + p.r * _bucket(p)}
+    buffers = {
+        "ddp": replicated,
+        "ep": replicated,
+        "zero1": 4 * p.count if _whole_copy(p) else 0,
+        "zero3": 4 * p.share + p.r * _bucket(p),
+    }
     return state["param_bytes"] + state["optimizer_bytes"] + buffers.get(p.strategy, 0)
 
 
@@ -37,10 +50,14 @@ def _aside(p: Placement) -> int:
     "Parameters on this rank that are neither in DDP's buckets nor in FSDP's shards."
     return p.shape.n_layers * p.aside
 
-
+# %% ../../nbs/20_plan/20_memory.ipynb #10bc6bb8
 def _offloaded(p: Placement) -> int:
-    "What stays where parameters are, and (staged) what DeepSpeed keeps in a host's memory that is the same."
-    largest = 2 * p.c * max(map(prod, parameter_shapes(p.shape).values()))  # on its way, on both sides
+    """What stays where parameters are, and (staged) what DeepSpeed keeps in a host's memory that is
+    the same.
+    """
+    largest = (
+        2 * p.c * max(map(prod, parameter_shapes(p.shape).values()))
+    )  # on its way, on both sides
     if p.strategy == "zero2":
         in_host = (16 + p.c) * p.share + (4 * p.share if p.more and p.c == 4 else 0)
         return p.c * p.count + (largest + in_host if p.staged else largest // 2)
@@ -48,13 +65,20 @@ def _offloaded(p: Placement) -> int:
         return p.c * p.share + p.r * _bucket(p) + (20 * p.share if p.staged else 0)
     return 0
 
-
+# %% ../../nbs/20_plan/20_memory.ipynb #cfe4feef
 def waiting_bytes(p: Placement) -> int:
-    "Gradients of earlier micro steps, and the bucket that waits with them, when another micro step is going on."
+    """Gradients of earlier micro steps, and the bucket that waits with them, when another micro
+    step is going on.
+    """
     zero1 = 2 * p.count if _whole_copy(p) else 4 * p.count + 4 * _bucket(p)
     zero2 = 0 if p.offload or (p.staged and p.c == 4) else 4 * p.share
     whole = dict.fromkeys(("single", "ddp", "ep"), 4 * p.count)
-    held = whole | {"fsdp": p.r * (p.count - _aside(p)) + 4 * _aside(p), "zero1": zero1, "zero2": zero2, "zero3": 0}
+    held = whole | {
+        "fsdp": p.r * (p.count - _aside(p)) + 4 * _aside(p),
+        "zero1": zero1,
+        "zero2": zero2,
+        "zero3": 0,
+    }
     return held[p.strategy] if p.more else 0
 
 
@@ -62,15 +86,22 @@ def _bucket(p: Placement) -> int:
     "Elements of DeepSpeed's reduction bucket, as `train.strategies.zero` configures it."
     return min(p.count, p.reduce_bucket or _ZERO_BUCKET)
 
-
+# %% ../../nbs/20_plan/20_memory.ipynb #d011807e
 def _borrowed(p: Placement) -> int:
-    "Parameters of other ranks that are here when the loss is computed: FSDP's root, and what it or ZeRO-3 does not let go."
+    """Parameters of other ranks that are here when the loss is computed: FSDP's root, and what it
+    or ZeRO-3 does not let go.
+    """
     blocks = 0 if p.reshard else p.shape.n_layers * p.wrapped
-    return {"fsdp": p.c * (p.root + blocks), "zero3": p.c * min(p.count, p.max_live or _ZERO_KEPT)}.get(p.strategy, 0)
+    return {
+        "fsdp": p.c * (p.root + blocks),
+        "zero3": p.c * min(p.count, p.max_live or _ZERO_KEPT),
+    }.get(p.strategy, 0)
 
 # %% ../../nbs/20_plan/20_memory.ipynb #302c95af
 def _new_head_gradient(p: Placement) -> int:
-    "The gradient of the head's weight while blocks go backward; none where it already went into one that waits, or into a bucket."
+    """The gradient of the head's weight while blocks go backward; none where it already went into
+    one that waits, or into a bucket.
+    """
     waits = p.shape.tied_embeddings or (not p.more and p.strategy not in ("ddp", "ep"))
     return (4 if p.casts else p.c) * p.head if waits else 0
 
@@ -85,15 +116,24 @@ def _head(p: Placement) -> int:
     working = max(logits + 4 * p.head, 6 * p.head) if p.casts else logits + p.c * p.head
     return kept_bytes(p) + waiting_bytes(p) + _borrowed(p) + saved_bytes(p) + working
 
-
+# %% ../../nbs/20_plan/20_memory.ipynb #a66d1587
 def _block(p: Placement) -> int:
     d, f, c = p.shape.d_model, p.shape.d_ff, p.c
     again = again_bytes(p) if p.recompute else 0
-    stacked, copies = experts(p.shape)  # gradients of one stack of experts meet when the stack is put together
+    stacked, copies = experts(
+        p.shape
+    )  # gradients of one stack of experts meet when the stack is put together
     stacked = ceil(stacked / p.ep)
-    working = p.tokens * copies * c * (d + (2 if p.shape.family == "llama" else 1) * f) + (6 if p.casts_experts else c) * d * f * stacked
+    working = (
+        p.tokens * copies * c * (d + (2 if p.shape.family == "llama" else 1) * f)
+        + (6 if p.casts_experts else c) * d * f * stacked
+    )
     zero1 = 0 if _whole_copy(p) or p.more else 4 * _bucket(p)
-    buffers = {"fsdp": 2 * c * p.wrapped if p.reshard else 0, "zero1": zero1, "zero2": c * _bucket(p)}.get(p.strategy, 0)
+    buffers = {
+        "fsdp": 2 * c * p.wrapped if p.reshard else 0,
+        "zero1": zero1,
+        "zero2": c * _bucket(p),
+    }.get(p.strategy, 0)
     resting = kept_bytes(p) + waiting_bytes(p) + _borrowed(p) + saved_bytes(p)
     return resting + again + _new_head_gradient(p) + buffers + working
 
@@ -105,14 +145,21 @@ def _meeting(p: Placement, steps_before: bool) -> int:
         return (3 if steps_before else 2) * size
     return size if steps_before else 0
 
-
+# %% ../../nbs/20_plan/20_memory.ipynb #0189a041
 def _end(p: Placement) -> int:
     kept, last, size = kept_bytes(p), _meeting(p, p.more), 4 * p.head
     tied = p.shape.tied_embeddings
     if p.strategy == "single":
         return kept + 4 * p.count + last
-    if p.strategy in ("ddp", "ep"):  # the last micro step empties into the buckets; the fullest is the one before
-        return kept + (4 * p.count + _meeting(p, p.accum > 2) if p.more else (3 if tied else 1) * size + 4 * _aside(p))
+    if p.strategy in (
+        "ddp",
+        "ep",
+    ):  # the last micro step empties into the buckets; the fullest is the one before
+        return kept + (
+            4 * p.count + _meeting(p, p.accum > 2)
+            if p.more
+            else (3 if tied else 1) * size + 4 * _aside(p)
+        )
     if p.strategy == "zero1":
         return kept + (2 * p.count if _whole_copy(p) else 4 * p.count + 4 * _bucket(p)) + last
     if p.strategy == "fsdp" and p.more:
@@ -122,18 +169,26 @@ def _end(p: Placement) -> int:
         return kept + p.c * p.root + blocks + (3 if tied else 2) * p.c * p.head + p.r * p.wrapped
     return kept  # stages 2 and 3: their fullest moment is the reduction
 
-
+# %% ../../nbs/20_plan/20_memory.ipynb #873818b2
 def _largest(p: Placement) -> int:
     "Elements of the largest parameter as a rank holds it."
     cut = p.dp if p.strategy == "fsdp" else 1
-    return max(ceil(prod(s) / (p.ep if p.aside and ".experts." in n else cut)) for n, s in parameter_shapes(p.shape).items())
+    return max(
+        ceil(prod(s) / (p.ep if p.aside and ".experts." in n else cut))
+        for n, s in parameter_shapes(p.shape).items()
+    )
 
 
 def _update(p: Placement) -> int:
     if p.offload:
         return 0
     deepspeed = p.strategy.startswith("zero")
-    gradients = {"single": 4 * p.count, "ddp": 0, "ep": 4 * _aside(p), "zero1": 2 * p.count if _whole_copy(p) else 4 * p.share}.get(p.strategy, 4 * p.share)
+    gradients = {
+        "single": 4 * p.count,
+        "ddp": 0,
+        "ep": 4 * _aside(p),
+        "zero1": 2 * p.count if _whole_copy(p) else 4 * p.share,
+    }.get(p.strategy, 4 * p.share)
     if p.staged and (p.strategy == "zero3" or p.c == 4):
         gradients = 0  # they are in what is kept
     one = p.share if deepspeed else _largest(p)
@@ -142,38 +197,60 @@ def _update(p: Placement) -> int:
 
 # %% ../../nbs/20_plan/20_memory.ipynb #cb5c0dea
 def _scattered(p: Placement, elements: int) -> int:
-    "Bytes while gradients of a unit are reduce-scattered by FSDP, beside those that it held before."
+    """Bytes while gradients of a unit are reduce-scattered by FSDP, beside those that it held
+    before.
+    """
     shard, sent = ceil(p.r * elements / p.dp), p.r * elements
     own = sent if p.more else p.c * elements
     return 2 * sent + shard if p.cpu else max(own + sent, sent + shard)
 
-
+# %% ../../nbs/20_plan/20_memory.ipynb #3995805d
 def _fsdp_moments(p: Placement) -> dict[str, int]:
     layers, rest = p.shape.n_layers, kept_bytes(p)
     laid_out = 2 * p.c * (p.root + p.wrapped) + (ceil(p.c * p.root / p.dp) if p.c == 2 else 0)
     others = saved_bytes(p) * (layers - 1) // layers
-    gathered = p.c * (p.root + p.wrapped * (1 if p.reshard else layers - 1))  # the next block, or all others
-    gradients = waiting_bytes(p) + _new_head_gradient(p) + (-p.r * p.wrapped if p.more else 4 * p.aside)
+    gathered = p.c * (
+        p.root + p.wrapped * (1 if p.reshard else layers - 1)
+    )  # the next block, or all others
+    gradients = (
+        waiting_bytes(p) + _new_head_gradient(p) + (-p.r * p.wrapped if p.more else 4 * p.aside)
+    )
     late = 0 if p.shape.tied_embeddings else p.c * p.head
     return {
         "gather": rest + waiting_bytes(p) + laid_out,
         "reduce block": rest + gathered + gradients + others + _scattered(p, p.wrapped),
-        "reduce root": rest + 4 * ceil(layers * p.wrapped / p.dp) + 4 * _aside(p) + _scattered(p, p.root) + late,
+        "reduce root": (
+            rest
+            + 4 * ceil(layers * p.wrapped / p.dp)
+            + 4 * _aside(p)
+            + _scattered(p, p.root)
+            + late
+        ),
     }
 
-
+# %% ../../nbs/20_plan/20_memory.ipynb #842cca74
 def _zero_reduce(p: Placement) -> int:
     if p.strategy == "zero3":
-        embedding = p.root - (0 if p.shape.tied_embeddings else p.head)  # the head is let go by then
+        embedding = p.root - (
+            0 if p.shape.tied_embeddings else p.head
+        )  # the head is let go by then
         return kept_bytes(p) + p.c * embedding + 2 * p.r * _bucket(p)
-    late = p.strategy == "zero2" and not p.more and p.c == 4  # the one micro step's share is cut out of the bucket afterwards
+    late = (
+        p.strategy == "zero2" and not p.more and p.c == 4
+    )  # the one micro step's share is cut out of the bucket afterwards
     share = 0 if late or p.offload or (p.staged and p.c == 4) else 4 * p.share
     return kept_bytes(p) + share + 2 * p.c * _bucket(p) + (p.r * _bucket(p) if p.r != p.c else 0)
 
 
 def moments(p: Placement) -> dict[str, int]:
     "Bytes on the rank at each moment of a step that can be its fullest."
-    found = {"loss": _loss(p), "head": _head(p), "block": _block(p), "end": _end(p), "update": _update(p)}
+    found = {
+        "loss": _loss(p),
+        "head": _head(p),
+        "block": _block(p),
+        "end": _end(p),
+        "update": _update(p),
+    }
     if p.strategy == "fsdp":
         found |= _fsdp_moments(p)
     elif p.strategy.startswith("zero") and not _whole_copy(p):
@@ -182,39 +259,82 @@ def moments(p: Placement) -> dict[str, int]:
 
 # %% ../../nbs/20_plan/20_memory.ipynb #d04ef133
 def memory_per_rank(
-    shape: ModelShape, strategy: str, dp: int, *, micro: int, seq_len: int, accum: int = 1, compute: str = "float32",
-    reduce: str = "float32", recompute: str = "none", platform: str = "cpu", fused: bool = False, offload: str = "none", ep: int = 1,
-    reshard: bool = True, reduce_bucket: int | None = None, max_live: int | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Bytes that one rank allocates for tensors, by kind, and at its fullest moment; eager, without the allocator's rounding.
+    shape: ModelShape,
+    strategy: str,
+    dp: int,
+    *,
+    micro: int,
+    seq_len: int,
+    accum: int = 1,
+    compute: str = "float32",
+    reduce: str = "float32",
+    recompute: str = "none",
+    platform: str = "cpu",
+    fused: bool = False,
+    offload: str = "none",
+    ep: int = 1,
+    reshard: bool = True,
+    reduce_bucket: int | None = None,
+    max_live: int | None = None,
+) -> dict[str, Any]:
+    """Bytes that one rank allocates for tensors, by kind, and at its fullest moment; eager, without
+    the allocator's rounding.
 
-    param_bytes, grad_bytes, optimizer_bytes: between the last backward pass and the update, as a run file has them.
-    activation_bytes: saved at the end of forward; loss_bytes: the loss's working set; waiting_bytes: gradients of earlier
-    micro steps; borrowed_bytes: parameters of other ranks at the loss; moments, peak_bytes, peak_at: the step's fullest.
-    platform: "cpu", or "cuda" and "rocm" (one set of kernels here). offload: on a GPU what is in the host's memory is not counted
-    (derived, not yet measured there); on a CPU it is. ep: ranks that experts are dealt out to. reshard: whether
-    fsdp lets blocks go after forward. reduce_bucket, max_live: DeepSpeed's bucket and what ZeRO-3 holds of other ranks, in elements. Raises ValueError for an unknown strategy (split ones are `layout_memory`'s), dtype or
-    recompute. Experts count with evenly chosen tokens.
-    Source: the derivation in this notebook; Korthikanti et al. 2022; Rajbhandari et al. 2020; Ren et al. 2021 (arXiv:2101.06840).
+    param_bytes, grad_bytes, optimizer_bytes: between the last backward pass and the update, as a
+    run file has them. activation_bytes: saved at the end of forward; loss_bytes: the loss's working
+    set; waiting_bytes: gradients of earlier micro steps; borrowed_bytes: parameters of other ranks
+    at the loss; moments, peak_bytes, peak_at: the step's fullest. platform: "cpu", or "cuda" and
+    "rocm" (one set of kernels here). offload: on a GPU what is in the host's memory is not counted
+    (derived, not yet measured there); on a CPU it is. ep: ranks that experts are dealt out to.
+    reshard: whether fsdp lets blocks go after forward. reduce_bucket, max_live: DeepSpeed's bucket
+    and what ZeRO-3 holds of other ranks, in elements. Raises ValueError for an unknown strategy
+    (split ones are `layout_memory`'s), dtype or recompute. Experts count with evenly chosen tokens.
+    Source: the derivation in this notebook; Korthikanti et al. 2022; Rajbhandari et al. 2020; Ren
+    et al. 2021 (arXiv:2101.06840).
     """
-    known = {"strategy": (strategy, ("single", "ddp", "ep", "fsdp", "zero1", "zero2", "zero3")), "compute": (compute, tuple(_SIZE)),
-             "reduce": (reduce, tuple(_SIZE)), "recompute": (recompute, ("none", "selective", "full"))}  # fmt: skip
+    known = {
+        "strategy": (strategy, ("single", "ddp", "ep", "fsdp", "zero1", "zero2", "zero3")),
+        "compute": (compute, tuple(_SIZE)),
+        "reduce": (reduce, tuple(_SIZE)),
+        "recompute": (recompute, ("none", "selective", "full")),
+    }
     for name, (given, allowed) in known.items():
         if given not in allowed:
             raise ValueError(f"{name} = {given!r}: {', '.join(allowed)}")
     moved, on_cpu = offload != "none", platform == "cpu"
-    p = Placement(shape, strategy, dp, micro * seq_len, accum, compute, reduce, recompute != "none", recompute == "selective",
-                  on_cpu, fused, moved and not on_cpu, moved and on_cpu and strategy.startswith("zero"), ep=ep, reshard=reshard,
-                  reduce_bucket=reduce_bucket, max_live=max_live)  # fmt: skip
+    p = Placement(
+        shape,
+        strategy,
+        dp,
+        micro * seq_len,
+        accum,
+        compute,
+        reduce,
+        recompute != "none",
+        recompute == "selective",
+        on_cpu,
+        fused,
+        moved and not on_cpu,
+        moved and on_cpu and strategy.startswith("zero"),
+        ep=ep,
+        reshard=reshard,
+        reduce_bucket=reduce_bucket,
+        max_live=max_live,
+    )
     return memory_at(p)
 
-
+# %% ../../nbs/20_plan/20_memory.ipynb #090e52a3
 def memory_at(p: Placement) -> dict[str, Any]:
     "The bytes that `memory_per_rank` gives, of a placement that is known."
     found = moments(p)
     fullest = max(found, key=lambda name: found[name])
     parts = {
-        "activation_bytes": saved_bytes(p), "loss_bytes": loss_bytes(p), "waiting_bytes": waiting_bytes(p),
-        "borrowed_bytes": _borrowed(p), "moments": found, "peak_bytes": found[fullest], "peak_at": fullest,
-    }  # fmt: skip
+        "activation_bytes": saved_bytes(p),
+        "loss_bytes": loss_bytes(p),
+        "waiting_bytes": waiting_bytes(p),
+        "borrowed_bytes": _borrowed(p),
+        "moments": found,
+        "peak_bytes": found[fullest],
+        "peak_at": fullest,
+    }
     return model_state_bytes(p.shape, p.strategy, p.dp, p.compute, ep=p.ep) | parts

@@ -13,10 +13,10 @@ from itertools import zip_longest
 from math import ceil, prod
 
 from .flops import parameter_shapes
+from .traffic import Collective, padded_rows
 from ..spec.layout_rules import Layout
 from ..spec.presets import ModelShape, preset
 from ..spec.request import Strategy
-from .traffic import Collective, padded_rows
 
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #f3066423
 _BY_OUTPUT = ("embedding", "positions", "head", "query", "key", "value", "up", "gate")
@@ -32,7 +32,7 @@ def piece(name: str, size: tuple[int, ...], shape: ModelShape, tp: int) -> tuple
         return (ceil(size[0] / tp), *size[1:])
     return (size[0], ceil(size[1] / tp)) if name.endswith(_BY_INPUT) else size
 
-
+# %% ../../nbs/20_plan/30_split_traffic.ipynb #74d60a27
 @dataclass(frozen=True)
 class Part:
     "The part of a model that one rank has: its layers, and which ends of the model."
@@ -44,9 +44,16 @@ class Part:
     last: bool
 
     def pieces(self) -> dict[str, tuple[int, ...]]:
-        "Shapes of the parameters that the rank holds before data parallelism shards them, by their names in the whole model."
+        """Shapes of the parameters that the rank holds before data parallelism shards them, by
+        their names in the whole model.
+        """
         tied = self.last and self.shape.tied_embeddings
-        ends = {"embedding": self.first or tied, "positions": self.first, "norm": self.last, "head": self.last}
+        ends = {
+            "embedding": self.first or tied,
+            "positions": self.first,
+            "norm": self.last,
+            "head": self.last,
+        }
         kept = {}
         for name, size in parameter_shapes(self.shape).items():
             head, layer = name.split(".")[:2]
@@ -54,10 +61,14 @@ class Part:
                 kept[name] = piece(name, size, self.shape, self.tp)
         return kept
 
-
+# %% ../../nbs/20_plan/30_split_traffic.ipynb #0469eaf6
 def shards_of(strategy: Strategy | Layout) -> int:
     "Ranks over which each parameter of a part is spread; 1 for replicas."
-    return strategy.dp * strategy.cp // strategy.dp_replicate if strategy.name in ("fsdp", "hsdp") else 1
+    return (
+        strategy.dp * strategy.cp // strategy.dp_replicate
+        if strategy.name in ("fsdp", "hsdp")
+        else 1
+    )
 
 
 def part_of(shape: ModelShape, strategy: Strategy, pp_rank: int = 0) -> Part:
@@ -95,24 +106,40 @@ class Work:
 
 
 def _summed(part: Part) -> list[int]:
-    "Elements of the parameters whose gradient on a tensor parallel rank is a summand: norms, and shared keys and values."
+    """Elements of the parameters whose gradient on a tensor parallel rank is a summand: norms, and
+    shared keys and values.
+    """
     whole = ("key", "value") if part.tp > part.shape.n_kv_heads else ()
     names = part.pieces().items()
     return [prod(size) for name, size in names if "norm" in name or name.split(".")[-2] in whole]
 
-
+# %% ../../nbs/20_plan/30_split_traffic.ipynb #78753112
 def _tensor(part: Part, work: Work) -> list[Collective]:
     d, tp, summed = part.shape.d_model, part.tp, _summed(part)
-    embedded = work.compute if work.wrapped else 4  # the table is float32 unless a wrapper has cast it
+    embedded = (
+        work.compute if work.wrapped else 4
+    )  # the table is float32 unless a wrapper has cast it
     calls = 4 * len(part.layers) + part.first + part.last
-    volume = (4 * len(part.layers) + part.last) * work.stream * d * work.compute + part.first * work.stream * d * embedded
+    volume = (
+        4 * len(part.layers) + part.last
+    ) * work.stream * d * work.compute + part.first * work.stream * d * embedded
     if part.first and part.shape.family == "gpt2":
         calls, volume = calls + 1, volume + work.seq_len * d * embedded
-    found = [Collective(kind, work.accum * calls, work.accum * volume, tp) for kind in ("all_gather", "reduce_scatter")]
+    found = [
+        Collective(kind, work.accum * calls, work.accum * volume, tp)
+        for kind in ("all_gather", "reduce_scatter")
+    ]
     if part.last:
         found.append(Collective("all_reduce", 3 * work.accum, 3 * work.accum * work.stream * 4, tp))
     if summed:
-        found.append(Collective("all_reduce", len(summed) if work.wrapped else 1, sum(summed) * (work.reduce if work.wrapped else 4), tp))
+        found.append(
+            Collective(
+                "all_reduce",
+                len(summed) if work.wrapped else 1,
+                sum(summed) * (work.reduce if work.wrapped else 4),
+                tp,
+            )
+        )
     return found
 
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #d4e1364b
@@ -120,7 +147,9 @@ def _context(part: Part, work: Work, cp: int) -> list[Collective]:
     heads = max(1, part.shape.n_kv_heads // part.tp)
     volume = work.micro * 2 * heads * work.seq_len * cp * part.shape.head_dim * work.compute
     times = work.accum * len(part.layers)
-    return [Collective(kind, times, times * volume, cp) for kind in ("all_gather", "reduce_scatter")]
+    return [
+        Collective(kind, times, times * volume, cp) for kind in ("all_gather", "reduce_scatter")
+    ]
 
 
 def _pipeline(part: Part, work: Work, strategy: Strategy) -> list[Collective]:
@@ -130,7 +159,14 @@ def _pipeline(part: Part, work: Work, strategy: Strategy) -> list[Collective]:
     found = [Collective(kind, times, times * size, 2) for kind in ("send", "recv")]
     if part.shape.tied_embeddings and (part.first or part.last):
         shards = shards_of(strategy)
-        found.append(Collective("all_reduce", 1, padded_rows([part.pieces()["embedding.weight"]], shards) // shards * 4, 2))
+        found.append(
+            Collective(
+                "all_reduce",
+                1,
+                padded_rows([part.pieces()["embedding.weight"]], shards) // shards * 4,
+                2,
+            )
+        )
     return found
 
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #7ff78c71
@@ -139,11 +175,17 @@ def forwards_first(strategy: Strategy, accum: int, pp_rank: int) -> int:
     p, v = strategy.pp, strategy.stages_per_rank
     if strategy.schedule == "gpipe":
         return accum
-    return min(accum, p - pp_rank) if v == 1 else min(accum * v, 2 * (p - pp_rank - 1) + (v - 1) * p + 1)
+    return (
+        min(accum, p - pp_rank)
+        if v == 1
+        else min(accum * v, 2 * (p - pp_rank - 1) + (v - 1) * p + 1)
+    )
 
 
 def passes(strategy: Strategy, accum: int, pp_rank: int) -> list[tuple[bool, int]]:
-    "The passes of a pipeline rank in their order: whether it is a forward pass, and through which of the rank's stages."
+    """The passes of a pipeline rank in their order: whether it is a forward pass, and through which
+    of the rank's stages.
+    """
     p, v = strategy.pp, strategy.stages_per_rank
     forward = [(True, n // p % v) for n in range(accum * v)]
     backward = [(False, v - 1 - stage) for _, stage in forward]
@@ -164,15 +206,19 @@ def _units(part: Part) -> list[list[tuple[int, ...]]]:
 
 AT_HAND = 3  # stages that torch's runtime of interleaved schedules keeps gathered
 
-
+# %% ../../nbs/20_plan/30_split_traffic.ipynb #0c628355
 def gatherings(strategy: Strategy, accum: int, pp_rank: int) -> list[int]:
     """How often a block of each of a rank's stages is gathered in a step, where blocks are sharded.
 
-    Raises ValueError for more than three stages a rank: torch keeps three of them at hand and gathers the others more often.
+    Raises ValueError for more than three stages a rank: torch keeps three of them at hand and
+    gathers the others more often.
     """
     again = strategy.reshard_after_forward
     if strategy.stages_per_rank > AT_HAND:
-        raise ValueError(f"stages_per_rank {strategy.stages_per_rank}: how often shards are gathered is derived for {AT_HAND} at most")
+        raise ValueError(
+            f"stages_per_rank {strategy.stages_per_rank}: how often shards are gathered is derived"
+            f" for {AT_HAND} at most"
+        )
     if strategy.pp == 1:
         return [accum * (2 if again else 1)]
     counts, here = [0] * strategy.stages_per_rank, set()
@@ -184,9 +230,12 @@ def gatherings(strategy: Strategy, accum: int, pp_rank: int) -> list[int]:
 
 def _blocks_gathered(shape: ModelShape, strategy: Strategy, accum: int, pp_rank: int) -> int:
     times = gatherings(strategy, accum, pp_rank)
-    return sum(n * layers for n, layers in zip(times, _sizes(shape, strategy)[pp_rank :: strategy.pp], strict=True))
+    return sum(
+        n * layers
+        for n, layers in zip(times, _sizes(shape, strategy)[pp_rank :: strategy.pp], strict=True)
+    )
 
-
+# %% ../../nbs/20_plan/30_split_traffic.ipynb #ef1576e2
 def _data(part: Part, work: Work, strategy: Strategy, pp_rank: int) -> list[Collective]:
     ranks, units = strategy.dp * strategy.cp, _units(part)
     if strategy.name not in ("fsdp", "hsdp"):
@@ -197,23 +246,42 @@ def _data(part: Part, work: Work, strategy: Strategy, pp_rank: int) -> list[Coll
     root, of_root = sizes[len(part.layers) :], 1 if strategy.pp > 1 else work.accum
     of_blocks = _blocks_gathered(part.shape, strategy, work.accum, pp_rank)
     found = [
-        Collective("all_gather", of_blocks + of_root * len(root), (of_blocks * sizes[0] + of_root * sum(root)) * work.compute, shards),
+        Collective(
+            "all_gather",
+            of_blocks + of_root * len(root),
+            (of_blocks * sizes[0] + of_root * sum(root)) * work.compute,
+            shards,
+        ),
         Collective("reduce_scatter", len(units), sum(sizes) * work.reduce, shards),
     ]
     if strategy.dp_replicate > 1:
-        found.append(Collective("all_reduce", len(units), sum(sizes) // shards * work.reduce, strategy.dp_replicate))
+        found.append(
+            Collective(
+                "all_reduce", len(units), sum(sizes) // shards * work.reduce, strategy.dp_replicate
+            )
+        )
     return found
 
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #90b46141
 def split_collectives(
-    shape: ModelShape, strategy: Strategy, *, micro: int, seq_len: int, accum: int, pp_rank: int = 0,
-    compute: str = "float32", reduce: str = "float32",
-) -> list[Collective]:  # fmt: skip
-    """The collectives of one optimizer step of a rank of pipeline stage `pp_rank`: kind, calls, bytes, ranks that take part.
+    shape: ModelShape,
+    strategy: Strategy,
+    *,
+    micro: int,
+    seq_len: int,
+    accum: int,
+    pp_rank: int = 0,
+    compute: str = "float32",
+    reduce: str = "float32",
+) -> list[Collective]:
+    """The collectives of one optimizer step of a rank of pipeline stage `pp_rank`: kind, calls,
+    bytes, ranks that take part.
 
-    For tp, pp, cp, mixed, and fsdp and hsdp with tp, pp or cp; nothing recomputed; sums of a scalar left out.
-    micro: sequences of a micro step; seq_len: tokens of a whole sequence; compute, reduce: dtypes by name (ValueError
-    for others, and for shards of more than three interleaved stages a rank). Source: the counts in this notebook; Korthikanti et al. 2022, section 4.2.2, for tensor parallelism.
+    For tp, pp, cp, mixed, and fsdp and hsdp with tp, pp or cp; nothing recomputed; sums of a scalar
+    left out. micro: sequences of a micro step; seq_len: tokens of a whole sequence; compute,
+    reduce: dtypes by name (ValueError for others, and for shards of more than three interleaved
+    stages a rank). Source: the counts in this notebook; Korthikanti et al. 2022, section 4.2.2, for
+    tensor parallelism.
     """
     if compute not in _SIZE or reduce not in _SIZE:
         raise ValueError(f"compute = {compute!r}, reduce = {reduce!r}: float32 or bfloat16")
@@ -225,7 +293,7 @@ def split_collectives(
     found += _pipeline(part, work, strategy) if strategy.pp > 1 else []
     return found + (_data(part, work, strategy, pp_rank) if wrapped else [])
 
-
+# %% ../../nbs/20_plan/30_split_traffic.ipynb #f970e13d
 def added_up(collectives: Iterable[Collective]) -> dict[str, tuple[int, int]]:
     "Calls and bytes by kind, over all groups of ranks: what a trace shows."
     total: dict[str, tuple[int, int]] = {}

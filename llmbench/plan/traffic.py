@@ -15,7 +15,9 @@ from ..spec.presets import ModelShape, preset
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #529363e5
 class Collective(NamedTuple):
-    "All calls of one kind in one optimizer step of one rank; bytes of the whole tensors, added up over the calls."
+    """All calls of one kind in one optimizer step of one rank; bytes of the whole tensors, added up
+    over the calls.
+    """
 
     kind: str
     calls: int
@@ -23,11 +25,18 @@ class Collective(NamedTuple):
     ranks: int | None = None  # that take part, where it is not all of dp
 
 
-_SIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}  # float8 is between activations in bfloat16
+_SIZE = {
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float8": 2,
+}  # float8 is between activations in bfloat16
 
 
 def sent_bytes(collectives: Iterable[Collective], dp: int) -> int:
-    "Bytes that a rank must send for these, at the least: (n - 1) / n of each tensor over n ranks, twice that for an all-reduce."
+    """Bytes that a rank must send for these, at the least: (n - 1) / n of each tensor over n ranks,
+    twice that for an all-reduce.
+    """
     sent: dict[int, int] = {}
     for c in collectives:
         ranks = c.ranks or dp
@@ -38,41 +47,75 @@ def sent_bytes(collectives: Iterable[Collective], dp: int) -> int:
 _FIRST_BUCKET, _BUCKET = 2**20, 25 * 2**20
 
 
-def ddp_buckets(shape: ModelShape, without: str | None = None, bucket_mib: float = 25.0) -> list[int]:
-    "Elements of each all-reduce of torch's DistributedDataParallel, in the order of their calls; parameters named like `without` left out."
+def ddp_buckets(
+    shape: ModelShape, without: str | None = None, bucket_mib: float = 25.0
+) -> list[int]:
+    """Elements of each all-reduce of torch's DistributedDataParallel, in the order of their calls;
+    parameters named like `without` left out.
+    """
     limit = int(bucket_mib * 2**20)
     first = _FIRST_BUCKET if limit == _BUCKET else limit
     buckets, filled = [], 0
-    for size in (prod(s) for name, s in reversed(parameter_shapes(shape).items()) if not (without and without in name)):
+    for size in (
+        prod(s)
+        for name, s in reversed(parameter_shapes(shape).items())
+        if not (without and without in name)
+    ):
         filled += size
         if 4 * filled >= (limit if buckets else first):
             buckets.append(filled)
             filled = 0
     return [*buckets, filled] if filled else buckets
 
-
-def _ddp(shape: ModelShape, reduce: int, bucket_mib: float, compression: str = "none") -> list[Collective]:
+# %% ../../nbs/20_plan/25_traffic.ipynb #a0ddc6d1
+def _ddp(
+    shape: ModelShape, reduce: int, bucket_mib: float, compression: str = "none"
+) -> list[Collective]:
     buckets = ddp_buckets(shape, bucket_mib=bucket_mib)
     if compression == "powersgd":
-        return [Collective("all_reduce", 3 * len(buckets), 4 * sum(map(factored_size, parameter_shapes(shape).values())))]
-    return [Collective("all_reduce", len(buckets), sum(buckets) * (2 if compression == "bf16" else reduce))]
+        return [
+            Collective(
+                "all_reduce",
+                3 * len(buckets),
+                4 * sum(map(factored_size, parameter_shapes(shape).values())),
+            )
+        ]
+    return [
+        Collective(
+            "all_reduce", len(buckets), sum(buckets) * (2 if compression == "bf16" else reduce)
+        )
+    ]
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #7c370d91
 def factored_size(size: tuple[int, ...], rank: int = 4) -> int:
-    "Numbers that stand for a gradient of this shape under PowerSGD of a rank; torch's rule: as it is unless that halves it."
+    """Numbers that stand for a gradient of this shape under PowerSGD of a rank; torch's rule: as it
+    is unless that halves it.
+    """
     count, rows = prod(size), size[0]
     columns = count // rows
     rank = min(rank, rows, columns)
-    return (rows + columns) * rank if len(size) > 1 and (rows + columns) * rank * 2 < count else count
+    return (
+        (rows + columns) * rank if len(size) > 1 and (rows + columns) * rank * 2 < count else count
+    )
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #f1d170e7
 def padded_rows(sizes: Iterable[tuple[int, ...]], dp: int) -> int:
-    "Elements of these parameters when the dimension that is split is filled up to a multiple of `dp`."
-    return sum(prod(size) if split_dimension(size, dp) else ceil(size[0] / dp) * dp * prod(size[1:]) for size in sizes)
+    """Elements of these parameters when the dimension that is split is filled up to a multiple of
+    `dp`.
+    """
+    return sum(
+        prod(size) if split_dimension(size, dp) else ceil(size[0] / dp) * dp * prod(size[1:])
+        for size in sizes
+    )
 
 
-def _fsdp(shape: ModelShape, dp: int, accum: int, compute: int, reduce: int, ep: int = 1) -> list[Collective]:
-    named, layers = {n: s for n, s in parameter_shapes(shape).items() if ep == 1 or ".experts." not in n}, shape.n_layers
+def _fsdp(
+    shape: ModelShape, dp: int, accum: int, compute: int, reduce: int, ep: int = 1
+) -> list[Collective]:
+    named, layers = (
+        {n: s for n, s in parameter_shapes(shape).items() if ep == 1 or ".experts." not in n},
+        shape.n_layers,
+    )
     blocks = padded_rows((s for n, s in named.items() if n.startswith("blocks.")), dp)
     root = padded_rows((s for n, s in named.items() if not n.startswith("blocks.")), dp)
     return [
@@ -85,7 +128,9 @@ _ZERO_BUCKET = 500_000_000
 
 
 def zero_buckets(shape: ModelShape, limit: int = _ZERO_BUCKET) -> list[int]:
-    "Elements of each reduction of all gradients by DeepSpeed, last layer first; `limit` is the configured bucket."
+    """Elements of each reduction of all gradients by DeepSpeed, last layer first; `limit` is the
+    configured bucket.
+    """
     buckets, filled = [], 0
     for size in map(prod, reversed(parameter_shapes(shape).values())):
         if filled and filled + size > limit:
@@ -112,23 +157,53 @@ def _zero3(shape: ModelShape, dp: int, accum: int, compute: int, reduce: int) ->
     kept = [n for n in padded if n <= 10 * shape.d_model]
     moved = sum(padded) - sum(kept)
     again = max(0, moved - _REUSE)  # let go after forward
-    alone = [shape.vocab_size * shape.d_model] if shape.tied_embeddings else []  # fetched for the root module
+    alone = (
+        [shape.vocab_size * shape.d_model] if shape.tied_embeddings else []
+    )  # fetched for the root module
     fetches = len(alone) + ceil((moved - sum(alone) + again) / _PREFETCH)
     buckets = zero_buckets(shape)
     return [
-        Collective("all_gather", accum * fetches + len(kept), (accum * (moved + again) + sum(kept)) * compute),
+        Collective(
+            "all_gather",
+            accum * fetches + len(kept),
+            (accum * (moved + again) + sum(kept)) * compute,
+        ),
         Collective("reduce_scatter", accum * len(buckets), accum * sum(padded) * reduce),
     ]
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #629b2558
-def _ep(shape: ModelShape, dp: int, accum: int, compute: int, reduce: int, ep: int, rows: int, again: bool) -> list[Collective]:
+def _ep(
+    shape: ModelShape,
+    dp: int,
+    accum: int,
+    compute: int,
+    reduce: int,
+    ep: int,
+    rows: int,
+    again: bool,
+) -> list[Collective]:
     buckets = ddp_buckets(shape, without=".experts.")
-    return [Collective("all_reduce", len(buckets), sum(buckets) * reduce), *_dealt(shape, dp, accum, compute, reduce, ep, rows, again)]
+    return [
+        Collective("all_reduce", len(buckets), sum(buckets) * reduce),
+        *_dealt(shape, dp, accum, compute, reduce, ep, rows, again),
+    ]
 
-
-def _dealt(shape: ModelShape, dp: int, accum: int, compute: int, reduce: int, ep: int, rows: int, again: bool) -> list[Collective]:
+# %% ../../nbs/20_plan/25_traffic.ipynb #caf94b00
+def _dealt(
+    shape: ModelShape,
+    dp: int,
+    accum: int,
+    compute: int,
+    reduce: int,
+    ep: int,
+    rows: int,
+    again: bool,
+) -> list[Collective]:
     "What experts that are dealt out add to the traffic of the rest."
-    stacked, found = [prod(s) for name, s in parameter_shapes(shape).items() if ".experts." in name], []
+    stacked, found = (
+        [prod(s) for name, s in parameter_shapes(shape).items() if ".experts." in name],
+        [],
+    )
     if dp > ep:
         found.append(Collective("all_reduce", len(stacked), sum(stacked) // ep * reduce, dp // ep))
     if ep > 1:
@@ -140,15 +215,27 @@ def _dealt(shape: ModelShape, dp: int, accum: int, compute: int, reduce: int, ep
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #3f67e461
 def predicted_collectives(
-    shape: ModelShape, strategy: str, dp: int, accum: int, compute: str = "float32", reduce: str = "float32", *,
-    ep: int = 1, tokens: int | None = None, recompute: str = "none", bucket_mib: float = 25.0, compression: str = "none",
+    shape: ModelShape,
+    strategy: str,
+    dp: int,
+    accum: int,
+    compute: str = "float32",
+    reduce: str = "float32",
+    *,
+    ep: int = 1,
+    tokens: int | None = None,
+    recompute: str = "none",
+    bucket_mib: float = 25.0,
+    compression: str = "none",
 ) -> list[Collective]:
-    """The collectives of one optimizer step on one of `dp` ranks: kind, calls, bytes of the whole tensors.
+    """The collectives of one optimizer step on one of `dp` ranks: kind, calls, bytes of the whole
+    tensors.
 
-    accum: micro steps in the step; compute, reduce: dtypes by name; ep, tokens of a rank's micro step, recompute: what
-    dealt experts (strategy ep, or fsdp with ep) depend on too, whose all-to-all is a mean over ranks; bucket_mib,
-    compression (none, bf16, powersgd after its first steps): of ddp. Without sums of a few bytes. One rank exchanges
-    nothing. Raises ValueError for a strategy, a dtype or a compression that is not known here, and for ep without tokens.
+    accum: micro steps in the step; compute, reduce: dtypes by name; ep, tokens of a rank's micro
+    step, recompute: what dealt experts (strategy ep, or fsdp with ep) depend on too, whose
+    all-to-all is a mean over ranks; bucket_mib, compression (none, bf16, powersgd after its first
+    steps): of ddp. Without sums of a few bytes. One rank exchanges nothing. Raises ValueError for a
+    strategy, a dtype or a compression that is not known here, and for ep without tokens.
     """
     if compute not in _SIZE or reduce not in _SIZE:
         raise ValueError(f"compute = {compute!r}, reduce = {reduce!r}: {', '.join(_SIZE)}")
@@ -156,15 +243,21 @@ def predicted_collectives(
     if compression not in ("none", "bf16", "powersgd"):
         raise ValueError(f"compression = {compression!r}: none, bf16, powersgd")
     if (strategy == "ep" or ep > 1) and tokens is None:
-        raise ValueError(f"strategy = {strategy!r} with ep {ep}: tokens of a rank's micro step (micro × seq_len) decide what travels; give tokens=")
+        raise ValueError(
+            f"strategy = {strategy!r} with ep {ep}: tokens of a rank's micro step (micro × seq_len)"
+            " decide what travels; give tokens="
+        )
     rows = (tokens or 0) * shape.experts_per_token
     travel = (shape, dp, accum, c, r, ep, rows, recompute == "full")
     known = {
-        "single": list, "ddp": lambda: _ddp(shape, r, bucket_mib, compression),
+        "single": list,
+        "ddp": lambda: _ddp(shape, r, bucket_mib, compression),
         "fsdp": lambda: _fsdp(shape, dp, accum, c, r, ep) + (_dealt(*travel) if ep > 1 else []),
-        "zero1": lambda: _zero12(shape, dp, 1, c, r), "zero2": lambda: _zero12(shape, dp, accum, c, r),
-        "zero3": lambda: _zero3(shape, dp, accum, c, r), "ep": lambda: _ep(*travel),
-    }  # fmt: skip
+        "zero1": lambda: _zero12(shape, dp, 1, c, r),
+        "zero2": lambda: _zero12(shape, dp, accum, c, r),
+        "zero3": lambda: _zero3(shape, dp, accum, c, r),
+        "ep": lambda: _ep(*travel),
+    }
     if strategy not in known:
         raise ValueError(f"strategy = {strategy!r}: {', '.join(known)}")
     return known[strategy]() if dp > 1 else []

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from ..analysis.fairness import NOT_APPLICABLE, comparable_facts
 from llmbench.report.contests import (
     Contest,
     Fairness,
@@ -20,7 +21,9 @@ from llmbench.report.contests import (
     reason_lines,
     set_apart,
 )
-from ..analysis.fairness import NOT_APPLICABLE, comparable_facts
+
+# %% ../../nbs/80_report/55_answer.ipynb #01027258
+from ..analysis.stats import Interval, spent
 from llmbench.compare.findings import (
     Contender,
     Decision,
@@ -36,7 +39,6 @@ from llmbench.compare.findings import (
     times_words,
     took_turns,
 )
-from ..analysis.stats import Interval, spent
 from .workbench import Study, Workbench
 
 # %% ../../nbs/80_report/55_answer.ipynb #efe6067d
@@ -50,32 +52,51 @@ class Answer:
     contests: tuple[Contest, ...]
     efficiency: Mapping[str | None, Interval]  # scaling efficiency in % by label of the set
 
-    def _decided(self, contenders: Sequence[Contender], values: Callable[[Contender], Values], **how: Any) -> Decision:
-        "The decision with the verdict on those who take part, as `llmbench compare` judges the first against each of the others."
+    def _decided(
+        self, contenders: Sequence[Contender], values: Callable[[Contender], Values], **how: Any
+    ) -> Decision:
+        """The decision with the verdict on those who take part, as `llmbench compare` judges the
+        first against each of the others.
+        """
         return self._judged(decide(contenders, values, comparable=None, **how))
 
     def _judged(self, decision: Decision) -> Decision:
-        return replace(decision, comparable=fairness_among(decision.order, self.study.varies).comparable)
+        return replace(
+            decision, comparable=fairness_among(decision.order, self.study.varies).comparable
+        )
 
     @cached_property
     def _speeds(self) -> Mapping[int, Decision]:
-        return {id(c): self._judged(decide_speed(c.contenders, comparable=None)) for c in self.contests}
+        return {
+            id(c): self._judged(decide_speed(c.contenders, comparable=None)) for c in self.contests
+        }
 
     def speed(self, contest: Contest) -> Decision:
         return self._speeds[id(contest)]
 
     def memory(self, contest: Contest) -> Decision:
         decision = decide_memory(contest.contenders)
-        return replace(decision, comparable=fairness_among(decision.order, self.study.varies).comparable)
+        return replace(
+            decision, comparable=fairness_among(decision.order, self.study.varies).comparable
+        )
 
     def scaling(self) -> Decision:
-        "Contenders on several ranks by the rank-seconds that a token costs them: the least is the best efficiency."
-        known = [c for x in self.contests for c in x.contenders if (c.world_size or 0) > 1 and c.label in self.efficiency]
+        """Contenders on several ranks by the rank-seconds that a token costs them: the least is the
+        best efficiency.
+        """
+        known = [
+            c
+            for x in self.contests
+            for c in x.contenders
+            if (c.world_size or 0) > 1 and c.label in self.efficiency
+        ]
         costs = {id(c): [[t * c.world_size for t in run] for run in c.spent_times] for c in known}
         return self._decided(known, lambda c: costs[id(c)], at=spent, in_turns=took_turns(known))
 
     def verdict(self, contest: Contest) -> Fairness:
-        "On those who take part, the fastest against each of the others; on all runs of the study where there is only one."
+        """On those who take part, the fastest against each of the others; on all runs of the study
+        where there is only one.
+        """
         order = self.speed(contest).order
         return fairness_among(order, self.study.varies) if len(order) > 1 else self.fairness
 
@@ -89,41 +110,68 @@ class Answer:
 
     def place(self, contest: Contest) -> str:
         "'2 ranks', with the names of its contenders where another contest of several has as many."
-        words, names = ranks_words(contest.contenders[0]), ", ".join(c.name for c in contest.contenders)
-        others = (c for c in self.contests if c is not contest and c.world_size == contest.world_size)
+        words, names = (
+            ranks_words(contest.contenders[0]),
+            ", ".join(c.name for c in contest.contenders),
+        )
+        others = (
+            c for c in self.contests if c is not contest and c.world_size == contest.world_size
+        )
         return f"{words} among {names}" if any(len(c.contenders) > 1 for c in others) else words
 
     @property
     def apart(self) -> list[str]:
         "Who stands alone beside a contest at as many ranks."
-        return [c.contenders[0].name for c in self.contests if len(c.contenders) == 1 and self.shares_ranks(c)]
+        return [
+            c.contenders[0].name
+            for c in self.contests
+            if len(c.contenders) == 1 and self.shares_ranks(c)
+        ]
 
     @property
     def fair_places(self) -> list[str]:
         "Where several contenders may be compared."
-        return [self.place(c) for c in self.contests if self.speed(c).rival and self.speed(c).comparable]
+        return [
+            self.place(c) for c in self.contests if self.speed(c).rival and self.speed(c).comparable
+        ]
 
     @property
     def main(self) -> Contest | None:
-        "The contest that the headline is about: of those with several contenders the one with most ranks."
-        return max(self.contests, key=lambda c: (len(c.contenders) > 1, c.world_size or 0, len(c.contenders)), default=None)
+        """The contest that the headline is about: of those with several contenders the one with
+        most ranks.
+        """
+        return max(
+            self.contests,
+            key=lambda c: (len(c.contenders) > 1, c.world_size or 0, len(c.contenders)),
+            default=None,
+        )
 
     @property
     def model(self) -> str:
         return self.facts.get("model") or "the model"
 
-
+# %% ../../nbs/80_report/55_answer.ipynb #000309c0
 def answer_of(bench: Workbench, study: Study) -> Answer:
     "Read what the first page needs for `study` from the store."
     facts = bench.rows("study", study.name)[0]
     fairness = fairness_of([r["fairness"] for r in bench.rows("fairness", study.name)])
-    scaled = [r for r in bench.rows("scaling", study.name) if r["scaling_kind"] == "strong" and r["speedup"] is not None]
+    scaled = [
+        r
+        for r in bench.rows("scaling", study.name)
+        if r["scaling_kind"] == "strong" and r["speedup"] is not None
+    ]
     ends = ("scaling_efficiency_pct", "scaling_efficiency_pct_low", "scaling_efficiency_pct_high")
     efficiency = {r["label"]: Interval(*(r[k] for k in ends), n_runs=0, n_steps=0) for r in scaled}
-    contenders = [r | {"run": bench.runs.get(r["run_id"])} for r in bench.rows("contenders", study.name)]
-    if study.of_settings or study.of_frameworks:  # they are what it compares, and each has a comparison group of its own
+    contenders = [
+        r | {"run": bench.runs.get(r["run_id"])} for r in bench.rows("contenders", study.name)
+    ]
+    if (
+        study.of_settings or study.of_frameworks
+    ):  # they are what it compares, and each has a comparison group of its own
         contenders = [r | {"comparison_group": None} for r in contenders]
-    contests = tuple(one for contest in contests_of(contenders) for one in set_apart(contest, study.varies))
+    contests = tuple(
+        one for contest in contests_of(contenders) for one in set_apart(contest, study.varies)
+    )
     return Answer(study, facts, fairness, contests, efficiency)
 
 # %% ../../nbs/80_report/55_answer.ipynb #3509fe68
@@ -140,10 +188,16 @@ def single_sentence(answer: Answer) -> str | None:
     if lone is None or not order or order[0].strategy == "single":
         return None
     both = [order[0], lone]
-    said = f"The single process{' on the same cores' if _same_cores(both) else ''} does {rate_words(lone.throughput)}"
+    said = (
+        f"The single process{' on the same cores' if _same_cores(both) else ''} does"
+        f" {rate_words(lone.throughput)}"
+    )
     fairness = fairness_among([lone, order[0]], answer.study.varies)
     if not fairness.comparable:
-        return f"{said}; it is not compared with {order[0].name}: {', '.join(reason_lines(fairness)) or 'no reason was recorded'}."
+        return (
+            f"{said}; it is not compared with {order[0].name}:"
+            f" {', '.join(reason_lines(fairness)) or 'no reason was recorded'}."
+        )
     ratio = steps_ratio(*both, lambda c: c.spent_times, spent, took_turns(both))
     doubt = "" if shows_difference(ratio) else ": no difference is shown"
     return f"{said}, {times_words(ratio)} {order[0].name} ({ratio_span(ratio)}){doubt}."

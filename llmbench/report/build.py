@@ -20,39 +20,41 @@ from typing import Any
 
 import yaml
 
-from .answer import Answer, answer_of
-from .pages.tool import read_bench, write_bench
-from .charts import chart_html
-from .contests import reason_lines
 from ..core.errors import LlmbenchError, RequestError
+from ..core.escape import one_line, yaml_text
 from ..core.files import Settings, below, load_settings, slug, write_json_atomic
 from ..core.numbers import significant
-from ..core.escape import one_line, yaml_text
+from .answer import Answer, answer_of
+from .charts import chart_html
+from .contests import reason_lines
 from .curves import run_steps_chart
 from .pages.frameworks import framework_sentences, frameworks_section
 from .pages.layouts import write_layouts
 from .pages.links import nodes_section
+from .pages.tool import read_bench, write_bench
 from ..store.literal import sql_literal
+
+# %% ../../nbs/80_report/60_build.ipynb #ce6a8f51
+from ..core.records import result_files
 from llmbench.report.pages.overview import (
     answer_sentences,
+    contenders_table,
     overview_section,
     setting_facts,
-    contenders_table,
     winners_table,
 )
-from .parts import csv_text, facts_table, figure_md, md_text, methods_md
-from ..spec.params import read_yaml
-from ..core.records import result_files
-from ..store.results import read_results
 from .pages.run import request_yaml, run_page
 from .pages.sections import SECTIONS, write_sections
 from .pages.settings import settings_section
-from .site.renderer import render_site
 from .pages.time import kernel_tables, spending_section
-from ..store.database import open_store
 from .pages.vendors import vendor_sentences, vendors_section
+from .parts import csv_text, facts_table, figure_md, md_text, methods_md
+from .site.renderer import render_site
 from .site.website import drop_page
 from .workbench import Study, Workbench, drawn
+from ..spec.params import read_yaml
+from ..store.database import open_store
+from ..store.results import read_results
 
 # %% ../../nbs/80_report/60_build.ipynb #45438cef
 def _run_files(folder: Path) -> list[Path]:
@@ -63,9 +65,12 @@ def _studies_in(folder: Path) -> set[str]:
     "Names of the studies of a folder's runs, as their ids have them: study.name.hash.attempt."
     return {f.parent.name.rsplit(".", 3)[0] for f in _run_files(folder)}
 
-
-def result_folders(results: Path | Sequence[Path] | None, settings: Settings, source: Path) -> list[Path]:
-    """The folders to read run files from: those given, else settings' results and `published/*` of the sources.
+# %% ../../nbs/80_report/60_build.ipynb #bfba7cf4
+def result_folders(
+    results: Path | Sequence[Path] | None, settings: Settings, source: Path
+) -> list[Path]:
+    """The folders to read run files from: those given, else settings' results and `published/*` of
+    the sources.
 
     Raises RequestError where a given folder is missing or none holds a run file.
     """
@@ -73,7 +78,10 @@ def result_folders(results: Path | Sequence[Path] | None, settings: Settings, so
     folders = [Path(f) for f in given]
     for folder in folders:
         if not folder.is_dir():
-            raise RequestError(f"results {folder}: no such folder; name one that holds run files, or leave --results out")
+            raise RequestError(
+                f"results {folder}: no such folder; name one that holds run files, or leave"
+                " --results out"
+            )
     if not given:
         own = settings.path("study", "results")
         mine, published = _studies_in(own), sorted((source / "published").glob("*"))
@@ -81,22 +89,38 @@ def result_folders(results: Path | Sequence[Path] | None, settings: Settings, so
     found = [f for f in folders if _run_files(f)]
     if not found:
         places = ", ".join(str(f) for f in folders)
-        raise RequestError(f"no run files in {places}; make some first: llmbench sweep {settings.get('study', 'default')}")
+        raise RequestError(
+            f"no run files in {places}; make some first: llmbench sweep"
+            f" {settings.get('study', 'default')}"
+        )
     return found
 
 # %% ../../nbs/80_report/60_build.ipynb #d655540e
 def _declared(connection: Any, settings: Settings, name: str) -> dict[str, Any]:
-    "Title, baseline and varied keys of a study as kept beside its runs; the title else from the project's parameter file."
+    """Title, baseline and varied keys of a study as kept beside its runs; the title else from the
+    project's parameter file.
+    """
     path = settings.root / "params" / "studies" / f"{slug(name)}.yaml"
-    found = connection.sql(f"SELECT title, baseline, varies FROM studies WHERE study = {sql_literal(name)}").fetchone()
+    found = connection.sql(
+        f"SELECT title, baseline, varies FROM studies WHERE study = {sql_literal(name)}"
+    ).fetchone()
     title, baseline, varies = found or (None, None, None)
     title = title or (read_yaml(path).get("title") if path.is_file() else None)
-    return {"title": str(title or name), "baseline": json.loads(baseline) if baseline else None, "varies": varies}
+    return {
+        "title": str(title or name),
+        "baseline": json.loads(baseline) if baseline else None,
+        "varies": varies,
+    }
 
 
 def studies_of(connection: Any, settings: Settings) -> list[Study]:
     "The studies that the store holds, the default one first, then by name."
-    names = [r[0] for r in connection.sql("SELECT DISTINCT study FROM runs WHERE study IS NOT NULL ORDER BY study").fetchall()]
+    names = [
+        r[0]
+        for r in connection.sql(
+            "SELECT DISTINCT study FROM runs WHERE study IS NOT NULL ORDER BY study"
+        ).fetchall()
+    ]
     first = Path(settings.get("study", "default")).stem
     names.sort(key=lambda n: (n != first, n))
     return [Study(n, **_declared(connection, settings, n)) for n in names]
@@ -109,36 +133,66 @@ def _run_steps(bench: Workbench, run_id: str, unsteady_from: int | None) -> str:
         return "No step was measured."
     html = chart_html("steps", run_steps_chart(rows, unsteady_from=unsteady_from))
     links = f"[SQL](../sql/runs/{name}.sql) · [CSV](../data/runs/{name}.csv)"
-    return figure_md("steps", html, caption="Step time of every rank; warm-up steps are pale.", links=links)
+    return figure_md(
+        "steps", html, caption="Step time of every rank; warm-up steps are pale.", links=links
+    )
 
 
-_UNITS = {"tokens_per_s_per_gpu": "tokens/s per GPU", "tflops_per_gpu": "TFLOP/s per GPU", "mfu_pct": "% MFU", "memory_gib": "GiB"}
+_UNITS = {
+    "tokens_per_s_per_gpu": "tokens/s per GPU",
+    "tflops_per_gpu": "TFLOP/s per GPU",
+    "mfu_pct": "% MFU",
+    "memory_gib": "GiB",
+}
 
 
 def _stated(row: Mapping[str, Any]) -> str | None:
     "What an imported log printed itself, beside what is derived."
-    told = [f"{significant(row[f'stated_{name}'])} {unit}" for name, unit in _UNITS.items() if row[f"stated_{name}"] is not None]
+    told = [
+        f"{significant(row[f'stated_{name}'])} {unit}"
+        for name, unit in _UNITS.items()
+        if row[f"stated_{name}"] is not None
+    ]
     return ", ".join(told) or None
 
-
+# %% ../../nbs/80_report/60_build.ipynb #701263ed
 def _run_summary(row: Mapping[str, Any]) -> dict[str, Any]:
     ms = None if row["step_time_s"] is None else f"{significant(row['step_time_s'] * 1000)} ms"
     shown = {
-        "Started": row["started_at"], "Step time (median)": ms,
-        "Throughput": None if row["tokens_per_s"] is None else f"{significant(row['tokens_per_s'])} tokens/s",
+        "Started": row["started_at"],
+        "Step time (median)": ms,
+        "Throughput": (
+            None if row["tokens_per_s"] is None else f"{significant(row['tokens_per_s'])} tokens/s"
+        ),
         "Stated by the log": _stated(row),
-        "Memory of tensors": None if row["live_memory_gib"] is None else f"{significant(row['live_memory_gib'])} GiB",
-        "Process growth, or the allocator's peak": None if row["peak_memory_gib"] is None else f"{significant(row['peak_memory_gib'])} GiB",
-        "Loss": " to ".join(f"{row[key]:.4f}" for key in ("loss_first", "loss_last") if row[key] is not None) or None,
-        "Unsteady": row["unsteady_from_step"] and f"△ the level of the step time changes at step {row['unsteady_from_step']}",
-        "Comparable": row["fairness"], "Comparison group": row["comparison_group"],
-    }  # fmt: skip
+        "Memory of tensors": (
+            None if row["live_memory_gib"] is None else f"{significant(row['live_memory_gib'])} GiB"
+        ),
+        "Process growth, or the allocator's peak": (
+            None if row["peak_memory_gib"] is None else f"{significant(row['peak_memory_gib'])} GiB"
+        ),
+        "Loss": (
+            " to ".join(
+                f"{row[key]:.4f}" for key in ("loss_first", "loss_last") if row[key] is not None
+            )
+            or None
+        ),
+        "Unsteady": (
+            row["unsteady_from_step"]
+            and f"△ the level of the step time changes at step {row['unsteady_from_step']}"
+        ),
+        "Comparable": row["fairness"],
+        "Comparison group": row["comparison_group"],
+    }
     return {k: v for k, v in shown.items() if v is not None}
 
-
+# %% ../../nbs/80_report/60_build.ipynb #fa06c028
 def run_records(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
     "The run files that count in the store, by run id."
-    return {run_id: {k: v for k, v in run.items() if k != "file"} for run_id, run in read_results(folders).runs.items()}
+    return {
+        run_id: {k: v for k, v in run.items() if k != "file"}
+        for run_id, run in read_results(folders).runs.items()
+    }
 
 
 def _run_text(bench: Workbench, row: Mapping[str, Any]) -> str:
@@ -149,34 +203,72 @@ def _run_text(bench: Workbench, row: Mapping[str, Any]) -> str:
     write_json_atomic(below(bench.folder, "data", "runs", f"{name}.json"), run)
     if run["source"]["kind"] == "harness":
         request = bench.write("data", "runs", f"{name}.yaml", text=request_yaml(run)).name
-    steps, way = _run_steps(bench, row["run_id"], row["unsteady_from_step"]), request and f"../data/runs/{request}"
+    steps, way = (
+        _run_steps(bench, row["run_id"], row["unsteady_from_step"]),
+        request and f"../data/runs/{request}",
+    )
     return run_page(run, steps=steps, summary=_run_summary(row), request=way)
 
-
+# %% ../../nbs/80_report/60_build.ipynb #e45aa824
 def write_run_pages(bench: Workbench) -> None:
     "`runs/<run_id>.qmd`, the run file and its request for each run of the bench."
-    columns = "run_id, started_at, step_time_s, tokens_per_s, live_memory_gib, peak_memory_gib, loss_first, loss_last, fairness, comparison_group, unsteady_from_step"
-    columns += ", stated_tokens_per_s_per_gpu, stated_tflops_per_gpu, stated_mfu_pct, stated_memory_gib"
+    columns = (
+        "run_id, started_at, step_time_s, tokens_per_s, live_memory_gib, peak_memory_gib,"
+        " loss_first, loss_last, fairness, comparison_group, unsteady_from_step"
+    )
+    columns += (
+        ", stated_tokens_per_s_per_gpu, stated_tflops_per_gpu, stated_mfu_pct, stated_memory_gib"
+    )
     found = bench.connection.sql(f"SELECT {columns} FROM runs ORDER BY run_id")
     for row in (dict(zip(found.columns, r, strict=True)) for r in found.fetchall()):
-        text, title = drawn(bench, f"page of {row['run_id']}", partial(_run_text, bench, row)), md_text(row["run_id"], 200)
+        text, title = (
+            drawn(bench, f"page of {row['run_id']}", partial(_run_text, bench, row)),
+            md_text(row["run_id"], 200),
+        )
         if not text.startswith("---"):
             text = f"---\ntitle: {yaml_text(title)}\n---\n\n[All runs](../runs.qmd)\n\n{text}"
         bench.write("runs", f"{slug(row['run_id'])}.qmd", text=text)
 
 # %% ../../nbs/80_report/60_build.ipynb #07cef29b
 def summary_part(answer: Answer, more: Sequence[str] = ()) -> str:
-    "A study's part of the report in Markdown: sentences, winners, verdict and setting; `more`: sentences on vendors and frameworks."
+    """A study's part of the report in Markdown: sentences, winners, verdict and setting; `more`:
+    sentences on vendors and frameworks.
+    """
     word = answer.whole.word if answer.whole.comparable or not answer.fair_places else "in part"
-    where = "" if word != "in part" else f": {', '.join(f'at {md_text(place)}' for place in answer.fair_places)}; not all of the study's runs"
-    parts = [f"## {md_text(answer.study.title, 200)}\n", *(md_text(s) + "\n" for s in answer_sentences(answer)), *(f"- {s}\n" for s in more)]
-    parts.append(f"Comparable: **{word}**{where}" + "".join(f"\n- {md_text(r)}" for r in reason_lines(answer.whole)) + "\n")
-    return "\n".join([*parts, winners_table(answer), contenders_table(answer), facts_table(setting_facts(answer))])
+    where = (
+        ""
+        if word != "in part"
+        else (
+            f": {', '.join(f'at {md_text(place)}' for place in answer.fair_places)}; not all of the"
+            " study's runs"
+        )
+    )
+    parts = [
+        f"## {md_text(answer.study.title, 200)}\n",
+        *(md_text(s) + "\n" for s in answer_sentences(answer)),
+        *(f"- {s}\n" for s in more),
+    ]
+    parts.append(
+        f"Comparable: **{word}**{where}"
+        + "".join(f"\n- {md_text(r)}" for r in reason_lines(answer.whole))
+        + "\n"
+    )
+    return "\n".join(
+        [
+            *parts,
+            winners_table(answer),
+            contenders_table(answer),
+            facts_table(setting_facts(answer)),
+        ]
+    )
 
-
+# %% ../../nbs/80_report/60_build.ipynb #5aea80ed
 def summary_md(title: str, parts: Sequence[str]) -> str:
     "The report as plain Markdown, one part a study."
-    closing = "Intervals are 95 %, over steps and repeats. All rows: `metrics.csv` beside this file; the site: `index.html`.\n"
+    closing = (
+        "Intervals are 95 %, over steps and repeats. All rows: `metrics.csv` beside this file; the"
+        " site: `index.html`.\n"
+    )
     return "\n".join([f"# {title}\n", *parts, closing])
 
 # %% ../../nbs/80_report/60_build.ipynb #62033ed9
@@ -189,9 +281,20 @@ def _own_version() -> str:
 
 def _variables(connection: Any, settings: Settings) -> dict[str, Any]:
     "The numbers that the prose uses inline."
-    runs, ok, newest = connection.sql("SELECT count(*), count(*) FILTER (status = 'ok'), max(started_at) FROM runs").fetchone()
-    site = {k: settings.get("report", k) for k in ("title", "subtitle")} | {"version": _own_version()}
-    return {"site": site, "total": {"runs": runs, "ok": ok, "newest": newest[:10] if re.match(r"\d{4}-\d\d-\d\d", newest or "") else "unknown"}}
+    runs, ok, newest = connection.sql(
+        "SELECT count(*), count(*) FILTER (status = 'ok'), max(started_at) FROM runs"
+    ).fetchone()
+    site = {k: settings.get("report", k) for k in ("title", "subtitle")} | {
+        "version": _own_version()
+    }
+    return {
+        "site": site,
+        "total": {
+            "runs": runs,
+            "ok": ok,
+            "newest": newest[:10] if re.match(r"\d{4}-\d\d-\d\d", newest or "") else "unknown",
+        },
+    }
 
 
 def _write_metrics(bench: Workbench) -> None:
@@ -199,84 +302,131 @@ def _write_metrics(bench: Workbench) -> None:
     rows = [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
     bench.write("metrics.csv", text=csv_text(rows, found.columns))
 
-
-_SECTIONS = SECTIONS | {"scaling": nodes_section, "spending": spending_section, "settings": settings_section, "frameworks": frameworks_section, "vendors": vendors_section}
+# %% ../../nbs/80_report/60_build.ipynb #dbc452e3
+_SECTIONS = SECTIONS | {
+    "scaling": nodes_section,
+    "spending": spending_section,
+    "settings": settings_section,
+    "frameworks": frameworks_section,
+    "vendors": vendors_section,
+}
 
 
 @dataclass
 class Told:
-    "What was found out about a study: its answer (None where none could be given), its parts of the first page and of the report in Markdown."
+    """What was found out about a study: its answer (None where none could be given), its parts of
+    the first page and of the report in Markdown.
+    """
 
     study: Study
     answer: Answer | None = None
     page: str = ""
     summary: str = ""
 
-
+# %% ../../nbs/80_report/60_build.ipynb #d35a52f0
 def told_of(bench: Workbench, study: Study) -> Told:
     "A study's parts; a note that says why, where something of it cannot be told."
     told = Told(study)
 
     def tell() -> str:
         answer = answer_of(bench, study)
-        told.page, more = overview_section(answer), vendor_sentences(bench, study) + framework_sentences(bench, study)
+        told.page, more = (
+            overview_section(answer),
+            vendor_sentences(bench, study) + framework_sentences(bench, study),
+        )
         told.summary, told.answer = summary_part(answer, more), answer
         return ""
 
     if note := drawn(bench, f"overview of {study.name}", tell):
         title = md_text(study.title, 200)
-        told.page, told.summary = f"## {title} {{#{study.anchor}}}\n\n{note}", f"## {title}\n\n{note}"
+        told.page, told.summary = (
+            f"## {title} {{#{study.anchor}}}\n\n{note}",
+            f"## {title}\n\n{note}",
+        )
     return told
 
 
 _TRIALS = "-fit"  # llmbench fit gives its trials a study of this ending
 
-
+# %% ../../nbs/80_report/60_build.ipynb #aa311a73
 def stands_beside(bench: Workbench, told: Told) -> bool:
-    "Whether a study has no place among the answers: no run of it ended ok, or it is a single run or the trials of `llmbench fit`."
+    """Whether a study has no place among the answers: no run of it ended ok, or it is a single run
+    or the trials of `llmbench fit`.
+    """
     name = told.study.name
     found = "SELECT count(*) FILTER (status = 'ok'), count(source_format) FROM runs WHERE study = ?"
     ok, imported = bench.connection.execute(found, [name]).fetchone()
-    swept = bench.connection.execute("SELECT count(*) FROM studies WHERE study = ?", [name]).fetchone()[0]
+    swept = bench.connection.execute(
+        "SELECT count(*) FROM studies WHERE study = ?", [name]
+    ).fetchone()[0]
     if not ok:
         return told.answer is not None
     compared = told.answer is None or sum(len(c.contenders) for c in told.answer.contests) > 1
     return not swept and not imported and (name.endswith(_TRIALS) or not compared)
 
-
+# %% ../../nbs/80_report/60_build.ipynb #3f572ec7
 def beside_part(bench: Workbench, told: Sequence[Told]) -> str:
-    "One line per study that answers no question, with how its runs ended; empty where there is none."
+    """One line per study that answers no question, with how its runs ended; empty where there is
+    none.
+    """
     if not told:
         return ""
-    counts = "SELECT status, count(*) FROM runs WHERE study = ? GROUP BY status ORDER BY count(*) DESC, status"
+    counts = (
+        "SELECT status, count(*) FROM runs WHERE study = ? GROUP BY status ORDER BY count(*) DESC,"
+        " status"
+    )
     lines = []
     for t in told:
-        ended = ", ".join(f"{n} {status}" for status, n in bench.connection.execute(counts, [t.study.name]).fetchall())
+        ended = ", ".join(
+            f"{n} {status}"
+            for status, n in bench.connection.execute(counts, [t.study.name]).fetchall()
+        )
         lines.append(f"- {md_text(t.study.name, 200)}: {ended}")
-    return "## Runs outside a study {#sec-beside}\n\nSingle runs, trials and studies without a finished run; they are on the page of runs.\n\n" + "\n".join(lines) + "\n"
+    return (
+        "## Runs outside a study {#sec-beside}\n\nSingle runs, trials and studies without a"
+        " finished run; they are on the page of runs.\n\n" + "\n".join(lines) + "\n"
+    )
 
-
+# %% ../../nbs/80_report/60_build.ipynb #1ade67fe
 def fill(bench: Workbench, settings: Settings, measured: Mapping[str, Any]) -> list[Told]:
-    "Everything generated that the pages include or link to; `measured` are bench files by name. Returns what was told of each study."
+    """Everything generated that the pages include or link to; `measured` are bench files by name.
+    Returns what was told of each study.
+    """
     studies = studies_of(bench.connection, settings)
     told = [told_of(bench, study) for study in studies]
     for page in [*write_sections(bench, studies, _SECTIONS), *write_bench(measured, bench.folder)]:
         drop_page(bench.folder, page)
     bench.write("_generated", "methods.md", text=methods_md())
     write_layouts(bench)
-    shown, beside = [t for t in told if not stands_beside(bench, t)], [t for t in told if stands_beside(bench, t)]
-    bench.write("_generated", "overview.md", text="\n\n".join([*(t.page for t in shown), beside_part(bench, beside)]) + "\n")
+    shown, beside = (
+        [t for t in told if not stands_beside(bench, t)],
+        [t for t in told if stands_beside(bench, t)],
+    )
+    bench.write(
+        "_generated",
+        "overview.md",
+        text="\n\n".join([*(t.page for t in shown), beside_part(bench, beside)]) + "\n",
+    )
     write_run_pages(bench)
     _write_metrics(bench)
     variables = _variables(bench.connection, settings)
-    bench.write("_variables.yml", text=yaml.safe_dump(variables, allow_unicode=True, sort_keys=True))
-    bench.write("report.md", text=summary_md(variables["site"]["title"], [*(t.summary for t in shown), beside_part(bench, beside)]))
+    bench.write(
+        "_variables.yml", text=yaml.safe_dump(variables, allow_unicode=True, sort_keys=True)
+    )
+    bench.write(
+        "report.md",
+        text=summary_md(
+            variables["site"]["title"], [*(t.summary for t in shown), beside_part(bench, beside)]
+        ),
+    )
     return told
 
 # %% ../../nbs/80_report/60_build.ipynb #529d540c
 @dataclass(frozen=True)
 class ReportOutcome:
-    "A site that was built: where it is, which studies and how many runs are in it, and the headline of each study."
+    """A site that was built: where it is, which studies and how many runs are in it, and the
+    headline of each study.
+    """
 
     out: Path
     studies: tuple[str, ...]
@@ -288,11 +438,16 @@ class ReportOutcome:
 
     def __str__(self) -> str:
         names = ", ".join(one_line(name, 60) for name in self.studies)
-        return f"{self.pages} pages from {self.runs} runs ({self.ok} ok) of {names}: {self.out / 'index.html'}"
+        return (
+            f"{self.pages} pages from {self.runs} runs ({self.ok} ok) of {names}:"
+            f" {self.out / 'index.html'}"
+        )
 
-
+# %% ../../nbs/80_report/60_build.ipynb #6e25c207
 def _keep_script(site: Path, folder: Path) -> None:
-    "The charts' script of an earlier site, which takes seconds to bundle; the renderer makes it anew where it is out of date."
+    """The charts' script of an earlier site, which takes seconds to bundle; the renderer makes it
+    anew where it is out of date.
+    """
     old = site / "assets" / "charts.js"
     if old.is_file():
         (folder / "assets").mkdir(exist_ok=True)
@@ -301,21 +456,30 @@ def _keep_script(site: Path, folder: Path) -> None:
 
 _NOT_SOURCES = ("_site", "published", "_generated", ".quarto", "data", "sql", "runs", "assets")
 
-
+# %% ../../nbs/80_report/60_build.ipynb #78d4c34b
 def build_report(
-    results: Path | Sequence[Path] | None = None, out: Path | None = None, *, engine: str = "auto", source: Path | None = None
+    results: Path | Sequence[Path] | None = None,
+    out: Path | None = None,
+    *,
+    engine: str = "auto",
+    source: Path | None = None,
 ) -> ReportOutcome:
-    """Build the site of all run files in `results` into `out`; the defaults are those of settings.ini.
+    """Build the site of all run files in `results` into `out`; the defaults are those of
+    settings.ini.
 
-    `engine` is auto (quarto where it is installed), quarto or pandoc. `metrics.csv` and `report.md` lie beside the
-    pages. A part of a page that cannot be drawn is a note on it and a line of the outcome's problems; so one odd run
-    costs the others nothing. Raises RequestError where there is nothing to report, LlmbenchError where quarto fails.
+    `engine` is auto (quarto where it is installed), quarto or pandoc. `metrics.csv` and `report.md`
+    lie beside the pages. A part of a page that cannot be drawn is a note on it and a line of the
+    outcome's problems; so one odd run costs the others nothing. Raises RequestError where there is
+    nothing to report, LlmbenchError where quarto fails.
     """
     settings = load_settings()
     source = Path(source) if source else settings.path("report", "source")
     out = Path(out) if out else settings.path("report", "out")
     if not (source / "_quarto.yml").is_file():
-        raise RequestError(f"report source {source}: no _quarto.yml in it; name the folder of the website's sources")
+        raise RequestError(
+            f"report source {source}: no _quarto.yml in it; name the folder of the website's"
+            " sources"
+        )
     folders = result_folders(results, settings, source)
     with tempfile.TemporaryDirectory(prefix="llmbench-report-") as scratch:
         folder = Path(scratch) / "report"
@@ -325,6 +489,16 @@ def build_report(
         told = fill(bench, settings, read_bench(source / "published" / "bench"))
         _keep_script(out, folder)
         render_site(folder, out, engine=engine, problems=bench.problems)
-        runs, ok = bench.connection.sql("SELECT count(*), count(*) FILTER (status = 'ok') FROM runs").fetchone()
+        runs, ok = bench.connection.sql(
+            "SELECT count(*), count(*) FILTER (status = 'ok') FROM runs"
+        ).fetchone()
     headlines = tuple(one_line(answer_sentences(t.answer)[0]) for t in told if t.answer)
-    return ReportOutcome(out, tuple(t.study.name for t in told), runs, ok, len(list(out.rglob("*.html"))), headlines, tuple(bench.problems))
+    return ReportOutcome(
+        out,
+        tuple(t.study.name for t in told),
+        runs,
+        ok,
+        len(list(out.rglob("*.html"))),
+        headlines,
+        tuple(bench.problems),
+    )

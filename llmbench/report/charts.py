@@ -20,10 +20,11 @@ from typing import Any
 import vl_convert
 
 from ..core.errors import LlmbenchError
-from ..core.numbers import significant
 from ..core.escape import html_text, short_label
+from ..core.numbers import significant
 
-# Altair imports jsonschema, and that compiles a grammar of web addresses where JupyterLab has brought one: a second, for what no chart asks.
+# Altair imports jsonschema, and that compiles a grammar of web addresses where JupyterLab has
+# brought one: a second, for what no chart asks.
 _grammar = sys.modules.setdefault("rfc3987_syntax", None)
 import altair as alt  # noqa: E402
 
@@ -52,24 +53,45 @@ MAX_ROWS = 5000
 # %% ../../nbs/80_report/10_charts.ipynb #3a24c32d
 @alt.theme.register("llmbench", enable=True)
 def chart_theme() -> alt.theme.ThemeConfig:
-    "Fonts, sizes and greys that are read on white and on dark; the site lays its own colours over them."
+    """Fonts, sizes and greys that are read on white and on dark; the site lays its own colours over
+    them.
+    """
     font = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-    axis = {"labelColor": NEUTRAL, "titleColor": NEUTRAL, "gridColor": "#9aa3ad", "gridOpacity": 0.3}
+    axis = {
+        "labelColor": NEUTRAL,
+        "titleColor": NEUTRAL,
+        "gridColor": "#9aa3ad",
+        "gridOpacity": 0.3,
+    }
     words = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 600}
     return {
         "config": {
             "background": "transparent",
             "font": font,
             "view": {"stroke": "transparent", "continuousWidth": 640, "continuousHeight": 280},
-            "axis": {**axis, **words, "domain": False, "tickColor": "#9aa3ad", "titlePadding": 10, "labelPadding": 6},
+            "axis": {
+                **axis,
+                **words,
+                "domain": False,
+                "tickColor": "#9aa3ad",
+                "titlePadding": 10,
+                "labelPadding": 6,
+            },
             "axisX": {"tickCount": 8},
-            "legend": {"orient": "top", "direction": "horizontal", "columns": 3, "title": None,
-                       "labelColor": NEUTRAL, "labelFontSize": 12, "symbolStrokeWidth": 2.5},
+            "legend": {
+                "orient": "top",
+                "direction": "horizontal",
+                "columns": 3,
+                "title": None,
+                "labelColor": NEUTRAL,
+                "labelFontSize": 12,
+                "symbolStrokeWidth": 2.5,
+            },
             "text": {"color": NEUTRAL, "fontSize": 12},
             "bar": {"cornerRadiusEnd": 2},
             "line": {"strokeWidth": 2},
         }
-    }  # fmt: skip
+    }
 
 # %% ../../nbs/80_report/10_charts.ipynb #8e109e3f
 def strategy_order(names: Iterable[str]) -> list[str]:
@@ -101,7 +123,9 @@ def chart_rows(rows: Any) -> list[dict[str, Any]]:
         rows = [dict(zip(rows.columns, row, strict=True)) for row in rows.fetchall()]
     plain = [{k: _plain(v) for k, v in row.items()} for row in rows]
     if len(plain) > MAX_ROWS:
-        raise LlmbenchError(f"a chart of {len(plain):,} rows: aggregate to {MAX_ROWS:,} or fewer in the query")
+        raise LlmbenchError(
+            f"a chart of {len(plain):,} rows: aggregate to {MAX_ROWS:,} or fewer in the query"
+        )
     return plain
 
 # %% ../../nbs/80_report/10_charts.ipynb #e60f59c6
@@ -109,15 +133,21 @@ _SPLITS = ("tp", "pp", "cp", "ep")
 
 
 def split_name(row: Mapping[str, Any]) -> str:
-    """A strategy with the degrees that split the model: 'tp 2 × pp 2', 'fsdp × tp 2', 'hsdp 2 × 4' (copies × shards).
+    """A strategy with the degrees that split the model: 'tp 2 × pp 2', 'fsdp × tp 2', 'hsdp 2 × 4'
+    (copies × shards).
 
-    dp follows from the ranks; where those are unknown it is said too, beside degrees that multiply with it (ep divides it).
+    dp follows from the ranks; where those are unknown it is said too, beside degrees that multiply
+    with it (ep divides it).
     """
     name, copies = short_label(row.get("strategy") or "unknown"), row.get("dp_replicate") or 1
     degrees = [f"{d} {row[d]}" for d in _SPLITS if (row.get(d) or 1) > 1]
     if name == "hsdp" and copies > 1 and row.get("dp"):
         name = f"hsdp {copies} × {row['dp'] // copies}"
-    if degrees and row.get("world_size") is None and (row.get("dp") or 1) > 1 == (row.get("ep") or 1):
+    if (
+        degrees
+        and row.get("world_size") is None
+        and (row.get("dp") or 1) > 1 == (row.get("ep") or 1)
+    ):
         degrees.append(f"dp {row['dp']}")
     return " × ".join(degrees if degrees and name in (*_SPLITS, "mixed") else [name, *degrees])
 
@@ -128,22 +158,29 @@ def run_label(strategy: str, world_size: int | None) -> str:
         return strategy
     return f"{strategy} · {world_size} rank{'' if world_size == 1 else 's'}"
 
-
+# %% ../../nbs/80_report/10_charts.ipynb #0dc656c8
 def labelled(rows: Any) -> list[dict[str, Any]]:
     "Plain rows with the label of each."
-    rows = [r | {"strategy": short_label(r["strategy"] or "unknown")} if "strategy" in r else r for r in chart_rows(rows)]
+    rows = [
+        r | {"strategy": short_label(r["strategy"] or "unknown")} if "strategy" in r else r
+        for r in chart_rows(rows)
+    ]
     return [{"label": run_label(split_name(r), r.get("world_size"))} | r for r in rows]
 
 
 def colour_of(rows: list[dict[str, Any]], *, legend: alt.Legend | None = None) -> alt.Color:
-    "The colour encoding of the strategies in `rows`; without a legend where the marks are labelled."
+    """The colour encoding of the strategies in `rows`; without a legend where the marks are
+    labelled.
+    """
     table = strategy_colours(r["strategy"] for r in rows)
     scale = alt.Scale(domain=list(table), range=list(table.values()))
     return alt.Color("strategy:N", scale=scale, legend=legend)
 
-
+# %% ../../nbs/80_report/10_charts.ipynb #8eb811c8
 def best_first(rows: list[dict[str, Any]], key: str, *, descending: bool) -> list[str]:
-    "Labels by number of ranks, within equal ranks by a value, unknown ones last: what competes stands together."
+    """Labels by number of ranks, within equal ranks by a value, unknown ones last: what competes
+    stands together.
+    """
     sign = -1 if descending else 1
 
     def place(row: dict[str, Any]) -> tuple:
@@ -160,40 +197,73 @@ def in_words(rows: list[dict[str, Any]], order: list[str], key: str, unit: str) 
     return "; ".join(said)
 
 # %% ../../nbs/80_report/10_charts.ipynb #8ae46085
-def interval_bars(rows: Any, value: str, *, title: str, unit: str = "", descending: bool = True, bound: str | None = None) -> alt.LayerChart:
-    """Horizontal bars of `value` with its interval (`value`_low, `value`_high; none drawn where they are null).
+def interval_bars(
+    rows: Any,
+    value: str,
+    *,
+    title: str,
+    unit: str = "",
+    descending: bool = True,
+    bound: str | None = None,
+) -> alt.LayerChart:
+    """Horizontal bars of `value` with its interval (`value`_low, `value`_high; none drawn where
+    they are null).
 
-    `title` is the axis title with the unit. Sorted by ranks, then best first; `descending` where more is better.
-    `bound` names a column with what is possible at most; it is drawn as a tick.
+    `title` is the axis title with the unit. Sorted by ranks, then best first; `descending` where
+    more is better. `bound` names a column with what is possible at most; it is drawn as a tick.
     """
     rows = labelled(rows)
     order = best_first(rows, value, descending=descending)
     low, high = f"{value}_low", f"{value}_high"
     rows = [dict.fromkeys((value, low, high, *([bound] if bound else []))) | r for r in rows]
-    cap = 2 * max((r[value] or 0 for r in rows), default=0)  # one wide interval must not flatten the rest
+    cap = 2 * max(
+        (r[value] or 0 for r in rows), default=0
+    )  # one wide interval must not flatten the rest
     rows = [r | _ending(r, value, cap, r.get(bound) if bound else None) for r in rows]
-    top = max((max(r["end"], r["tick"] or 0) for r in rows), default=0) * (1.5 if any(r["is_cut"] for r in rows) else 1.16)
+    top = max((max(r["end"], r["tick"] or 0) for r in rows), default=0) * (
+        1.5 if any(r["is_cut"] for r in rows) else 1.16
+    )
     x = alt.X(f"{value}:Q", title=title, scale=alt.Scale(domain=[0, top or 1], nice=False))
-    tips = [alt.Tooltip("label:N", title="run"), alt.Tooltip(f"{value}:Q", format=",.4~g", title=title)]
-    tips += [alt.Tooltip(f"{value}_{end}:Q", format=",.4~g", title=f"95 % {end}") for end in ("low", "high")]
+    tips = [
+        alt.Tooltip("label:N", title="run"),
+        alt.Tooltip(f"{value}:Q", format=",.4~g", title=title),
+    ]
+    tips += [
+        alt.Tooltip(f"{value}_{end}:Q", format=",.4~g", title=f"95 % {end}")
+        for end in ("low", "high")
+    ]
     tips += [alt.Tooltip(f"{bound}:Q", format=",.4~g", title="at most")] if bound else []
-    base = alt.Chart().encode(y=alt.Y("label:N", sort=order, title=None, axis=alt.Axis(ticks=False)), tooltip=tips)
+    base = alt.Chart().encode(
+        y=alt.Y("label:N", sort=order, title=None, axis=alt.Axis(ticks=False)), tooltip=tips
+    )
     colour = colour_of(rows)
     layers = [base.mark_bar(opacity=0.32, size=18).encode(x=x, color=colour)]
     if any(r["tick"] for r in rows):
-        layers.append(base.mark_tick(thickness=2.5, size=26, color=NEUTRAL, opacity=1).encode(x="tick:Q"))
+        layers.append(
+            base.mark_tick(thickness=2.5, size=26, color=NEUTRAL, opacity=1).encode(x="tick:Q")
+        )
     if any(r[low] for r in rows):
         known = base.transform_filter(f"isValid(datum.{low})")
-        layers.append(known.mark_rule(strokeWidth=2.5).encode(x=f"{low}:Q", x2="end:Q", color=colour))
+        layers.append(
+            known.mark_rule(strokeWidth=2.5).encode(x=f"{low}:Q", x2="end:Q", color=colour)
+        )
     layers.append(base.mark_point(filled=True, size=70, opacity=1).encode(x=x, color=colour))
     layers.append(base.mark_text(align="left", dx=8).encode(x="words_at:Q", text="text:N"))
     said = f"{title}, with 95 % intervals: {in_words(rows, order, value, unit)}."
-    said += f" Theoretical bound: {in_words(rows, order, bound, unit)}." if bound and any(r.get(bound) for r in rows) else ""
-    return alt.layer(*layers, data=alt.Data(values=rows)).properties(height=alt.Step(32), description=said)
+    said += (
+        f" Theoretical bound: {in_words(rows, order, bound, unit)}."
+        if bound and any(r.get(bound) for r in rows)
+        else ""
+    )
+    return alt.layer(*layers, data=alt.Data(values=rows)).properties(
+        height=alt.Step(32), description=said
+    )
 
 # %% ../../nbs/80_report/10_charts.ipynb #7993d26f
 def _ending(row: Mapping[str, Any], value: str, cap: float, bound: float | None) -> dict[str, Any]:
-    "Where a bar's interval ends, where its bound is drawn, where its words begin, and what they say."
+    """Where a bar's interval ends, where its bound is drawn, where its words begin, and what they
+    say.
+    """
     high = row[f"{value}_high"] or row[value] or 0
     end, tick = min(high, cap), bound if bound and bound <= 1.5 * cap else None
     remarks = [f"interval to {significant(high)}"] if high > cap else []
@@ -204,8 +274,16 @@ def _ending(row: Mapping[str, Any], value: str, cap: float, bound: float | None)
 
 
 def throughput_chart(rows: Any) -> alt.LayerChart:
-    "Tokens per second of every strategy with its 95 % interval (tokens_per_s, _low, _high) below ceiling_tokens_per_s."
-    return interval_bars(rows, "tokens_per_s", title="Throughput (tokens/s)", unit="tokens/s", bound="ceiling_tokens_per_s")
+    """Tokens per second of every strategy with its 95 % interval (tokens_per_s, _low, _high) below
+    ceiling_tokens_per_s.
+    """
+    return interval_bars(
+        rows,
+        "tokens_per_s",
+        title="Throughput (tokens/s)",
+        unit="tokens/s",
+        bound="ceiling_tokens_per_s",
+    )
 
 # %% ../../nbs/80_report/10_charts.ipynb #560b3815
 def chart_svg(chart: alt.TopLevelMixin | Mapping[str, Any]) -> str:
@@ -223,13 +301,19 @@ def warm_up() -> None:
 
 
 def _spec(chart: alt.TopLevelMixin | Mapping[str, Any]) -> dict[str, Any]:
-    return dict(chart) if isinstance(chart, Mapping) else chart.to_dict(validate=False)  # Altair has checked each part as it was made
+    return (
+        dict(chart) if isinstance(chart, Mapping) else chart.to_dict(validate=False)
+    )  # Altair has checked each part as it was made
 
-
+# %% ../../nbs/80_report/10_charts.ipynb #88e04271
 def chart_html(name: str, chart: alt.TopLevelMixin | Mapping[str, Any]) -> str:
-    "The chart for a page of the site: a place to draw in, and the specification as JSON (no script runs in it)."
+    """The chart for a page of the site: a place to draw in, and the specification as JSON (no
+    script runs in it).
+    """
     spec = _spec(chart)
-    text = json.dumps(spec, separators=(",", ":"), sort_keys=True, allow_nan=False).replace("<", "\\u003c")
+    text = json.dumps(spec, separators=(",", ":"), sort_keys=True, allow_nan=False).replace(
+        "<", "\\u003c"
+    )
     words = html_text(spec.get("description", name), 20_000)
     return (
         f'<div class="vega-chart" id="chart-{name}" role="img" aria-label="{words}"></div>\n'
@@ -238,7 +322,9 @@ def chart_html(name: str, chart: alt.TopLevelMixin | Mapping[str, Any]) -> str:
 
 # %% ../../nbs/80_report/10_charts.ipynb #b1d0f040
 def efficiency_chart(rows: Any, *, baseline: str) -> alt.LayerChart:
-    "Scaling efficiency in % of the declared baseline, with its 95 % interval (scaling_efficiency_pct, _low, _high)."
+    """Scaling efficiency in % of the declared baseline, with its 95 % interval
+    (scaling_efficiency_pct, _low, _high).
+    """
     title = f"Scaling efficiency (% of {baseline}, per rank)"
     bars = interval_bars(rows, "scaling_efficiency_pct", title=title, unit="%")
     full = alt.Chart(alt.Data(values=[{"full": 100}])).mark_rule(strokeDash=[4, 4], stroke=NEUTRAL)

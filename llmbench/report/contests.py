@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..compare.contrast import fair
-from ..core.escape import short_label
 from ..analysis.fairness import DEFAULT_VARIES
+from ..compare.contrast import fair
 from ..compare.findings import Contender
-from .parts import badge
 from ..compare.selection import RepeatSet
+from ..core.escape import short_label
+from .parts import badge
 
 # %% ../../nbs/80_report/50_contests.ipynb #7f69756d
 @dataclass(frozen=True)
@@ -35,13 +35,17 @@ def _common(runs: Sequence[Mapping[str, Any]], key: str) -> Any:
 
 # %% ../../nbs/80_report/50_contests.ipynb #fcfeabd1
 def _without_ranks(label: str, strategy: str | None) -> str:
-    "'tp 2 × pp 2' of 'tp 2 × pp 2 · 4 ranks'; the strategy where the label is of another kind, the label where that is unknown."
+    """'tp 2 × pp 2' of 'tp 2 × pp 2 · 4 ranks'; the strategy where the label is of another kind,
+    the label where that is unknown.
+    """
     name, _, ranks = label.partition(" · ")
     return name if ranks.endswith(("rank", "ranks")) else short_label(strategy or label)
 
-
+# %% ../../nbs/80_report/50_contests.ipynb #072a129d
 def contests_of(rows: Sequence[Mapping[str, Any]]) -> list[Contest]:
-    "Rows of contenders.sql (one a run, with its run file as `run`) as contests, by number of ranks."
+    """Rows of contenders.sql (one a run, with its run file as `run`) as contests, by number of
+    ranks.
+    """
     sets: dict[tuple, list[Mapping[str, Any]]] = {}
     for row in rows:
         key = (row["comparison_group"], row["world_size"], row["strategy"], row["label"])
@@ -54,8 +58,19 @@ def contests_of(rows: Sequence[Mapping[str, Any]]) -> list[Contest]:
         peaks = [[r["live_memory_gib"]] for r in runs if r["live_memory_gib"] is not None]
         tokens = runs[0]["global_batch_tokens"]
         files = tuple(r["run"] for r in runs if r.get("run"))
-        one = Contender(name, strategy, world_size, tokens, [r["times_s"] for r in runs], peaks, _common(runs, "platform"), label,
-                        tuple(r.get("turns") for r in runs), files if len(files) == len(runs) else (), tuple(r.get("mean_step_s") for r in runs))  # fmt: skip
+        one = Contender(
+            name,
+            strategy,
+            world_size,
+            tokens,
+            [r["times_s"] for r in runs],
+            peaks,
+            _common(runs, "platform"),
+            label,
+            tuple(r.get("turns") for r in runs),
+            files if len(files) == len(runs) else (),
+            tuple(r.get("mean_step_s") for r in runs),
+        )
         contests.setdefault((group, world_size), []).append(one)
     order = sorted(contests, key=lambda k: (k[1] or 0, k[0] or ""))
     return [Contest(k[0], k[1], tuple(contests[k])) for k in order]
@@ -79,37 +94,59 @@ class Fairness:
 def fairness_of(verdicts: Sequence[str | None]) -> Fairness:
     "Merge the `fairness` columns of runs ('yes', 'no: …', 'unknown: …'); nothing known is unknown."
     words = [(v or "unknown").partition(":")[0].strip() for v in verdicts]
-    reasons = [r.strip() for v in verdicts for r in (v or "").partition(":")[2].split(";") if r.strip()]
+    reasons = [
+        r.strip() for v in verdicts for r in (v or "").partition(":")[2].split(";") if r.strip()
+    ]
     word = "no" if "no" in words else "unknown" if "unknown" in words or not words else "yes"
     return Fairness(word, tuple(dict.fromkeys(reasons)))
 
-
-def fairness_among(contenders: Sequence[Contender], varies: Sequence[str] | None = None) -> Fairness:
-    "The verdict of `llmbench compare` on the first contender against each of the others; unknown without their run files. One alone has to have trained."
+# %% ../../nbs/80_report/50_contests.ipynb #8a11ac16
+def fairness_among(
+    contenders: Sequence[Contender], varies: Sequence[str] | None = None
+) -> Fairness:
+    """The verdict of `llmbench compare` on the first contender against each of the others; unknown
+    without their run files. One alone has to have trained.
+    """
     if not contenders or not all(c.runs for c in contenders):
         return Fairness("unknown", ())
     first, *others = (RepeatSet(c.label or c.name, c.runs, (), {}) for c in contenders)
-    return fairness_of([str(fair(first, other, varies or DEFAULT_VARIES)) for other in others or [first]])
+    return fairness_of(
+        [str(fair(first, other, varies or DEFAULT_VARIES)) for other in others or [first]]
+    )
 
 
 def reason_lines(fairness: Fairness) -> list[str]:
-    "The reasons as lines of a list; facts that nobody recorded, which are names without a value, share the last one."
+    """The reasons as lines of a list; facts that nobody recorded, which are names without a value,
+    share the last one.
+    """
     known = [r for r in fairness.reasons if " " in r]
     unknown = [r for r in fairness.reasons if " " not in r]
     return known + ([f"not recorded by every run: {', '.join(unknown)}"] if unknown else [])
 
-
+# %% ../../nbs/80_report/50_contests.ipynb #5f1cbb7e
 def fairness_badge(fairness: Fairness) -> str:
     "The verdict as a badge."
-    words = {"yes": "comparable", "no": "not comparable"}.get(fairness.word, "comparability unknown")
+    words = {"yes": "comparable", "no": "not comparable"}.get(
+        fairness.word, "comparability unknown"
+    )
     return badge(words, fairness.word)
 
 # %% ../../nbs/80_report/50_contests.ipynb #bf4e4b49
 def set_apart(contest: Contest, varies: Sequence[str] | None = None) -> list[Contest]:
-    "The contest, and alone beside it each contender that may be compared with none of the others, where two are left that may."
+    """The contest, and alone beside it each contender that may be compared with none of the others,
+    where two are left that may.
+    """
     everyone = contest.contenders
     if len(everyone) < 3 or fairness_among(everyone, varies).comparable is not False:
         return [contest]
-    alone = [a for a in everyone if all(fairness_among([a, b], varies).comparable is False for b in everyone if b is not a)]
+    alone = [
+        a
+        for a in everyone
+        if all(fairness_among([a, b], varies).comparable is False for b in everyone if b is not a)
+    ]
     rest = tuple(c for c in everyone if c not in alone)
-    return [replace(contest, contenders=rest), *(replace(contest, contenders=(a,)) for a in alone)] if len(rest) > 1 else [contest]
+    return (
+        [replace(contest, contenders=rest), *(replace(contest, contenders=(a,)) for a in alone)]
+        if len(rest) > 1
+        else [contest]
+    )

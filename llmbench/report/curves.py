@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from ..core.numbers import significant
 from llmbench.report.charts import (
     NEUTRAL,
     STRATEGY_COLOURS,
@@ -22,7 +23,6 @@ from llmbench.report.charts import (
     labelled,
     strategy_order,
 )
-from ..core.numbers import significant
 
 _DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [4, 4], [10, 4], [3, 1], [1, 3], [12, 2])
 
@@ -30,18 +30,22 @@ _DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [4, 4], [10, 4], [3, 1], [1, 3]
 def _known(rows: list[dict[str, Any]], key: str) -> list[float]:
     return [r[key] for r in rows if r.get(key) is not None]
 
-
+# %% ../../nbs/80_report/25_curves.ipynb #5cb12673
 def step_time_chart(groups: Any, points: Any) -> alt.LayerChart:
-    """Step time in ms: each measured step as a dot, the median and 95 % interval of all repeats on top.
+    """Step time in ms: each measured step as a dot, the median and 95 % interval of all repeats on
+    top.
 
-    `groups`: strategy, world_size, step_time_s, _low, _high; `points`: strategy, world_size, attempt, time_s.
+    `groups`: strategy, world_size, step_time_s, _low, _high; `points`: strategy, world_size,
+    attempt, time_s.
     """
     groups, points = labelled(groups), labelled(points)
     order = best_first(groups, "step_time_s", descending=False)
     for row in points:
         row["ms"] = row["time_s"] * 1000
     for row in groups:
-        row |= {f"ms{end}": milliseconds(row.get(f"step_time_s{end}")) for end in ("", "_low", "_high")}
+        row |= {
+            f"ms{end}": milliseconds(row.get(f"step_time_s{end}")) for end in ("", "_low", "_high")
+        }
     title = "Step time (ms)"
     y = alt.Y("label:N", sort=order, title=None, axis=alt.Axis(ticks=False))
     x = alt.X("ms:Q", title=title, scale=alt.Scale(domain=_domain([p["ms"] for p in points])))
@@ -49,16 +53,39 @@ def step_time_chart(groups: Any, points: Any) -> alt.LayerChart:
     dots = (
         alt.Chart(alt.Data(values=points))
         .mark_circle(size=22, opacity=0.6)
-        .encode(x=x, y=y, color=colour, yOffset=alt.YOffset("attempt:N"),
-                tooltip=["label:N", alt.Tooltip("ms:Q", format=",.4~g", title=title), alt.Tooltip("attempt:N", title="repeat")])
-    )  # fmt: skip
+        .encode(
+            x=x,
+            y=y,
+            color=colour,
+            yOffset=alt.YOffset("attempt:N"),
+            tooltip=[
+                "label:N",
+                alt.Tooltip("ms:Q", format=",.4~g", title=title),
+                alt.Tooltip("attempt:N", title="repeat"),
+            ],
+        )
+    )
     base = alt.Chart(alt.Data(values=groups)).encode(y=y)
-    spread = [base.mark_bar(size=30, opacity=0.2, clip=True).encode(x="ms_low:Q", x2="ms_high:Q", color=colour)] if _known(groups, "ms_low") else []
-    middle = base.mark_tick(thickness=2, size=30, opacity=1).encode(x="ms:Q", color=colour, tooltip=["label:N", alt.Tooltip("ms:Q", format=",.4~g", title=title)])
+    spread = (
+        [
+            base.mark_bar(size=30, opacity=0.2, clip=True).encode(
+                x="ms_low:Q", x2="ms_high:Q", color=colour
+            )
+        ]
+        if _known(groups, "ms_low")
+        else []
+    )
+    middle = base.mark_tick(thickness=2, size=30, opacity=1).encode(
+        x="ms:Q",
+        color=colour,
+        tooltip=["label:N", alt.Tooltip("ms:Q", format=",.4~g", title=title)],
+    )
     said = f"{title}, median of all measured steps: {in_words(groups, order, 'ms', 'ms')}."
-    return alt.layer(*spread, middle, dots).properties(height=alt.Step(40, **{"for": "position"}), description=said)
+    return alt.layer(*spread, middle, dots).properties(
+        height=alt.Step(40, **{"for": "position"}), description=said
+    )
 
-
+# %% ../../nbs/80_report/25_curves.ipynb #4377105c
 def _domain(values: list[float]) -> list[float]:
     "An axis that holds all values, with a twentieth of their span on both sides, never below zero."
     low, high = min(values), max(values)
@@ -72,55 +99,80 @@ def milliseconds(seconds: float | None) -> float | None:
 
 # %% ../../nbs/80_report/25_curves.ipynb #555b1f5e
 def _dashes(names: list[str]) -> list[list[int]]:
-    "Dashes for each name: those of a strategy are the same in every chart, other names take theirs in turn."
+    """Dashes for each name: those of a strategy are the same in every chart, other names take
+    theirs in turn.
+    """
     known = list(STRATEGY_COLOURS)
     others = [n for n in names if n not in known]
     return [_DASHES[(known if n in known else others).index(n) % len(_DASHES)] for n in names]
 
-
+# %% ../../nbs/80_report/25_curves.ipynb #782b543c
 def _curves(rows: list[dict[str, Any]], y: alt.Y, said: str, *, tip: str) -> alt.Chart:
     names = strategy_order(r["strategy"] for r in rows)
     keys = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
-    dash = alt.StrokeDash("strategy:N", scale=alt.Scale(domain=names, range=_dashes(names)), legend=keys)
+    dash = alt.StrokeDash(
+        "strategy:N", scale=alt.Scale(domain=names, range=_dashes(names)), legend=keys
+    )
     colour = colour_of(rows, legend=keys)
     pick = alt.selection_point(fields=["strategy"], bind="legend")
-    tips = ["label:N", alt.Tooltip("step:Q", title="step"), alt.Tooltip(f"{tip}:Q", format=".6~g", title=tip)]
+    tips = [
+        "label:N",
+        alt.Tooltip("step:Q", title="step"),
+        alt.Tooltip(f"{tip}:Q", format=".6~g", title=tip),
+    ]
     return (
         alt.Chart(alt.Data(values=rows))
         .mark_line(point=alt.OverlayMarkDef(size=18))
         .encode(
-            x=alt.X("step:Q", title="Optimizer step", axis=alt.Axis(tickMinStep=1, grid=False, format="d"),
-                    scale=alt.Scale(nice=False)),
-            y=y, color=colour, strokeDash=dash, detail="label:N", tooltip=tips,
+            x=alt.X(
+                "step:Q",
+                title="Optimizer step",
+                axis=alt.Axis(tickMinStep=1, grid=False, format="d"),
+                scale=alt.Scale(nice=False),
+            ),
+            y=y,
+            color=colour,
+            strokeDash=dash,
+            detail="label:N",
+            tooltip=tips,
             opacity=alt.condition(pick, alt.value(0.9), alt.value(0.1)),
         )
         .add_params(pick)
         .properties(height=300, description=said)
-    )  # fmt: skip
+    )
 
-
+# %% ../../nbs/80_report/25_curves.ipynb #c6af8e19
 def loss_chart(rows: Any) -> alt.Chart:
-    "Training loss over optimizer steps, one curve a strategy, laid over each other (step, loss in nats a token)."
+    """Training loss over optimizer steps, one curve a strategy, laid over each other (step, loss in
+    nats a token).
+    """
     rows = labelled(rows)
     y = alt.Y("loss:Q", title="Loss (nats per token)", scale=alt.Scale(zero=False))
     ends = {r["label"]: r["loss"] for r in rows if r["loss"] is not None}
-    said = "Training loss over steps; at the last step: " + "; ".join(f"{k} {v:.4f}" for k, v in sorted(ends.items()))
+    said = "Training loss over steps; at the last step: " + "; ".join(
+        f"{k} {v:.4f}" for k, v in sorted(ends.items())
+    )
     return _curves(rows, y, said + ".", tip="loss")
 
 # %% ../../nbs/80_report/25_curves.ipynb #bacc5c8f
 _FLOOR = 1e-9
 
-
-def loss_difference_chart(rows: Any, *, tolerances: Iterable[float] = (1e-5,), reference: str = "the single process") -> alt.LayerChart:
+# %% ../../nbs/80_report/25_curves.ipynb #39918bcb
+def loss_difference_chart(
+    rows: Any, *, tolerances: Iterable[float] = (1e-5,), reference: str = "the single process"
+) -> alt.LayerChart:
     """Relative difference of the loss to the `reference`, per step, on a logarithmic axis.
 
-    `rows`: strategy, world_size, step, difference (|a - b| / b, dimensionless); each of the `tolerances` is drawn as a line.
+    `rows`: strategy, world_size, step, difference (|a - b| / b, dimensionless); each of the
+    `tolerances` is drawn as a line.
     """
     rows = labelled(rows)
     for row in rows:
         row["shown"] = None if row["difference"] is None else max(row["difference"], _FLOOR)
     limits = sorted(set(tolerances))
-    scale = alt.Scale(type="log", domainMin=_FLOOR, domainMax=max([limits[-1] * 10, *_known(rows, "shown")]))
+    scale = alt.Scale(
+        type="log", domainMin=_FLOOR, domainMax=max([limits[-1] * 10, *_known(rows, "shown")])
+    )
     y = alt.Y("shown:Q", title="Relative difference (equal: 1e-9)", scale=scale,
               axis=alt.Axis(format=".0e", values=[10.0**-k for k in range(10)]))  # fmt: skip
     worst = {}
@@ -131,71 +183,125 @@ def loss_difference_chart(rows: Any, *, tolerances: Iterable[float] = (1e-5,), r
     )
     curves = _curves(rows, y, said + ".", tip="difference")
     limit = alt.Data(values=[{"tolerance": t, "text": f"tolerance {t:.0e}"} for t in limits])
-    line = alt.Chart(limit).mark_rule(strokeDash=[4, 4], stroke=NEUTRAL).encode(y=alt.Y("tolerance:Q", scale=scale))
-    word = alt.Chart(limit).mark_text(align="left", dy=-7, x=4).encode(y=alt.Y("tolerance:Q"), text="text:N")
+    line = (
+        alt.Chart(limit)
+        .mark_rule(strokeDash=[4, 4], stroke=NEUTRAL)
+        .encode(y=alt.Y("tolerance:Q", scale=scale))
+    )
+    word = (
+        alt.Chart(limit)
+        .mark_text(align="left", dy=-7, x=4)
+        .encode(y=alt.Y("tolerance:Q"), text="text:N")
+    )
     return alt.layer(curves, line, word).properties(height=300, description=said + ".")
 
 # %% ../../nbs/80_report/25_curves.ipynb #436e6900
 def _beside_each_other(rows: list[dict[str, Any]]) -> list[str]:
-    "What keeps marks at one number of ranks apart: the strategy, or the label without the ranks where several sets share it."
-    shared = {s for (_, s), n in Counter((r["world_size"], r["strategy"]) for r in rows).items() if n > 1}
-    return [re.sub(r" · \d+ ranks?", "", r["label"]) if r["strategy"] in shared else r["strategy"] for r in rows]
+    """What keeps marks at one number of ranks apart: the strategy, or the label without the ranks
+    where several sets share it.
+    """
+    shared = {
+        s for (_, s), n in Counter((r["world_size"], r["strategy"]) for r in rows).items() if n > 1
+    }
+    return [
+        re.sub(r" · \d+ ranks?", "", r["label"]) if r["strategy"] in shared else r["strategy"]
+        for r in rows
+    ]
 
-
+# %% ../../nbs/80_report/25_curves.ipynb #bd47dff6
 def speedup_chart(rows: Any, *, baseline: str) -> alt.LayerChart:
     """Speed-up over the declared baseline against the number of ranks, with the ideal as a line.
 
-    `rows`: strategy, world_size, speedup (dimensionless), speedup_low, speedup_high, ideal (ranks over the baseline's).
+    `rows`: strategy, world_size, speedup (dimensionless), speedup_low, speedup_high, ideal (ranks
+    over the baseline's).
     """
     rows = labelled(rows)
     rows = [r | {"set": name} for r, name in zip(rows, _beside_each_other(rows), strict=True)]
     ranks = sorted({r["world_size"] for r in rows})
     ideal = sorted({(r["world_size"], r["ideal"]) for r in rows if r.get("ideal") is not None})
     title = f"Speed-up over {baseline} (×)"
-    x = alt.X("world_size:O", title="Ranks", axis=alt.Axis(labelAngle=0, grid=False), scale=alt.Scale(domain=ranks))
+    x = alt.X(
+        "world_size:O",
+        title="Ranks",
+        axis=alt.Axis(labelAngle=0, grid=False),
+        scale=alt.Scale(domain=ranks),
+    )
     order = strategy_order(r["strategy"] for r in rows)
-    names = list(dict.fromkeys(r["set"] for r in sorted(rows, key=lambda r: (order.index(r["strategy"]), r["set"]))))
+    names = list(
+        dict.fromkeys(
+            r["set"] for r in sorted(rows, key=lambda r: (order.index(r["strategy"]), r["set"]))
+        )
+    )
     base = alt.Chart(alt.Data(values=rows)).encode(
-        x=x, color=colour_of(rows, legend=alt.Legend(title=None)), xOffset=alt.XOffset("set:N", scale=alt.Scale(domain=names, type="band"))
+        x=x,
+        color=colour_of(rows, legend=alt.Legend(title=None)),
+        xOffset=alt.XOffset("set:N", scale=alt.Scale(domain=names, type="band")),
     )
     top = 2 * max([*_known(rows, "speedup"), *_known(rows, "ideal"), 0])
-    top = min(top, max([*_known(rows, "speedup_high"), *_known(rows, "speedup"), *_known(rows, "ideal"), 0]))
+    top = min(
+        top,
+        max([*_known(rows, "speedup_high"), *_known(rows, "speedup"), *_known(rows, "ideal"), 0]),
+    )
     y = alt.Y("speedup:Q", title=title, scale=alt.Scale(domain=[0, top * 1.05 or 1]))
-    spread = [base.mark_rule(strokeWidth=2.5, clip=True).encode(y="speedup_low:Q", y2="speedup_high:Q")] if _known(rows, "speedup_low") else []
+    spread = (
+        [base.mark_rule(strokeWidth=2.5, clip=True).encode(y="speedup_low:Q", y2="speedup_high:Q")]
+        if _known(rows, "speedup_low")
+        else []
+    )
     tips = ["label:N", alt.Tooltip("speedup:Q", format=".3~g", title=title)]
     dots = base.mark_point(filled=True, size=80, opacity=1).encode(y=y, tooltip=tips)
     best = alt.Chart(alt.Data(values=[{"world_size": w, "ideal": i} for w, i in ideal]))
     marks = best.mark_tick(thickness=2, width=alt.RelativeBandSize(0.9), color=NEUTRAL, opacity=0.8)
     marks = marks.encode(x=x, y=alt.Y("ideal:Q"), tooltip=[alt.Tooltip("ideal:Q", title="ideal")])
-    said = f"{title}: {in_words(rows, best_first(rows, 'speedup', descending=True), 'speedup', '')}. Horizontal lines: ideal."
+    said = (
+        f"{title}: {in_words(rows, best_first(rows, 'speedup', descending=True), 'speedup', '')}."
+        " Horizontal lines: ideal."
+    )
     return alt.layer(marks, *spread, dots).properties(width=640, height=280, description=said)
 
 # %% ../../nbs/80_report/25_curves.ipynb #eba17f53
 def run_steps_chart(rows: Any, *, unsteady_from: int | None = None) -> alt.LayerChart:
-    """Step times of one run in ms, a line for each rank, warm-up steps pale (rank, step, time_s, is_warmup).
+    """Step times of one run in ms, a line for each rank, warm-up steps pale (rank, step, time_s,
+    is_warmup).
 
     `unsteady_from` is the first step after a change of level, marked with a line.
     """
     rows = chart_rows(rows)
     for row in rows:
-        row |= {"ms": milliseconds(row["time_s"]), "rank_name": f"rank {row['rank']}", "phase": "warm-up" if row["is_warmup"] else "measured"}
+        row |= {
+            "ms": milliseconds(row["time_s"]),
+            "rank_name": f"rank {row['rank']}",
+            "phase": "warm-up" if row["is_warmup"] else "measured",
+        }
     axis = alt.Axis(tickMinStep=1, grid=False, format="d")
     x = alt.X("step:Q", title="Optimizer step", axis=axis, scale=alt.Scale(nice=False))
     y = alt.Y("ms:Q", title="Step time (ms)", scale=alt.Scale(zero=True))
-    colour = alt.Color("rank_name:N", legend=alt.Legend(title=None), scale=alt.Scale(range=list(STRATEGY_COLOURS.values())[1:]))
+    colour = alt.Color(
+        "rank_name:N",
+        legend=alt.Legend(title=None),
+        scale=alt.Scale(range=list(STRATEGY_COLOURS.values())[1:]),
+    )
     base = alt.Chart().encode(x=x, color=colour)
     shade = alt.condition(alt.datum.is_warmup, alt.value(0.3), alt.value(1))
     tips = ["rank_name:N", "step:Q", alt.Tooltip("ms:Q", format=",.4~g", title="ms"), "phase:N"]
-    layers = [base.mark_line(opacity=0.5, strokeWidth=1.5).encode(y=y), base.mark_point(filled=True, size=40).encode(y=y, opacity=shade, tooltip=tips)]
+    layers = [
+        base.mark_line(opacity=0.5, strokeWidth=1.5).encode(y=y),
+        base.mark_point(filled=True, size=40).encode(y=y, opacity=shade, tooltip=tips),
+    ]
     measured = [r["ms"] for r in rows if not r["is_warmup"] and r["ms"] is not None]
-    span = f"{significant(min(measured))} to {significant(max(measured))} ms" if measured else "none"
-    said = f"Step times of {len({r['rank'] for r in rows})} ranks over {len({r['step'] for r in rows})} steps; measured steps: {span}."
+    span = (
+        f"{significant(min(measured))} to {significant(max(measured))} ms" if measured else "none"
+    )
+    said = (
+        f"Step times of {len({r['rank'] for r in rows})} ranks over"
+        f" {len({r['step'] for r in rows})} steps; measured steps: {span}."
+    )
     if unsteady_from is not None:
         said += f" Unsteady: the level changes at step {unsteady_from}."
         layers += _change_marks(unsteady_from, x)
     return alt.layer(*layers, data=alt.Data(values=rows)).properties(height=220, description=said)
 
-
+# %% ../../nbs/80_report/25_curves.ipynb #b3f7451d
 def _change_marks(step: int, x: alt.X) -> list[alt.Chart]:
     "A dashed line before a step, and its name."
     mark = alt.Chart(alt.Data(values=[{"step": step - 0.5, "text": f"△ {step}"}])).encode(x=x)

@@ -18,22 +18,47 @@ from ..core.errors import LlmbenchError
 
 # %% ../../nbs/80_report/30_kernels.ipynb #cacf8151
 KERNEL_COLOURS = {
-    "matrix products": "#0f7fc4", "attention": "#3fa7d6", "elementwise, norms, loss": "#12936b", "optimizer, clipping": "#c4639b",
-    "copying, filling": "#e08a00", "communication, waiting": "#d0531b", "other": "#9aa3ad",
-}  # fmt: skip
+    "matrix products": "#0f7fc4",
+    "attention": "#3fa7d6",
+    "elementwise, norms, loss": "#12936b",
+    "optimizer, clipping": "#c4639b",
+    "copying, filling": "#e08a00",
+    "communication, waiting": "#d0531b",
+    "other": "#9aa3ad",
+}
+
+# %% ../../nbs/80_report/30_kernels.ipynb #9e14836f
 _PATTERNS = (
     ("copying, filling", r"_copy_(in|out)|chunk_cat|split_with_sizes_copy"),
-    ("communication, waiting", r"nccl|rccl|gloo:|c10d|all_?gather|all_?reduce|reduce_?scatter|post_backward_reduce|broadcast|barrier|wait|Synchronize"),
+    (
+        "communication, waiting",
+        r"nccl|rccl|gloo:|c10d|all_?gather|all_?reduce|reduce_?scatter|post_backward_reduce|broadcast|barrier|wait|Synchronize",
+    ),
     ("attention", r"scaled_dot_product|flash|fmha|sdpa|attention"),
-    ("matrix products", r"aten::(mm|addmm|bmm|baddbmm|matmul|linear)\b|gemm|nvjet|cutlass|cublas|xmma|Cijk|hipblas|mkldnn.*linear"),
-    ("optimizer, clipping", r"Optimizer|adam|addcdiv|addcmul|lerp|multi_tensor_apply|_foreach_|vector_norm|aten::sqrt"),
-    ("copying, filling", r"copy|clone|contiguous|aten::(cat|fill_|zero_|zeros)\b|CatArray|FillFunctor|Memcpy|Memset"),
-    ("elementwise, norms, loss", r"elementwise|triton_|softmax|loss|norm|gelu|silu|relu|reduce|rotary|aten::(add|sub|mul|div|neg|pow|exp|log)_?\b"),
-    ("elementwise, norms, loss", r"aten::(rsqrt|sum|mean|sin|cos|sigmoid|tanh|where|masked_fill)_?\b"),
-)  # fmt: skip
+    (
+        "matrix products",
+        r"aten::(mm|addmm|bmm|baddbmm|matmul|linear)\b|gemm|nvjet|cutlass|cublas|xmma|Cijk|hipblas|mkldnn.*linear",
+    ),
+    (
+        "optimizer, clipping",
+        r"Optimizer|adam|addcdiv|addcmul|lerp|multi_tensor_apply|_foreach_|vector_norm|aten::sqrt",
+    ),
+    (
+        "copying, filling",
+        r"copy|clone|contiguous|aten::(cat|fill_|zero_|zeros)\b|CatArray|FillFunctor|Memcpy|Memset",
+    ),
+    (
+        "elementwise, norms, loss",
+        r"elementwise|triton_|softmax|loss|norm|gelu|silu|relu|reduce|rotary|aten::(add|sub|mul|div|neg|pow|exp|log)_?\b",
+    ),
+    (
+        "elementwise, norms, loss",
+        r"aten::(rsqrt|sum|mean|sin|cos|sigmoid|tanh|where|masked_fill)_?\b",
+    ),
+)
 _COMPILED = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _PATTERNS)
 
-
+# %% ../../nbs/80_report/30_kernels.ipynb #e39519e1
 def kernel_kind(name: str) -> str:
     "The kind of work that a kernel or operator does, by its name: one of KERNEL_COLOURS."
     return next((kind for kind, pattern in _COMPILED if pattern.search(name)), "other")
@@ -41,7 +66,9 @@ def kernel_kind(name: str) -> str:
 # %% ../../nbs/80_report/30_kernels.ipynb #324c5092
 @dataclass(frozen=True)
 class KernelTable:
-    "The slowest kernels of one rank over `steps` profiled steps, slowest first; `where` is device or host."
+    """The slowest kernels of one rank over `steps` profiled steps, slowest first; `where` is device
+    or host.
+    """
 
     steps: int
     rank: int
@@ -60,12 +87,17 @@ class KernelTable:
     def _listed_ms(self) -> float:
         return sum(r["self_time_s"] for r in self.rows) * 1000 / self.steps
 
-
+# %% ../../nbs/80_report/30_kernels.ipynb #51100008
 def read_kernels(path: Path) -> KernelTable:
-    "The table in a kernels-rank-NNN.json; raises LlmbenchError with the file's name where it is none."
+    """The table in a kernels-rank-NNN.json; raises LlmbenchError with the file's name where it is
+    none.
+    """
     try:
         content = orjson.loads(path.read_bytes())
-        rows = tuple({k: r[k] for k in ("name", "calls", "self_time_s", "share_pct", "where")} for r in content["kernels"])
+        rows = tuple(
+            {k: r[k] for k in ("name", "calls", "self_time_s", "share_pct", "where")}
+            for r in content["kernels"]
+        )
         table = KernelTable(int(content["steps"]), int(content["rank"]), rows)
         if table.steps < 1 or not 0 <= table.total_ms() < float("inf"):
             raise ValueError("times or steps that cannot be")
@@ -75,7 +107,9 @@ def read_kernels(path: Path) -> KernelTable:
 
 # %% ../../nbs/80_report/30_kernels.ipynb #fb3d36a9
 def kind_times(table: KernelTable) -> dict[str, float]:
-    "Milliseconds of a step by kind of work, in the order of KERNEL_COLOURS; what is not listed counts as other."
+    """Milliseconds of a step by kind of work, in the order of KERNEL_COLOURS; what is not listed
+    counts as other.
+    """
     found = dict.fromkeys(KERNEL_COLOURS, 0.0)
     for row in table.rows:
         found[kernel_kind(row["name"])] += row["self_time_s"] * 1000 / table.steps
@@ -83,7 +117,15 @@ def kind_times(table: KernelTable) -> dict[str, float]:
     return found
 
 # %% ../../nbs/80_report/30_kernels.ipynb #e05e1603
-def longer_by(times: Mapping[str, float], reference: Mapping[str, float], least_ms: float = 0.0) -> Sequence[tuple[str, float]]:
-    "Kinds of work that take more than `least_ms` longer in `times` than in `reference`, in ms, largest first."
-    grown = [(kind, times[kind] - reference[kind]) for kind in times if times[kind] - reference[kind] > least_ms]
+def longer_by(
+    times: Mapping[str, float], reference: Mapping[str, float], least_ms: float = 0.0
+) -> Sequence[tuple[str, float]]:
+    """Kinds of work that take more than `least_ms` longer in `times` than in `reference`, in ms,
+    largest first.
+    """
+    grown = [
+        (kind, times[kind] - reference[kind])
+        for kind in times
+        if times[kind] - reference[kind] > least_ms
+    ]
     return sorted(grown, key=lambda pair: -pair[1])

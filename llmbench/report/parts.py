@@ -15,18 +15,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .charts import run_label, split_name
-from ..core.numbers import significant
-from ..core.files import slug
 from ..core.escape import csv_cell, md_text, short_label
+from ..core.files import slug
+from ..core.numbers import significant
+from .charts import run_label, split_name
 from .methods import RULE_HEAD, TOPICS, Definition, rule_lines
 
 # %% ../../nbs/80_report/40_parts.ipynb #37cdd130
-def with_interval(value: float | None, low: float | None, high: float | None, digits: int = 3) -> str:
+def with_interval(
+    value: float | None, low: float | None, high: float | None, digits: int = 3
+) -> str:
     "'1,756 (1,690 to 1,810)'; the value alone where there is no interval; a dash for None."
     if value is None or low is None or high is None:
         return significant(value, digits)
-    return f"{significant(value, digits)} ({significant(low, digits)} to {significant(high, digits)})"
+    return (
+        f"{significant(value, digits)} ({significant(low, digits)} to {significant(high, digits)})"
+    )
 
 # %% ../../nbs/80_report/40_parts.ipynb #734369eb
 @dataclass(frozen=True)
@@ -52,31 +56,51 @@ def number_column(title: str, key: str, digits: int = 3, scale: float = 1.0) -> 
     return Column(title, show)
 
 # %% ../../nbs/80_report/40_parts.ipynb #97057c07
-SetKey = tuple[str | None, int | None, str | None, str | None, str | None]  # strategy, world_size, name, spec_hash, hardware
+SetKey = tuple[
+    str | None, int | None, str | None, str | None, str | None
+]  # strategy, world_size, name, spec_hash, hardware
 
 
 def set_key(row: Mapping[str, Any]) -> SetKey:
     "What tells the sets of repeats of one study apart."
-    return row["strategy"], row["world_size"], row.get("name"), row.get("spec_hash"), row.get("hardware")
+    return (
+        row["strategy"],
+        row["world_size"],
+        row.get("name"),
+        row.get("spec_hash"),
+        row.get("hardware"),
+    )
 
-
+# %% ../../nbs/80_report/40_parts.ipynb #eb05cfe2
 def set_labels(sets: Sequence[Mapping[str, Any]]) -> dict[SetKey, str]:
-    "What each set of repeats of a study is called in tables and figures; with △ and `unsteady_from` where it has one."
+    """What each set of repeats of a study is called in tables and figures; with △ and
+    `unsteady_from` where it has one.
+    """
     plain = {set_key(s): run_label(split_name(s), s["world_size"]) for s in sets}
-    requests = {key[:4]: label for key, label in plain.items()}  # one request may have been trained on several cards
-    alike, named, places = Counter(requests.values()), Counter(key[2] for key in requests), Counter(key[:4] for key in plain)
+    requests = {
+        key[:4]: label for key, label in plain.items()
+    }  # one request may have been trained on several cards
+    alike, named, places = (
+        Counter(requests.values()),
+        Counter(key[2] for key in requests),
+        Counter(key[:4] for key in plain),
+    )
     marks = {set_key(s): s["unsteady_from"] for s in sets if s.get("unsteady_from")}
     labels = {}
     for key, label in plain.items():
         name, spec_hash, hardware = key[2:]
         if alike[label] > 1:
-            label = short_label(name) if name and named[name] == 1 else f"{short_label(name) if name else label} · {spec_hash}"
+            label = (
+                short_label(name)
+                if name and named[name] == 1
+                else f"{short_label(name) if name else label} · {spec_hash}"
+            )
         if places[key[:4]] > 1:
             label = f"{label} · {short_label(hardware) if hardware else 'unknown hardware'}"
         labels[key] = marked(label, marks.get(key))
     return labels
 
-
+# %% ../../nbs/80_report/40_parts.ipynb #075e8e26
 def marked(label: str, unsteady_from: Any) -> str:
     "A label with the sign of unsteady repeats and their steps; as it is without any."
     return f"{label} △\u00a0{unsteady_from}" if unsteady_from is not None else label
@@ -91,17 +115,25 @@ LABEL = Column("Run", lambda row: md_text(label_of(row)))
 
 
 def pipe_table(lines: Sequence[Sequence[str]]) -> str:
-    "A pipe table of Markdown cells, the first line being the head; dashes in proportion to the widest cells."
+    """A pipe table of Markdown cells, the first line being the head; dashes in proportion to the
+    widest cells.
+    """
     widths = [min(40, max(len(line[i]) for line in lines)) for i in range(len(lines[0]))]
     rule = "|" + "|".join("-" * max(3, w) for w in widths) + "|"
     head, *body = ("| " + " | ".join(line) + " |" for line in lines)
     return "\n".join([head, rule, *body, ""])
 
-
-def table_md(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, label: str, caption: str) -> str:
+# %% ../../nbs/80_report/40_parts.ipynb #3589d7fb
+def table_md(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, label: str, caption: str
+) -> str:
     "A captioned pipe table, `label` without 'tbl-'; columns that know nothing are left out."
     shown = [[column.show(row) for row in rows] for column in columns]
-    kept = [(c.title, cells) for c, cells in zip(columns, shown, strict=True) if any(v != "–" for v in cells)]
+    kept = [
+        (c.title, cells)
+        for c, cells in zip(columns, shown, strict=True)
+        if any(v != "–" for v in cells)
+    ]
     if not kept:
         return f"*Nothing was measured for this table: {caption}*\n"
     lines = [[title for title, _ in kept], *zip(*(cells for _, cells in kept), strict=True)]
@@ -113,7 +145,9 @@ _MOST_FACTS, _MOST_VALUE = 200, 1000
 
 def facts_table(facts: Mapping[str, Any]) -> str:
     "Names and values in two columns: the first 200, and of a value its first 1,000 characters."
-    shown = [(md_text(k, 100), md_text(v, _MOST_VALUE)) for k, v in list(facts.items())[:_MOST_FACTS]]
+    shown = [
+        (md_text(k, 100), md_text(v, _MOST_VALUE)) for k, v in list(facts.items())[:_MOST_FACTS]
+    ]
     more = [("…", f"{len(facts) - _MOST_FACTS:,} more")] if len(facts) > _MOST_FACTS else []
     return pipe_table([("Name", "Value"), *shown, *more])
 
@@ -126,13 +160,20 @@ def site_folder(study: str) -> str:
     return slug(study, OWN_FOLDERS)
 
 
-def source_links(*names: str, root: str = "", study: str | None = None, folder: str | None = None) -> str:
-    "Links to the query and the rows of each name: 'SQL · CSV', of a study or of an own folder; `root` leads from the page to the site's first folder."
+def source_links(
+    *names: str, root: str = "", study: str | None = None, folder: str | None = None
+) -> str:
+    """Links to the query and the rows of each name: 'SQL · CSV', of a study or of an own folder;
+    `root` leads from the page to the site's first folder.
+    """
     several, folder = len(names) > 1, folder or site_folder(study)
     parts = []
     for name in names:
         words = f"{name.replace('_', ' ')}: " if several else ""
-        parts.append(f"{words}[SQL]({root}sql/{folder}/{name}.sql)\u00a0· [CSV]({root}data/{folder}/{name}.csv)")
+        parts.append(
+            f"{words}[SQL]({root}sql/{folder}/{name}.sql)\u00a0·"
+            f" [CSV]({root}data/{folder}/{name}.csv)"
+        )
     return "; ".join(parts)
 
 
@@ -140,9 +181,11 @@ def figure_md(name: str, html: str, *, caption: str, links: str) -> str:
     "A numbered figure: `html` is the chart, `name` its label without 'fig-'."
     return f"::: {{#fig-{name}}}\n{html}\n\n{caption} [{links}]{{.sources}}\n:::\n"
 
-
+# %% ../../nbs/80_report/40_parts.ipynb #8f3e0af1
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    "Rows as CSV with a header; unknown is an empty field, and text that a spreadsheet would compute begins with an apostrophe."
+    """Rows as CSV with a header; unknown is an empty field, and text that a spreadsheet would
+    compute begins with an apostrophe.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
@@ -168,21 +211,38 @@ def card(title: str, number: str, unit: str, text: str) -> str:
 # %% ../../nbs/80_report/40_parts.ipynb #7d65fe26
 def _columns(definition: Definition) -> str:
     views = {view: getattr(definition, view).split() for view in ("runs", "groups")}
-    return "; ".join(f"{view}: " + ", ".join(f"`{name}`" for name in names) for view, names in views.items() if names)
+    return "; ".join(
+        f"{view}: " + ", ".join(f"`{name}`" for name in names)
+        for view, names in views.items()
+        if names
+    )
 
 
 def definition_md(definition: Definition) -> str:
     "One definition as a section of the page."
     d, columns = definition, _columns(definition)
-    facts = f"**Unit:** {d.unit}. **Source:** {d.source}." + (f" **Columns:** {columns}." if columns else "")
-    return f"### {d.name} {{#{d.anchor}}}\n\n{d.says}\n\n$$ {d.formula} $$ {{#eq-{d.key}}}\n\n{facts}\n\nIt does not say {d.silent}.\n"
+    facts = f"**Unit:** {d.unit}. **Source:** {d.source}." + (
+        f" **Columns:** {columns}." if columns else ""
+    )
+    return (
+        f"### {d.name} {{#{d.anchor}}}\n\n{d.says}\n\n$$ {d.formula} $$"
+        f" {{#eq-{d.key}}}\n\n{facts}\n\nIt does not say {d.silent}.\n"
+    )
 
-
+# %% ../../nbs/80_report/40_parts.ipynb #466395da
 def methods_md(topics: Mapping[str, Sequence[Definition]] = TOPICS) -> str:
-    "The generated part of the page of methods: a table of all definitions, then each of them by topic, then the rule of every field."
-    lines = [(f"[{d.name}](#{d.anchor})", d.unit, _columns(d) or "–") for ds in topics.values() for d in ds]
+    """The generated part of the page of methods: a table of all definitions, then each of them by
+    topic, then the rule of every field.
+    """
+    lines = [
+        (f"[{d.name}](#{d.anchor})", d.unit, _columns(d) or "–")
+        for ds in topics.values()
+        for d in ds
+    ]
     parts = [pipe_table([("Quantity", "Unit", "Columns"), *lines])]
     for topic, definitions in topics.items():
         parts.append(f"## {topic}\n\n" + "\n".join(definition_md(d) for d in definitions))
-    parts.append("## The rule of every field {#sec-rules}\n\n" + pipe_table([RULE_HEAD, *rule_lines()]))
+    parts.append(
+        "## The rule of every field {#sec-rules}\n\n" + pipe_table([RULE_HEAD, *rule_lines()])
+    )
     return "\n".join(parts)

@@ -10,20 +10,31 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .charts import NEUTRAL, alt, chart_rows
 from ..core.numbers import significant
+from .charts import NEUTRAL, alt, chart_rows
 
-_MEASURES = ("#0f7fc4", "#e08a00", "#12936b", "#c4639b", "#7458e8", "#8a8a2b")  # for what was measured, in the order in which it first appears
+_MEASURES = (
+    "#0f7fc4",
+    "#e08a00",
+    "#12936b",
+    "#c4639b",
+    "#7458e8",
+    "#8a8a2b",
+)  # for what was measured, in the order in which it first appears
 
 # %% ../../nbs/80_report/20_ratios.ipynb #2ef22ee2
 def _colour(rows: Sequence[dict[str, Any]], legend: bool = True) -> alt.Color:
     names = list(dict.fromkeys(r["measure"] for r in rows))
-    scale = alt.Scale(domain=names, range=[_MEASURES[i % len(_MEASURES)] for i in range(len(names))])
+    scale = alt.Scale(
+        domain=names, range=[_MEASURES[i % len(_MEASURES)] for i in range(len(names))]
+    )
     return alt.Color("measure:N", scale=scale, legend=alt.Legend(title=None) if legend else None)
 
 
 def _around_one(rows: Sequence[dict[str, Any]]) -> list[float]:
-    "An axis that holds one, all estimates and their intervals, with a twentieth on both sides; no end beyond half or twice."
+    """An axis that holds one, all estimates and their intervals, with a twentieth on both sides; no
+    end beyond half or twice.
+    """
     values = [1.0, *(r[k] for r in rows for k in ("ratio", "low", "high") if r[k] is not None)]
     low, high = max(0.5, min(values)), min(2.0, max(values))
     estimates = [r["ratio"] for r in rows if r["ratio"] is not None]
@@ -31,50 +42,92 @@ def _around_one(rows: Sequence[dict[str, Any]]) -> list[float]:
     margin = (high - low or 0.1) / 20
     return [low - margin, high + margin]
 
-
+# %% ../../nbs/80_report/20_ratios.ipynb #d136e721
 def ratio_chart(rows: Any, *, title: str) -> alt.LayerChart:
     """Ratios as dots with 95 % intervals around a line at one, a line of the chart a label.
 
-    `rows`: label, measure, ratio, low, high; a row whose ratio is unknown keeps its label. Drawn in the order given.
+    `rows`: label, measure, ratio, low, high; a row whose ratio is unknown keeps its label. Drawn in
+    the order given.
     """
     rows = chart_rows(rows)
     order = list(dict.fromkeys(r["label"] for r in rows))
     scale = alt.Scale(domain=_around_one(rows), zero=False, nice=False)
     base = alt.Chart(alt.Data(values=rows)).encode(
-        y=alt.Y("label:N", scale=alt.Scale(domain=order), title=None, axis=alt.Axis(ticks=False)), yOffset=alt.YOffset("measure:N", sort=None), color=_colour(rows),
-    )  # fmt: skip
+        y=alt.Y("label:N", scale=alt.Scale(domain=order), title=None, axis=alt.Axis(ticks=False)),
+        yOffset=alt.YOffset("measure:N", sort=None),
+        color=_colour(rows),
+    )
     known = base.transform_filter("isValid(datum.ratio)")
-    tips = ["label:N", "measure:N", *(alt.Tooltip(f"{k}:Q", format=".4~f", title=k) for k in ("ratio", "low", "high"))]
+    tips = [
+        "label:N",
+        "measure:N",
+        *(alt.Tooltip(f"{k}:Q", format=".4~f", title=k) for k in ("ratio", "low", "high")),
+    ]
     one = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 4], color=NEUTRAL)
     layers = [
         one.encode(x=alt.X("one:Q", title=title, scale=scale)),
-        known.mark_rule(strokeWidth=2.5, clip=True).encode(x=alt.X("low:Q", scale=scale), x2="high:Q"),
-        known.mark_point(filled=True, size=60, opacity=1).encode(x=alt.X("ratio:Q", scale=scale), tooltip=tips),
+        known.mark_rule(strokeWidth=2.5, clip=True).encode(
+            x=alt.X("low:Q", scale=scale), x2="high:Q"
+        ),
+        known.mark_point(filled=True, size=60, opacity=1).encode(
+            x=alt.X("ratio:Q", scale=scale), tooltip=tips
+        ),
     ]
-    told = [f"{r['label']} ({r['measure']}) {'unknown' if r['ratio'] is None else format(r['ratio'], '.3f')}" for r in rows]
-    return alt.layer(*layers).properties(height=alt.Step(34, **{"for": "position"}), description=f"{title}: {'; '.join(told)}.")
+    told = [
+        f"{r['label']} ({r['measure']})"
+        f" {'unknown' if r['ratio'] is None else format(r['ratio'], '.3f')}"
+        for r in rows
+    ]
+    return alt.layer(*layers).properties(
+        height=alt.Step(34, **{"for": "position"}), description=f"{title}: {'; '.join(told)}."
+    )
 
 # %% ../../nbs/80_report/20_ratios.ipynb #64acd3b5
 _SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down")
 
-
+# %% ../../nbs/80_report/20_ratios.ipynb #2858ee90
 def growth_chart(rows: Any, *, x_title: str, y_title: str) -> alt.LayerChart:
-    "Cost against size on logarithmic axes, a curve a measure, with a line of slope one (size, measure, cost; both positive)."
+    """Cost against size on logarithmic axes, a curve a measure, with a line of slope one (size,
+    measure, cost; both positive).
+    """
     rows = [r for r in chart_rows(rows) if r["cost"]]
     last = max(rows, key=lambda r: (r["size"], r["cost"]))
     sizes = sorted({r["size"] for r in rows})
     slope = [{"size": s, "cost": last["cost"] * s / last["size"]} for s in (sizes[0], sizes[-1])]
-    x = alt.X("size:Q", title=x_title, scale=alt.Scale(type="log", nice=False), axis=alt.Axis(values=sizes, format=",d", grid=False))
-    ends = [math.floor(math.log10(min(r["cost"] for r in rows))), math.ceil(math.log10(max(r["cost"] for r in rows)))]
+    x = alt.X(
+        "size:Q",
+        title=x_title,
+        scale=alt.Scale(type="log", nice=False),
+        axis=alt.Axis(values=sizes, format=",d", grid=False),
+    )
+    ends = [
+        math.floor(math.log10(min(r["cost"] for r in rows))),
+        math.ceil(math.log10(max(r["cost"] for r in rows))),
+    ]
     powers = [10.0**k for k in range(ends[0], max(ends[1], ends[0] + 1) + 1)]
     scale = alt.Scale(type="log", domain=[powers[0], powers[-1]], nice=False)
     y = alt.Y("cost:Q", title=y_title, scale=scale, axis=alt.Axis(format="~g", values=powers))
-    straight = alt.Chart(alt.Data(values=slope)).mark_line(strokeDash=[4, 4], color=NEUTRAL, strokeWidth=1.5, clip=True).encode(x=x, y=y)
+    straight = (
+        alt.Chart(alt.Data(values=slope))
+        .mark_line(strokeDash=[4, 4], color=NEUTRAL, strokeWidth=1.5, clip=True)
+        .encode(x=x, y=y)
+    )
     base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y, color=_colour(rows))
     names = list(dict.fromkeys(r["measure"] for r in rows))
     shapes = alt.Scale(domain=names, range=[_SHAPES[i % len(_SHAPES)] for i in range(len(names))])
-    marks = base.mark_point(filled=True, size=60, opacity=1).encode(shape=alt.Shape("measure:N", scale=shapes, legend=alt.Legend(title=None)))
-    tips = ["measure:N", alt.Tooltip("size:Q", format=",d", title=x_title), alt.Tooltip("cost:Q", format=",.3~g", title=y_title)]
+    marks = base.mark_point(filled=True, size=60, opacity=1).encode(
+        shape=alt.Shape("measure:N", scale=shapes, legend=alt.Legend(title=None))
+    )
+    tips = [
+        "measure:N",
+        alt.Tooltip("size:Q", format=",d", title=x_title),
+        alt.Tooltip("cost:Q", format=",.3~g", title=y_title),
+    ]
     told = [f"{r['measure']} at {r['size']:,}: {significant(r['cost'], 3)}" for r in rows]
-    said = f"{y_title} against {x_title.lower()}, both logarithmic: {'; '.join(told)}. Dashed: in proportion."
-    return alt.layer(straight, base.mark_line(), marks.encode(tooltip=tips)).properties(height=280, description=said)
+    said = (
+        f"{y_title} against {x_title.lower()}, both logarithmic: {'; '.join(told)}. Dashed: in"
+        " proportion."
+    )
+    return alt.layer(straight, base.mark_line(), marks.encode(tooltip=tips)).properties(
+        height=280, description=said
+    )

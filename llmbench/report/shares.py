@@ -9,46 +9,77 @@ __all__ = ['MEMORY_COLOURS', 'parts_chart', 'memory_parts', 'memory_chart']
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .charts import alt, best_first, in_words, labelled
 from ..core.numbers import significant
+from .charts import alt, best_first, in_words, labelled
 
 # %% ../../nbs/80_report/15_shares.ipynb #92c2a6a5
 def parts_chart(
-    parts: Sequence[Mapping[str, Any]], *, title: str, colours: Mapping[str, str], order: Sequence[str], ends: Mapping[str, str], said: str
+    parts: Sequence[Mapping[str, Any]],
+    *,
+    title: str,
+    colours: Mapping[str, str],
+    order: Sequence[str],
+    ends: Mapping[str, str],
+    said: str,
 ) -> alt.LayerChart:
-    """Stacked horizontal bars; `parts`: label, part, amount in the unit of `title` (null where unknown).
+    """Stacked horizontal bars; `parts`: label, part, amount in the unit of `title` (null where
+    unknown).
 
-    `colours` gives the parts in the order of the stack, `order` the labels from above, `ends` what is written beside each.
+    `colours` gives the parts in the order of the stack, `order` the labels from above, `ends` what
+    is written beside each.
     """
     place = {part: i for i, part in enumerate(colours)}
     stacks = [dict(p) | {"place": place[p["part"]]} for p in parts]
     present = [p for p in colours if p in {s["part"] for s in stacks}]
-    columns = 2 if max(map(len, present), default=0) > 12 else 3  # long names leave a phone room for one
-    colour = alt.Color("part:N", legend=alt.Legend(title=None, columns=columns),
-                       scale=alt.Scale(domain=present, range=[colours[p] for p in present]))  # fmt: skip
+    columns = (
+        2 if max(map(len, present), default=0) > 12 else 3
+    )  # long names leave a phone room for one
+    colour = alt.Color(
+        "part:N",
+        legend=alt.Legend(title=None, columns=columns),
+        scale=alt.Scale(domain=present, range=[colours[p] for p in present]),
+    )
     y = alt.Y("label:N", sort=list(order), title=None, axis=alt.Axis(ticks=False))
     sums = {label: sum(s["amount"] or 0 for s in stacks if s["label"] == label) for label in order}
     room = alt.Scale(domainMax=1.16 * max(sums.values())) if any(sums.values()) else alt.Scale()
     bars = (
-        alt.Chart(alt.Data(values=stacks)).mark_bar(size=18, opacity=0.8)
-        .encode(x=alt.X("amount:Q", title=title, stack="zero", scale=room), y=y, color=colour, order="place:Q",
-                tooltip=["label:N", "part:N", alt.Tooltip("amount:Q", format=",.3~g", title=title)])
-    )  # fmt: skip
-    texts = [{"label": label, "end": end, "text": ends.get(label, "")} for label, end in sums.items()]
-    words = alt.Chart(alt.Data(values=texts)).mark_text(align="left", dx=6).encode(x="end:Q", y=y, text="text:N")
+        alt.Chart(alt.Data(values=stacks))
+        .mark_bar(size=18, opacity=0.8)
+        .encode(
+            x=alt.X("amount:Q", title=title, stack="zero", scale=room),
+            y=y,
+            color=colour,
+            order="place:Q",
+            tooltip=["label:N", "part:N", alt.Tooltip("amount:Q", format=",.3~g", title=title)],
+        )
+    )
+    texts = [
+        {"label": label, "end": end, "text": ends.get(label, "")} for label, end in sums.items()
+    ]
+    words = (
+        alt.Chart(alt.Data(values=texts))
+        .mark_text(align="left", dx=6)
+        .encode(x="end:Q", y=y, text="text:N")
+    )
     return alt.layer(bars, words).properties(height=alt.Step(32), description=said)
 
 # %% ../../nbs/80_report/15_shares.ipynb #e820def7
 MEMORY_COLOURS = {
-    "parameters": "#0f7fc4", "gradients": "#e08a00", "optimizer state": "#12936b", "model state": "#0f7fc4", "everything else": "#9aa3ad",
-}  # fmt: skip
+    "parameters": "#0f7fc4",
+    "gradients": "#e08a00",
+    "optimizer state": "#12936b",
+    "model state": "#0f7fc4",
+    "everything else": "#9aa3ad",
+}
 _PARTS = (
     ("parameters", "param_gib"), ("gradients", "grad_gib"), ("optimizer state", "optimizer_gib"),
 )  # fmt: skip
 
 
 def memory_parts(row: Mapping[str, Any]) -> list[tuple[str, float]]:
-    "What the tensors of one row take, split into parts in GiB; parts that are unknown stay in 'everything else'."
+    """What the tensors of one row take, split into parts in GiB; parts that are unknown stay in
+    'everything else'.
+    """
     parts = [(name, row[key]) for name, key in _PARTS if row.get(key) is not None]
     if not parts and row.get("model_state_gib") is not None:
         parts = [("model state", row["model_state_gib"])]
@@ -56,9 +87,11 @@ def memory_parts(row: Mapping[str, Any]) -> list[tuple[str, float]]:
     rest = None if peak is None else peak - sum(v for _, v in parts)
     return parts + ([("everything else", rest)] if rest is not None and rest > 0 else [])
 
-
+# %% ../../nbs/80_report/15_shares.ipynb #fb9ba635
 def memory_chart(rows: Any) -> alt.LayerChart:
-    "Tensors of the fullest rank at its fullest moment in GiB, stacked: model state by part, and everything else."
+    """Tensors of the fullest rank at its fullest moment in GiB, stacked: model state by part, and
+    everything else.
+    """
     rows = labelled(rows)
     order = best_first(rows, "live_memory_gib", descending=False)
     parts = [
@@ -69,4 +102,6 @@ def memory_chart(rows: Any) -> alt.LayerChart:
     title = "Tensors of the fullest rank (GiB)"
     ends = {r["label"]: significant(r.get("live_memory_gib"), 3) for r in rows}
     said = f"{title}: {in_words(rows, order, 'live_memory_gib', 'GiB')}."
-    return parts_chart(parts, title=title, colours=MEMORY_COLOURS, order=order, ends=ends, said=said)
+    return parts_chart(
+        parts, title=title, colours=MEMORY_COLOURS, order=order, ends=ends, said=said
+    )

@@ -16,11 +16,10 @@ from typing import Any
 
 import duckdb
 
-from .charts import chart_html, chart_rows, run_label, split_name
 from ..core.errors import LlmbenchError
-from ..core.files import below, write_text_atomic
 from ..core.escape import md_text, one_line, short_label
-from ..store.literal import filled
+from ..core.files import below, write_text_atomic
+from .charts import chart_html, chart_rows, run_label, split_name
 from llmbench.report.parts import (
     Column,
     csv_text,
@@ -32,11 +31,14 @@ from llmbench.report.parts import (
     source_links,
     table_md,
 )
+from ..store.literal import filled
 
 # %% ../../nbs/80_report/45_workbench.ipynb #93b19d55
 @dataclass(frozen=True)
 class Study:
-    "A study that the store holds: its id, what to call it, what its declared baseline has, and which keys it varies."
+    """A study that the store holds: its id, what to call it, what its declared baseline has, and
+    which keys it varies.
+    """
 
     name: str
     title: str
@@ -48,11 +50,15 @@ class Study:
         "What its parts of a page are called: letters, digits and dashes; no two studies share one."
         name = site_folder(self.name)
         plain = re.sub(r"[._]", "-", name)
-        return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:4]}"
+        return (
+            plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:4]}"
+        )
 
     @property
     def of_settings(self) -> bool:
-        "Whether it varies settings only; one that declares nothing is taken for a study of strategies."
+        """Whether it varies settings only; one that declares nothing is taken for a study of
+        strategies.
+        """
         return bool(self.varies) and not {"strategy", "world_size", "framework"} & set(self.varies)
 
     @property
@@ -61,12 +67,16 @@ class Study:
         return bool(self.varies) and "framework" in self.varies and "hardware" not in self.varies
 
 # %% ../../nbs/80_report/45_workbench.ipynb #8cdc04cc
-_MOST = dict.fromkeys(("fairness", "reason", "problem", "text", "why"), 4000)  # characters of what says something; names are shorter
+_MOST = dict.fromkeys(
+    ("fairness", "reason", "problem", "text", "why"), 4000
+)  # characters of what says something; names are shorter
 
-
+# %% ../../nbs/80_report/45_workbench.ipynb #abcbb5ba
 @dataclass
 class Workbench:
-    "A copy of the report's sources that is being filled, and what it is filled from; `kernels`: tables of profiled runs, `runs`: run files, both by run id."
+    """A copy of the report's sources that is being filled, and what it is filled from; `kernels`:
+    tables of profiled runs, `runs`: run files, both by run id.
+    """
 
     connection: duckdb.DuckDBPyConnection
     folder: Path
@@ -79,12 +89,21 @@ class Workbench:
         "Write a file of the report; raises LlmbenchError for one that would not lie in its folder."
         return write_text_atomic(below(self.folder, *names), text)
 
-    def rows(self, name: str, study: str | None, *, folder: str | None = None, file: str | None = None, **values: str) -> list[dict[str, Any]]:
+    def rows(
+        self,
+        name: str,
+        study: str | None,
+        *,
+        folder: str | None = None,
+        file: str | None = None,
+        **values: str,
+    ) -> list[dict[str, Any]]:
         """Rows of the query `_sql/<name>.sql`, those of sets and runs with their label.
 
-        A row of a set carries the sign of all its repeats; a row that has `unsteady_from_step` is one run, and carries its own.
-        The query and its rows are left in sql and data, in the study's folder or in one of OWN_FOLDERS. Raises LlmbenchError with
-        the query's name where it fails.
+        A row of a set carries the sign of all its repeats; a row that has `unsteady_from_step` is
+        one run, and carries its own. The query and its rows are left in sql and data, in the
+        study's folder or in one of OWN_FOLDERS. Raises LlmbenchError with the query's name where it
+        fails.
         """
         text = (self.folder / "_sql" / f"{name}.sql").read_text(encoding="utf-8")
         values, folder = {"study": study, **values}, folder or site_folder(study)
@@ -93,14 +112,28 @@ class Workbench:
             found = self.connection.sql(path.read_text(encoding="utf-8"))
             columns, rows = found.columns, found.fetchall()
         except duckdb.Error as e:
-            raise LlmbenchError(f"query {name}.sql of the report failed: {str(e).splitlines()[0]}") from e
+            raise LlmbenchError(
+                f"query {name}.sql of the report failed: {str(e).splitlines()[0]}"
+            ) from e
         rows = chart_rows([dict(zip(columns, row, strict=True)) for row in rows])
         self.keep(file or name, folder, rows, columns)
         most = 1000 if name == "study" else 200  # its texts are lists of names
-        rows = [{k: short_label(v, _MOST.get(k, most)) if isinstance(v, str) and k != "run_id" else v for k, v in row.items()} for row in rows]
-        return self._labelled(study, rows) if {"strategy", "world_size", "spec_hash"} <= set(columns) and name != "sets" else rows
+        rows = [
+            {
+                k: short_label(v, _MOST.get(k, most)) if isinstance(v, str) and k != "run_id" else v
+                for k, v in row.items()
+            }
+            for row in rows
+        ]
+        return (
+            self._labelled(study, rows)
+            if {"strategy", "world_size", "spec_hash"} <= set(columns) and name != "sets"
+            else rows
+        )
 
-    def keep(self, name: str, folder: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    def keep(
+        self, name: str, folder: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]
+    ) -> None:
         "Leave rows in data/<folder>/<name>.csv."
         self.write("data", folder, f"{name}.csv", text=csv_text(rows, columns))
 
@@ -109,11 +142,21 @@ class Workbench:
             self._sets[study] = self.rows("sets", study)
         sets = self._sets[study]
         of_sets, names = set_labels(sets), set_labels([s | {"unsteady_from": None} for s in sets])
-        alone = {k[:4]: name for k, name in names.items() if sum(k[:4] == other[:4] for other in names) == 1}
+        alone = {
+            k[:4]: name
+            for k, name in names.items()
+            if sum(k[:4] == other[:4] for other in names) == 1
+        }
 
         def label(row: Mapping[str, Any]) -> str:
-            key = set_key(row)  # a run that failed early does not know its hardware, as its set does
-            name = names.get(key) or alone.get(key[:4]) or run_label(split_name(row), row["world_size"])
+            key = set_key(
+                row
+            )  # a run that failed early does not know its hardware, as its set does
+            name = (
+                names.get(key)
+                or alone.get(key[:4])
+                or run_label(split_name(row), row["world_size"])
+            )
             if "unsteady_from_step" in row:
                 return marked(name, row["unsteady_from_step"])
             return of_sets.get(key, name)
@@ -128,22 +171,40 @@ def _place(error: BaseException) -> str:
 
 
 def drawn(bench: Workbench, what: str, draw: Callable[[], str | None]) -> str | None:
-    "What `draw` returns; where it raises, a note that says so for the page, and a line in the bench's problems."
+    """What `draw` returns; where it raises, a note that says so for the page, and a line in the
+    bench's problems.
+    """
     try:
         return draw()
-    except Exception as e:  # a run can be odd in ways that nobody thought of; MemoryError and our own mistakes are among them
+    # A run can be odd in many ways; MemoryError and our own mistakes are among them.
+    except Exception as e:  # noqa: BLE001
         cause = str(e) if isinstance(e, LlmbenchError) else f"{type(e).__name__}: {e} ({_place(e)})"
         bench.problems.append(one_line(f"{what}: {cause}", 500))
-        return f"::: {{.callout-warning}}\n## This part could not be drawn\n\n{md_text(cause, 500)}\n:::\n"
+        return (
+            "::: {.callout-warning}\n## This part could not be"
+            f" drawn\n\n{md_text(cause, 500)}\n:::\n"
+        )
 
 # %% ../../nbs/80_report/45_workbench.ipynb #5bb726a9
 def study_figure(study: Study, name: str, chart: Any, caption: str, *queries: str) -> str:
     "A chart of a study as a numbered figure; `queries` made its rows."
     html = chart_html(f"{name}-{study.anchor}", chart)
-    return figure_md(f"{name}-{study.anchor}", html, caption=caption, links=source_links(*queries, study=study.name))
+    return figure_md(
+        f"{name}-{study.anchor}",
+        html,
+        caption=caption,
+        links=source_links(*queries, study=study.name),
+    )
 
 
-def study_table(study: Study, name: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], caption: str, query: str) -> str:
+def study_table(
+    study: Study,
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[Column],
+    caption: str,
+    query: str,
+) -> str:
     "Rows of a study as a numbered table; `query` made them."
     links = f"[{source_links(query, study=study.name)}]{{.sources}}"
     return table_md(rows, columns, label=f"{name}-{study.anchor}", caption=f"{caption} {links}")

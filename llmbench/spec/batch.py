@@ -13,15 +13,22 @@ from ..core.errors import RequestError, unknown_name
 
 # %% ../../nbs/15_spec/20_batch.ipynb #eb0ebfb3
 def resolve_batch(given: Any, *, dp: int, seq_len: int) -> dict[str, int]:
-    """Fill in the missing one of micro, accum and global_tokens (sequences, micro steps, tokens a step).
+    """Fill in the missing one of micro, accum and global_tokens (sequences, micro steps, tokens a
+    step).
 
-    global_tokens = micro * accum * dp * seq_len. Raises RequestError with the factors where that has no solution in integers.
+    global_tokens = micro * accum * dp * seq_len. Raises RequestError with the factors where that
+    has no solution in integers.
     """
     if not isinstance(given, dict):
-        raise RequestError(f"batch = {given!r}: write batch: {{micro: 1, accum: 4}} or {{micro: 1, global_tokens: …}}")
+        raise RequestError(
+            f"batch = {given!r}: write batch: {{micro: 1, accum: 4}} or {{micro: 1,"
+            " global_tokens: …}"
+        )
     unknown = set(given) - {"micro", "accum", "global_tokens"}
     if unknown:
-        raise RequestError("batch: " + unknown_name("key", sorted(unknown)[0], ("micro", "accum", "global_tokens")))
+        raise RequestError(
+            "batch: " + unknown_name("key", sorted(unknown)[0], ("micro", "accum", "global_tokens"))
+        )
     for key, value in given.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise RequestError(f"batch.{key} = {value!r}: must be a whole number of at least 1")
@@ -35,12 +42,13 @@ def resolve_batch(given: Any, *, dp: int, seq_len: int) -> dict[str, int]:
     micro = micro or _quotient(total, accum, "micro", dp, seq_len)
     if micro * accum * dp * seq_len != total:
         raise RequestError(
-            f"batch: micro {micro} × accum {accum} × dp {dp} × seq_len {seq_len} = {micro * accum * dp * seq_len:,} "
-            f"tokens, not global_tokens {total:,}; leave one of the three out"
+            f"batch: micro {micro} × accum {accum} × dp {dp} × seq_len {seq_len} ="
+            f" {micro * accum * dp * seq_len:,} tokens, not global_tokens {total:,}; leave one of"
+            " the three out"
         )
     return {"micro": micro, "accum": accum, "global_tokens": total}
 
-
+# %% ../../nbs/15_spec/20_batch.ipynb #795e6d07
 def _quotient(total: int, known: int, wanted: str, dp: int, seq_len: int) -> int:
     unit = known * dp * seq_len
     if total % unit:
@@ -48,14 +56,16 @@ def _quotient(total: int, known: int, wanted: str, dp: int, seq_len: int) -> int
         name = "micro" if wanted == "accum" else "accum"
         allowed = " or ".join(f"{n:,}" for n in (below, above) if n)
         raise RequestError(
-            f"batch: global_tokens {total:,} is not a multiple of {name} {known} × dp {dp} × seq_len {seq_len} "
-            f"= {unit:,} tokens; write global_tokens: {allowed}"
+            f"batch: global_tokens {total:,} is not a multiple of {name} {known} × dp {dp} ×"
+            f" seq_len {seq_len} = {unit:,} tokens; write global_tokens: {allowed}"
         )
     return total // unit
 
 # %% ../../nbs/15_spec/20_batch.ipynb #740d5ac4
 def accum_by_dp(batch: Any, seq_len: int) -> Callable[[int], int | None]:
-    "The micro steps that the written batch means at another dp; None where it does not divide there."
+    """The micro steps that the written batch means at another dp; None where it does not divide
+    there.
+    """
 
     def at(dp: int) -> int | None:
         try:

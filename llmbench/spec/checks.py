@@ -16,8 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from ..core.bounds import MOST_STEPS, Identifier
 from ..core.errors import RequestError, unknown_name
 from ..core.files import load_settings
-from .layout_rules import split_degrees
 from ..core.schema import first_problem
+from .layout_rules import split_degrees
 from llmbench.spec.request import (
     HARDWARE,
     LAUNCHERS,
@@ -33,65 +33,110 @@ from .weights import check_weights
 def _check_offload(spec: RunSpec) -> None:
     s = spec.strategy
     if s.offload != "none" and s.name not in ("fsdp", "hsdp", "zero2", "zero3"):
-        raise RequestError(f"strategy {s.name}: offload {s.offload} is a setting of fsdp, hsdp, zero2 and zero3; leave it out, or write name: fsdp")
+        raise RequestError(
+            f"strategy {s.name}: offload {s.offload} is a setting of fsdp, hsdp, zero2 and zero3;"
+            " leave it out, or write name: fsdp"
+        )
     if s.offload != "none" and split_degrees(s):
         split = " × ".join(f"{d} {getattr(s, d)}" for d in split_degrees(s))
-        raise RequestError(f"offload {s.offload} with {split}: gradients of split matrices are summed on the device; leave offload or {split} out")
+        raise RequestError(
+            f"offload {s.offload} with {split}: gradients of split matrices are summed on the"
+            f" device; leave offload or {split} out"
+        )
 
 # %% ../../nbs/15_spec/45_checks.ipynb #3841d7f6
 def _check_zeropp(spec: RunSpec) -> None:
     "ZeRO++ where DeepSpeed has it; its quantised exchanges are CUDA kernels."
     s = spec.strategy
     if s.name != "zero3" and (s.quantize != "none" or s.hpz > 1):
-        raise RequestError(f"strategy {s.name}: quantize and hpz are settings of zero3 (ZeRO++); leave them out, or write name: zero3")
+        raise RequestError(
+            f"strategy {s.name}: quantize and hpz are settings of zero3 (ZeRO++); leave them out,"
+            " or write name: zero3"
+        )
     if s.dp % s.hpz:
-        raise RequestError(f"hpz {s.hpz} does not divide dp {s.dp}: so many ranks hold a second copy together; write hpz: a divisor, the GPUs of a node")
+        raise RequestError(
+            f"hpz {s.hpz} does not divide dp {s.dp}: so many ranks hold a second copy together;"
+            " write hpz: a divisor, the GPUs of a node"
+        )
     if s.quantize != "none" and spec.hardware in ("cpu", "mi300x"):
-        raise RequestError(f"quantize {s.quantize} on hardware {spec.hardware}: DeepSpeed's quantiser is a CUDA kernel; write quantize: none")
+        raise RequestError(
+            f"quantize {s.quantize} on hardware {spec.hardware}: DeepSpeed's quantiser is a CUDA"
+            " kernel; write quantize: none"
+        )
     if s.quantize != "none" and spec.precision.compute == "float32":
-        raise RequestError(f"quantize {s.quantize} with precision.compute float32: its kernels take 16-bit values; write precision: bf16")
+        raise RequestError(
+            f"quantize {s.quantize} with precision.compute float32: its kernels take 16-bit values;"
+            " write precision: bf16"
+        )
 
 # %% ../../nbs/15_spec/45_checks.ipynb #f5fbe70d
 def _check_levers(spec: RunSpec) -> None:
     s, plain = spec.strategy, Strategy.model_fields
     if not s.reshard_after_forward and s.name not in ("fsdp", "hsdp"):
-        raise RequestError(f"strategy {s.name}: reshard_after_forward is a setting of fsdp and hsdp; leave it out")
+        raise RequestError(
+            f"strategy {s.name}: reshard_after_forward is a setting of fsdp and hsdp; leave it out"
+        )
     for key in ("compression", "bucket_mib"):
         if s.name != "ddp" and getattr(s, key) != plain[key].default:
-            raise RequestError(f"strategy {s.name}: {key} {getattr(s, key)} is a setting of ddp; leave it out, or write name: ddp")
+            raise RequestError(
+                f"strategy {s.name}: {key} {getattr(s, key)} is a setting of ddp; leave it out, or"
+                " write name: ddp"
+            )
 
 
-_OF_ZERO = {"overlap_comm": ("zero1", "zero2", "zero3"), "reduce_bucket": ("zero1", "zero2", "zero3"), "max_live_parameters": ("zero3",)}
+_OF_ZERO = {
+    "overlap_comm": ("zero1", "zero2", "zero3"),
+    "reduce_bucket": ("zero1", "zero2", "zero3"),
+    "max_live_parameters": ("zero3",),
+}
 
-
+# %% ../../nbs/15_spec/45_checks.ipynb #ab42a79d
 def _check_zero_settings(spec: RunSpec) -> None:
     s = spec.strategy
     for key, names in _OF_ZERO.items():
         if getattr(s, key) is not None and s.name not in names:
-            raise RequestError(f"strategy {s.name}: {key} {getattr(s, key)} is a setting of {', '.join(names)}; leave it out, or write name: {names[-1]}")
+            raise RequestError(
+                f"strategy {s.name}: {key} {getattr(s, key)} is a setting of {', '.join(names)};"
+                f" leave it out, or write name: {names[-1]}"
+            )
     if s.offload_adam != "torch" and (s.offload == "none" or not s.name.startswith("zero")):
-        raise RequestError(f"strategy {s.name}: offload_adam {s.offload_adam} is a setting of zero2 and zero3 with offload: optimizer; leave it out")
+        raise RequestError(
+            f"strategy {s.name}: offload_adam {s.offload_adam} is a setting of zero2 and zero3 with"
+            " offload: optimizer; leave it out"
+        )
 
-
+# %% ../../nbs/15_spec/45_checks.ipynb #217ebe05
 def _check_compression(spec: RunSpec) -> None:
     compression, bfloat16 = spec.strategy.compression, spec.precision.reduce == "bfloat16"
     if compression == "bf16" and bfloat16:
-        raise RequestError("compression bf16 with precision.reduce bfloat16: gradients travel in bfloat16 already; leave compression out")
+        raise RequestError(
+            "compression bf16 with precision.reduce bfloat16: gradients travel in bfloat16 already;"
+            " leave compression out"
+        )
     if compression == "powersgd" and (spec.precision.compute == "float16" or bfloat16):
-        given = "precision.compute float16" if spec.precision.compute == "float16" else "precision.reduce bfloat16"
-        raise RequestError(f"compression powersgd with {given}: what it keeps for the next step would be wrong there; write precision: bf16 or fp32")
+        given = (
+            "precision.compute float16"
+            if spec.precision.compute == "float16"
+            else "precision.reduce bfloat16"
+        )
+        raise RequestError(
+            f"compression powersgd with {given}: what it keeps for the next step would be wrong"
+            " there; write precision: bf16 or fp32"
+        )
 
 # %% ../../nbs/15_spec/45_checks.ipynb #fde952c9
 _ONE_BIT = ("onebitadam", "onebitlamb", "zerooneadam")
 
 
 def check_onebit(optimizer: Any) -> None:
-    "Raises RequestError for an optimizer, as a request names it, that DeepSpeed has no more; all others are left to the typed check."
+    """Raises RequestError for an optimizer, as a request names it, that DeepSpeed has no more; all
+    others are left to the typed check.
+    """
     name = optimizer.get("name") if isinstance(optimizer, Mapping) else None
     if isinstance(name, str) and name.lower().replace("_", "").replace("-", "") in _ONE_BIT:
         raise RequestError(
-            f"optimizer {name}: DeepSpeed 0.19.8 has no 1-bit optimizers any more (no module runtime.fp16.onebit); "
-            "write name: adamw, with strategy ddp and compression: powersgd"
+            f"optimizer {name}: DeepSpeed 0.19.8 has no 1-bit optimizers any more (no module"
+            " runtime.fp16.onebit); write name: adamw, with strategy ddp and compression: powersgd"
         )
 
 # %% ../../nbs/15_spec/45_checks.ipynb #e67d102c
@@ -101,10 +146,16 @@ _SCALES = tuple(2.0**n for n in range(128))  # what float32 holds; DeepSpeed tak
 def _check_loss_scale(spec: RunSpec) -> None:
     scale, plain = spec.precision.loss_scale, Precision.model_fields["loss_scale"].default
     if spec.precision.compute != "float16" and scale != plain:
-        raise RequestError(f"precision.loss_scale {scale:g} with compute {spec.precision.compute}: only float16 scales its loss; leave it out")
+        raise RequestError(
+            f"precision.loss_scale {scale:g} with compute {spec.precision.compute}: only float16"
+            " scales its loss; leave it out"
+        )
     if scale not in _SCALES:
         near = 2.0 ** round(math.log2(scale)) if scale < _SCALES[-1] else plain
-        raise RequestError(f"precision.loss_scale {scale:g}: has to be a power of two, of at most 2^127; write loss_scale: {near:.1f}")
+        raise RequestError(
+            f"precision.loss_scale {scale:g}: has to be a power of two, of at most 2^127; write"
+            f" loss_scale: {near:.1f}"
+        )
 
 # %% ../../nbs/15_spec/45_checks.ipynb #81f6800a
 NO_FLOAT8 = ("cpu", "a10", "a100")  # of the profiles; `float8_reason` asks the device itself
@@ -114,11 +165,17 @@ def _check_float8(spec: RunSpec) -> None:
     p = spec.precision
     if p.compute == "float8" and spec.hardware in NO_FLOAT8:
         able = ", ".join(h for h in HARDWARE if h not in NO_FLOAT8)
-        raise RequestError(f"precision float8 on hardware {spec.hardware}: such products are on {able} only; write precision: bf16")
-    if p.float8_by != "torchao" and (p.compute != "float8" or spec.recompute != "none" or spec.compile):
         raise RequestError(
-            f"float8_by {p.float8_by} with compute {p.compute}, recompute {spec.recompute}, compile "
-            f"{str(spec.compile).lower()}: built for compute float8 in plain blocks only; write float8_by: torchao"
+            f"precision float8 on hardware {spec.hardware}: such products are on {able} only; write"
+            " precision: bf16"
+        )
+    if p.float8_by != "torchao" and (
+        p.compute != "float8" or spec.recompute != "none" or spec.compile
+    ):
+        raise RequestError(
+            f"float8_by {p.float8_by} with compute {p.compute}, recompute {spec.recompute}, compile"
+            f" {str(spec.compile).lower()}: built for compute float8 in plain blocks only; write"
+            " float8_by: torchao"
         )
 
 # %% ../../nbs/15_spec/45_checks.ipynb #5f7ce94d
@@ -126,27 +183,39 @@ def _check_model(spec: RunSpec) -> None:
     model = spec.model
     if model.n_experts == 1 and model.balance_coef:
         raise RequestError(
-            f"model.balance_coef {model.balance_coef:g}: {model.name} has no experts (n_experts 1) whose load it could balance; write balance_coef: 0.0"
+            f"model.balance_coef {model.balance_coef:g}: {model.name} has no experts (n_experts 1)"
+            " whose load it could balance; write balance_coef: 0.0"
         )
     if model.family == "llama" and model.rope_theta is None:
-        raise RequestError(f"model.rope_theta is null, and {model.name} of the family llama turns by it; write rope_theta: 10000.0")
+        raise RequestError(
+            f"model.rope_theta is null, and {model.name} of the family llama turns by it; write"
+            " rope_theta: 10000.0"
+        )
     if model.n_experts > 1 and spec.precision.compute == "float16":
         raise RequestError(
-            f"float16 with the {model.n_experts} experts of {model.name}: the loss that keeps them busy would not be scaled "
-            "with the rest; write precision: bf16 or fp32"
+            f"float16 with the {model.n_experts} experts of {model.name}: the loss that keeps them"
+            " busy would not be scaled with the rest; write precision: bf16 or fp32"
         )
 
 # %% ../../nbs/15_spec/45_checks.ipynb #59f7c35d
 def _check_attention(spec: RunSpec) -> None:
-    "A kernel that the device or another setting cannot have; what only the machine itself knows, training says."
+    """A kernel that the device or another setting cannot have; what only the machine itself knows,
+    training says.
+    """
     if spec.attention == "flex" and spec.hardware == "cpu":
-        raise RequestError("attention flex on hardware cpu: torch's FlexAttention has no backward pass there; write attention: flash, or sdpa")
+        raise RequestError(
+            "attention flex on hardware cpu: torch's FlexAttention has no backward pass there;"
+            " write attention: flash, or sdpa"
+        )
     if spec.attention == "flex" and spec.recompute == "selective":
-        raise RequestError("attention flex with recompute selective: its product would not be among those that are kept; write recompute: full")
+        raise RequestError(
+            "attention flex with recompute selective: its product would not be among those that are"
+            " kept; write recompute: full"
+        )
     if spec.attention == "flash" and spec.precision.compute == "float32" and spec.hardware != "cpu":
         raise RequestError(
-            f"attention flash with precision.compute float32 on {spec.hardware}: a GPU's flash kernel takes bfloat16 and float16; "
-            "write precision: bf16, or attention: sdpa"
+            f"attention flash with precision.compute float32 on {spec.hardware}: a GPU's flash"
+            " kernel takes bfloat16 and float16; write precision: bf16, or attention: sdpa"
         )
 
 # %% ../../nbs/15_spec/45_checks.ipynb #487ff07c
@@ -158,7 +227,9 @@ def _check_bounds(spec: RunSpec) -> None:
     except ValidationError as e:
         raise RequestError(f"{first_problem(e)}; write a value that a run file takes") from None
     if spec.steps > MOST_STEPS:
-        raise RequestError(f"steps {spec.steps}: a run file holds at most {MOST_STEPS:,}; write fewer")
+        raise RequestError(
+            f"steps {spec.steps}: a run file holds at most {MOST_STEPS:,}; write fewer"
+        )
 
 
 def _check_names(spec: RunSpec) -> None:
@@ -167,12 +238,12 @@ def _check_names(spec: RunSpec) -> None:
     if spec.launcher not in LAUNCHERS:
         raise RequestError(unknown_name("launcher", spec.launcher, LAUNCHERS))
 
-
+# %% ../../nbs/15_spec/45_checks.ipynb #b2d8fedd
 def _check_lengths(spec: RunSpec) -> None:
     if spec.seq_len > spec.model.max_seq_len:
         raise RequestError(
-            f"seq_len {spec.seq_len} is longer than the {spec.model.max_seq_len} positions of {spec.model.name}; "
-            f"write seq_len: {spec.model.max_seq_len} or less"
+            f"seq_len {spec.seq_len} is longer than the {spec.model.max_seq_len} positions of"
+            f" {spec.model.name}; write seq_len: {spec.model.max_seq_len} or less"
         )
     if spec.warmup_steps >= spec.steps:
         raise RequestError(
@@ -181,13 +252,17 @@ def _check_lengths(spec: RunSpec) -> None:
         )
     if spec.profile and max(spec.profile.ranks, default=0) >= spec.world_size:
         raise RequestError(
-            f"profile.ranks {list(spec.profile.ranks)}: the run has ranks 0 to {spec.world_size - 1}; write ranks: [0]"
+            f"profile.ranks {list(spec.profile.ranks)}: the run has ranks 0 to"
+            f" {spec.world_size - 1}; write ranks: [0]"
         )
 
 # %% ../../nbs/15_spec/45_checks.ipynb #3e9f8e8c
 def _check_data(spec: RunSpec) -> None:
     if spec.data.kind == "megatron" and (not spec.data.paths or spec.data.tokenizer):
-        raise RequestError("data: megatron reads tokens: give paths, each PREFIX of PREFIX.bin and PREFIX.idx, and no tokenizer")
+        raise RequestError(
+            "data: megatron reads tokens: give paths, each PREFIX of PREFIX.bin and PREFIX.idx, and"
+            " no tokenizer"
+        )
     settings = load_settings()
     root = settings.path("study", "data_root").resolve()
     for given in (*spec.data.paths, *filter(None, [spec.data.tokenizer])):
@@ -197,29 +272,53 @@ def _check_data(spec: RunSpec) -> None:
         if not path.is_relative_to(root):
             raise RequestError(
                 f"data: {given} lies outside the project; copy it into the project, "
-                f"or set [study] data_root in settings.ini"
+                "or set [study] data_root in settings.ini"
             )
         ends = (".bin", ".idx") if spec.data.kind == "megatron" else ("",)
-        if missing := [f"{given}{end}" for end in ends if not os.path.exists(f"{path}{end}")]:  # a name that is too long is none, too
-            raise RequestError(f"data: {missing[0]}: no such file; paths are relative to the project's root")
+        if missing := [
+            f"{given}{end}" for end in ends if not os.path.exists(f"{path}{end}")
+        ]:  # a name that is too long is none, too
+            raise RequestError(
+                f"data: {missing[0]}: no such file; paths are relative to the project's root"
+            )
     if spec.data.kind == "synthetic" and (spec.data.paths or spec.data.tokenizer):
-        raise RequestError("data: synthetic tokens read no paths and no tokenizer; write kind: text, or leave them out")
+        raise RequestError(
+            "data: synthetic tokens read no paths and no tokenizer; write kind: text, or leave"
+            " them out"
+        )
 
 # %% ../../nbs/15_spec/45_checks.ipynb #d782dc5f
 def _check_weights(spec: RunSpec) -> None:
     if spec.weights is not None and spec.strategy.name.startswith("zero"):
-        raise RequestError(f"strategy {spec.strategy.name} with weights {spec.weights}: they go into torch's strategies only; write name: fsdp")
+        raise RequestError(
+            f"strategy {spec.strategy.name} with weights {spec.weights}: they go into torch's"
+            " strategies only; write name: fsdp"
+        )
     if spec.weights is not None:
         check_weights(spec.weights, spec.model)
 
 # %% ../../nbs/15_spec/45_checks.ipynb #b3d374ce
 _CHECKS = (
-    _check_names, _check_bounds, _check_loss_scale, _check_float8, _check_model, _check_levers, _check_zero_settings, _check_offload, _check_zeropp, _check_compression,
-    _check_attention, _check_lengths, _check_data, _check_weights,
-)  # fmt: skip
+    _check_names,
+    _check_bounds,
+    _check_loss_scale,
+    _check_float8,
+    _check_model,
+    _check_levers,
+    _check_zero_settings,
+    _check_offload,
+    _check_zeropp,
+    _check_compression,
+    _check_attention,
+    _check_lengths,
+    _check_data,
+    _check_weights,
+)
 
 
 def check_request(spec: RunSpec) -> None:
-    "Raises RequestError, in one line with what to write, for the first two settings that do not go together."
+    """Raises RequestError, in one line with what to write, for the first two settings that do not
+    go together.
+    """
     for check in _CHECKS:
         check(spec)

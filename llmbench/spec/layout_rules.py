@@ -17,7 +17,9 @@ from .presets import ModelShape
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #faef734d
 @dataclass(frozen=True)
 class Layout:
-    "How a run is split: dp × tp × pp × cp ranks, ep within dp, and the settings of hsdp and of a pipeline."
+    """How a run is split: dp × tp × pp × cp ranks, ep within dp, and the settings of hsdp and of a
+    pipeline.
+    """
 
     name: str
     dp: int = 1
@@ -41,9 +43,17 @@ class Layout:
         inside += f", dp_replicate {self.dp_replicate}" if self.dp_replicate > 1 else ""
         return f"{factors} (name: {self.name}{inside})"
 
-
+# %% ../../nbs/15_spec/25_layout_rules.ipynb #6cc658ae
 DEGREES = ("tp", "pp", "cp", "ep")
-_MAY_SPLIT = {"tp": ("tp",), "pp": ("pp",), "cp": ("cp",), "ep": ("ep",), "mixed": ("tp", "pp", "cp"), "fsdp": DEGREES, "hsdp": DEGREES}
+_MAY_SPLIT = {
+    "tp": ("tp",),
+    "pp": ("pp",),
+    "cp": ("cp",),
+    "ep": ("ep",),
+    "mixed": ("tp", "pp", "cp"),
+    "fsdp": DEGREES,
+    "hsdp": DEGREES,
+}
 
 
 def split_degrees(layout: Layout) -> tuple[str, ...]:
@@ -60,7 +70,9 @@ def name_of(layout: Layout) -> str:
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #24c74b81
 def fill_degrees(given: dict[str, Any], world_size: int) -> dict[str, Any]:
-    "`given` (a strategy's name and what else was written) with the left-out degrees; raises nothing, the rules do."
+    """`given` (a strategy's name and what else was written) with the left-out degrees; raises
+    nothing, the rules do.
+    """
     name, full = given["name"], dict(given)
     own = name if name in ("tp", "pp", "cp") and name not in given else None
     known = [given.get(k, 1) for k in ("dp", "tp", "pp", "cp") if k != own]
@@ -76,7 +88,9 @@ def fill_degrees(given: dict[str, Any], world_size: int) -> dict[str, Any]:
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #f53e4b43
 class Broken(str):
-    "What is wrong with a layout, in one sentence; `mends`: changes of the request that may help, a key's new value or None for leaving it out."
+    """What is wrong with a layout, in one sentence; `mends`: changes of the request that may help,
+    a key's new value or None for leaving it out.
+    """
 
     mends: tuple[dict[str, Any], ...]
 
@@ -87,101 +101,174 @@ class Broken(str):
 
 
 def _renamed(a: Layout) -> dict[str, Any]:
-    "The name that the degrees have with plain replicas, and the degree that the old name alone may have stood for."
-    own = {a.name: getattr(a, a.name)} if a.name in ("tp", "pp", "cp") and getattr(a, a.name) > 1 else {}
+    """The name that the degrees have with plain replicas, and the degree that the old name alone
+    may have stood for.
+    """
+    own = (
+        {a.name: getattr(a, a.name)}
+        if a.name in ("tp", "pp", "cp") and getattr(a, a.name) > 1
+        else {}
+    )
     return {"name": name_of(a)} | own
 
-
+# %% ../../nbs/15_spec/25_layout_rules.ipynb #ae859b36
 def _name_rule(a: Layout) -> Iterator[str]:
     split, may = split_degrees(a), _MAY_SPLIT.get(a.name, ())
     extra = [d for d in split if d not in may]
     if extra:
         has = " × ".join(f"{d} {getattr(a, d)}" for d in split)
         one = ", ".join(d for d in DEGREES if d not in may)
-        yield Broken(f"strategy {a.name} with {has}: of {one} each must be 1 (dp {a.dp})", _renamed(a))
+        yield Broken(
+            f"strategy {a.name} with {has}: of {one} each must be 1 (dp {a.dp})", _renamed(a)
+        )
     elif a.name in DEGREES and not split:
-        yield Broken(f"strategy {a.name}: {a.name} is 1 × dp {a.dp}, and it has to be at least 2", _renamed(a))
+        yield Broken(
+            f"strategy {a.name}: {a.name} is 1 × dp {a.dp}, and it has to be at least 2",
+            _renamed(a),
+        )
     elif a.name == "mixed" and len(split) < 2:
-        yield Broken(f"strategy mixed: tp {a.tp} × pp {a.pp} × cp {a.cp}, and at least two have to exceed 1", _renamed(a))
+        yield Broken(
+            f"strategy mixed: tp {a.tp} × pp {a.pp} × cp {a.cp}, and at least two have to exceed 1",
+            _renamed(a),
+        )
     elif a.name == "fsdp" and split and a.dp * a.cp == 1:  # shards lie over dp × cp
-        yield Broken(f"strategy fsdp: dp 1 × tp {a.tp} × pp {a.pp} × cp {a.cp} leaves nothing to shard", _renamed(a))
+        yield Broken(
+            f"strategy fsdp: dp 1 × tp {a.tp} × pp {a.pp} × cp {a.cp} leaves nothing to shard",
+            _renamed(a),
+        )
     elif a.name == "single" and a.dp > 1:
-        yield Broken(f"strategy single with world_size {a.dp}: one process is one rank", {"world_size": 1}, {"name": "ddp"})
+        yield Broken(
+            f"strategy single with world_size {a.dp}: one process is one rank",
+            {"world_size": 1},
+            {"name": "ddp"},
+        )
 
-
+# %% ../../nbs/15_spec/25_layout_rules.ipynb #945482f8
 def _product_rule(a: Layout, world_size: int) -> Iterator[str]:
     if a.ranks != world_size:
         product = f"dp {a.dp} × tp {a.tp} × pp {a.pp} × cp {a.cp} = {a.ranks} ranks"
-        yield Broken(f"strategy: {product}, not world_size {world_size}", {"world_size": a.ranks}, {"dp": None})
+        yield Broken(
+            f"strategy: {product}, not world_size {world_size}",
+            {"world_size": a.ranks},
+            {"dp": None},
+        )
 
-
+# %% ../../nbs/15_spec/25_layout_rules.ipynb #797fdff9
 def _replica_rule(a: Layout) -> Iterator[str]:
     if a.name != "hsdp":
         if a.dp_replicate > 1:
-            yield Broken(f"strategy {a.name}: dp_replicate {a.dp_replicate} is a setting of hsdp", {"dp_replicate": None}, {"name": "hsdp"})
+            yield Broken(
+                f"strategy {a.name}: dp_replicate {a.dp_replicate} is a setting of hsdp",
+                {"dp_replicate": None},
+                {"name": "hsdp"},
+            )
     elif a.dp_replicate < 2:
-        yield Broken(f"strategy hsdp: dp_replicate {a.dp_replicate} × {a.dp} ranks of dp: one copy is fsdp", {"dp_replicate": 2}, {"name": "fsdp"})
+        yield Broken(
+            f"strategy hsdp: dp_replicate {a.dp_replicate} × {a.dp} ranks of dp: one copy is fsdp",
+            {"dp_replicate": 2},
+            {"name": "fsdp"},
+        )
     elif a.dp % a.dp_replicate or a.dp * a.cp == a.dp_replicate:
         cut = f" × cp {a.cp}" if a.cp > 1 else ""
         yield (
-            f"strategy hsdp: dp {a.dp} / dp_replicate {a.dp_replicate}{cut} = {a.dp / a.dp_replicate * a.cp:g} ranks to shard over; "
+            f"strategy hsdp: dp {a.dp} / dp_replicate {a.dp_replicate}{cut} ="
+            f" {a.dp / a.dp_replicate * a.cp:g} ranks to shard over; "
             f"{'dp_replicate has to divide dp' if cut else 'it has to be a whole number of at least 2'}"
         )
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #86c0d9dd
 def kv_copies(shape: ModelShape, tp: int) -> int:
-    "How many ranks of `tp` hold each key/value head: 1 where tp divides them, tp / n_kv_heads where it is a multiple."
+    """How many ranks of `tp` hold each key/value head: 1 where tp divides them, tp / n_kv_heads
+    where it is a multiple.
+    """
     return max(1, tp // shape.n_kv_heads)
 
 
 def _tensor_rule(shape: ModelShape, a: Layout) -> Iterator[str]:
     of = f"of {shape.name}"
     if shape.n_heads % a.tp:
-        yield f"tp {a.tp} does not divide the {shape.n_heads} heads {of} ({shape.n_heads} / {a.tp} = {shape.n_heads / a.tp:.4g} a rank)"
+        yield (
+            f"tp {a.tp} does not divide the {shape.n_heads} heads {of} ({shape.n_heads} / {a.tp} ="
+            f" {shape.n_heads / a.tp:.4g} a rank)"
+        )
     elif shape.n_kv_heads % a.tp and a.tp % shape.n_kv_heads:
-        yield f"tp {a.tp} neither divides the {shape.n_kv_heads} key/value heads {of} nor is a multiple of them"
+        yield (
+            f"tp {a.tp} neither divides the {shape.n_kv_heads} key/value heads {of} nor is a"
+            " multiple of them"
+        )
     elif shape.d_ff % a.tp:
-        yield f"tp {a.tp} does not divide d_ff {shape.d_ff} {of} ({shape.d_ff} / {a.tp} = {shape.d_ff / a.tp:.6g})"
+        yield (
+            f"tp {a.tp} does not divide d_ff {shape.d_ff} {of} ({shape.d_ff} / {a.tp} ="
+            f" {shape.d_ff / a.tp:.6g})"
+        )
 
-
+# %% ../../nbs/15_spec/25_layout_rules.ipynb #dade60c8
 def _sequence_rule(a: Layout, seq_len: int) -> Iterator[str]:
     chunks = (2 * a.cp if a.cp > 1 else 1) * a.tp
     if seq_len % chunks:
-        factors = " × ".join([*([f"2 × cp {a.cp}"] if a.cp > 1 else []), *([f"tp {a.tp}"] if a.tp > 1 else [])])
+        factors = " × ".join(
+            [*([f"2 × cp {a.cp}"] if a.cp > 1 else []), *([f"tp {a.tp}"] if a.tp > 1 else [])]
+        )
         near = max(chunks, seq_len // chunks * chunks)
-        yield Broken(f"seq_len {seq_len} is not a multiple of {factors} = {chunks}", {"seq_len": near})
+        yield Broken(
+            f"seq_len {seq_len} is not a multiple of {factors} = {chunks}", {"seq_len": near}
+        )
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #f74c5d5a
 def valid_tp(shape: ModelShape) -> list[int]:
     "Every tp that the shape allows, the sequence aside."
-    return [tp for tp in range(1, shape.n_heads + 1) if not list(_tensor_rule(shape, Layout("tp", tp=tp)))]
+    return [
+        tp
+        for tp in range(1, shape.n_heads + 1)
+        if not list(_tensor_rule(shape, Layout("tp", tp=tp)))
+    ]
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #5a3f8e49
 def _stage_rule(shape: ModelShape, a: Layout) -> Iterator[str]:
     stages, split = a.pp * a.stages_per_rank, a.layers_per_stage
-    factors = f"pp {a.pp}" + (f" × stages_per_rank {a.stages_per_rank}" if a.stages_per_rank > 1 else "")
+    factors = f"pp {a.pp}" + (
+        f" × stages_per_rank {a.stages_per_rank}" if a.stages_per_rank > 1 else ""
+    )
     if a.pp == 1:
         if a.schedule != "1f1b" or a.stages_per_rank > 1 or split:
-            yield Broken("pp 1 is no pipeline", dict.fromkeys(("schedule", "stages_per_rank", "layers_per_stage")))
+            yield Broken(
+                "pp 1 is no pipeline",
+                dict.fromkeys(("schedule", "stages_per_rank", "layers_per_stage")),
+            )
     elif stages > shape.n_layers:
-        yield f"{factors} = {stages} stages are more than the {shape.n_layers} layers of {shape.name}"
+        yield (
+            f"{factors} = {stages} stages are more than the {shape.n_layers} layers of {shape.name}"
+        )
     elif (a.schedule == "interleaved") != (a.stages_per_rank > 1):
         need = "at least 2" if a.schedule == "interleaved" else "1"
-        yield f"schedule {a.schedule} with pp {a.pp} × stages_per_rank {a.stages_per_rank}: it needs stages_per_rank {need}"
+        yield (
+            f"schedule {a.schedule} with pp {a.pp} × stages_per_rank {a.stages_per_rank}: it needs"
+            f" stages_per_rank {need}"
+        )
     elif split is None and shape.n_layers % stages:
-        yield f"{factors} does not divide the {shape.n_layers} layers of {shape.name}; or say the split: layers_per_stage with {stages} numbers"
+        yield (
+            f"{factors} does not divide the {shape.n_layers} layers of {shape.name}; or say the"
+            f" split: layers_per_stage with {stages} numbers"
+        )
     elif split and (len(split) != stages or sum(split) != shape.n_layers):
         yield (
             f"layers_per_stage {list(split)}: {len(split)} stages with {sum(split)} layers, "
             f"not {factors} = {stages} with the {shape.n_layers} of {shape.name}"
         )
 
-
+# %% ../../nbs/15_spec/25_layout_rules.ipynb #d157d08e
 def _micro_batch_rule(a: Layout, accum: int) -> Iterator[str]:
     if accum < a.pp:
-        yield Broken(f"accum {accum} gives fewer micro batches than the pipeline has ranks, pp {a.pp}: a step needs more tokens", {"batch.accum": a.pp})
+        yield Broken(
+            f"accum {accum} gives fewer micro batches than the pipeline has ranks, pp {a.pp}: a"
+            " step needs more tokens",
+            {"batch.accum": a.pp},
+        )
     elif a.schedule == "interleaved" and accum % a.pp:
-        yield Broken(f"accum {accum} is not a multiple of pp {a.pp}, which schedule interleaved needs", {"batch.accum": accum // a.pp * a.pp})
+        yield Broken(
+            f"accum {accum} is not a multiple of pp {a.pp}, which schedule interleaved needs",
+            {"batch.accum": accum // a.pp * a.pp},
+        )
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #d692e43b
 def _expert_rule(shape: ModelShape, a: Layout) -> Iterator[str]:
@@ -191,11 +278,22 @@ def _expert_rule(shape: ModelShape, a: Layout) -> Iterator[str]:
             yield Broken(f"ep {a.ep}: {shape.name} has no experts to spread (n_experts 1)", mend)
         return
     if a.tp > 1:
-        yield f"tp {a.tp} with the {shape.n_experts} experts of {shape.name} is not built: routers and experts are no DTensors; use ep"
+        yield (
+            f"tp {a.tp} with the {shape.n_experts} experts of {shape.name} is not built: routers"
+            " and experts are no DTensors; use ep"
+        )
     if a.cp > 1 and a.ep > 1:
-        yield Broken(f"cp {a.cp} × ep {a.ep} for the {shape.n_experts} experts of {shape.name} is not built", {"cp": 1}, {"ep": 1})
+        yield Broken(
+            f"cp {a.cp} × ep {a.ep} for the {shape.n_experts} experts of {shape.name} is not built",
+            {"cp": 1},
+            {"ep": 1},
+        )
     if a.pp > 1 and a.ep > 1:
-        yield Broken(f"pp {a.pp} × ep {a.ep} for the {shape.n_experts} experts of {shape.name} is not built", {"pp": 1}, {"ep": 1})
+        yield Broken(
+            f"pp {a.pp} × ep {a.ep} for the {shape.n_experts} experts of {shape.name} is not built",
+            {"pp": 1},
+            {"ep": 1},
+        )
     if shape.n_experts % a.ep:
         yield f"ep {a.ep} does not divide the {shape.n_experts} experts of {shape.name}"
     elif a.dp % a.ep:
@@ -206,14 +304,19 @@ Accum = int | Callable[[int], int | None] | None
 
 
 def accum_at(accum: Accum, dp: int) -> int | None:
-    "Micro steps an optimizer step at `dp`; None where that is unknown, or where the batch does not divide."
+    """Micro steps an optimizer step at `dp`; None where that is unknown, or where the batch does
+    not divide.
+    """
     return accum(dp) if callable(accum) else accum
 
 
-def broken_rules(shape: ModelShape, a: Layout, world_size: int, seq_len: int | None = None, accum: Accum = None) -> Iterator[str]:
+def broken_rules(
+    shape: ModelShape, a: Layout, world_size: int, seq_len: int | None = None, accum: Accum = None
+) -> Iterator[str]:
     """Each rule that the layout breaks, one sentence with its factors; the most general first.
 
-    seq_len in tokens and accum in micro steps (or a function of dp) may be unknown; their rules are then left out.
+    seq_len in tokens and accum in micro steps (or a function of dp) may be unknown; their rules are
+    then left out.
     """
     yield from _product_rule(a, world_size)
     yield from _name_rule(a)

@@ -35,19 +35,29 @@ def _factorizations(world_size: int, with_cp: bool) -> Iterator[Layout]:
             for cp in _divisors(world_size // tp // pp) if with_cp else [1]:
                 yield Layout("?", dp=world_size // tp // pp // cp, tp=tp, pp=pp, cp=cp)
 
-
+# %% ../../nbs/15_spec/30_layouts.ipynb #d7d6aec5
 def _named(a: Layout, shape: ModelShape, names: tuple[str, ...]) -> Iterator[Layout]:
-    "The layout under its own name and under each of `names`, with the inner degrees that a name brings."
+    """The layout under its own name and under each of `names`, with the inner degrees that a name
+    brings.
+    """
     for name in dict.fromkeys((name_of(a), *names)):
         if name == "hsdp":
             yield from (replace(a, name=name, dp_replicate=r) for r in _divisors(a.dp)[1:])
         elif name == name_of(a) or name not in (*DEGREES, "mixed"):
             yield replace(a, name=name)
     if shape.n_experts > 1 and not split_degrees(a):
-        dealt = [("ep", 1), *(("fsdp", 1) for n in names if n == "fsdp"), *(("hsdp", r) for r in _divisors(a.dp)[1:-1] if "hsdp" in names)]
-        yield from (replace(a, name=name, dp_replicate=r, ep=ep) for name, r in dealt for ep in _divisors(a.dp)[1:])
+        dealt = [
+            ("ep", 1),
+            *(("fsdp", 1) for n in names if n == "fsdp"),
+            *(("hsdp", r) for r in _divisors(a.dp)[1:-1] if "hsdp" in names),
+        ]
+        yield from (
+            replace(a, name=name, dp_replicate=r, ep=ep)
+            for name, r in dealt
+            for ep in _divisors(a.dp)[1:]
+        )
 
-
+# %% ../../nbs/15_spec/30_layouts.ipynb #f3df741b
 def valid_layouts(
     shape: ModelShape, world_size: int, *, names: tuple[str, ...] = (), cp: bool = False,
     seq_len: int | None = None, accum: Accum = None, like: Layout = Layout("?"),
@@ -55,31 +65,48 @@ def valid_layouts(
     """Every layout of `world_size` ranks that breaks no rule, by tp, pp, cp.
 
     names: also these strategies where they fit (fsdp, hsdp, zero3 …); cp: also context parallel.
-    like: a layout whose pipeline settings all of them take. Where accum is a function, it says None for a dp that the batch excludes.
+    like: a layout whose pipeline settings all of them take. Where accum is a function, it says None
+    for a dp that the batch excludes.
     """
     pipeline = {k: getattr(like, k) for k in ("schedule", "stages_per_rank", "layers_per_stage")}
-    found = [replace(n, **pipeline) for a in _factorizations(world_size, cp) for n in _named(a, shape, names)]
+    found = [
+        replace(n, **pipeline)
+        for a in _factorizations(world_size, cp)
+        for n in _named(a, shape, names)
+    ]
     if accum is not None:
         found = [a for a in found if accum_at(accum, a.dp) is not None]
-    return [a for a in found if next(broken_rules(shape, a, world_size, seq_len, accum), None) is None]
+    return [
+        a for a in found if next(broken_rules(shape, a, world_size, seq_len, accum), None) is None
+    ]
 
 # %% ../../nbs/15_spec/30_layouts.ipynb #e123b65e
 def _distance(a: Layout, asked: Layout) -> float:
-    steps = sum(abs(math.log2(getattr(a, d) / getattr(asked, d))) for d in ("dp", *DEGREES, "dp_replicate"))
+    steps = sum(
+        abs(math.log2(getattr(a, d) / getattr(asked, d))) for d in ("dp", *DEGREES, "dp_replicate")
+    )
     return steps + 1.5 * (a.name != asked.name)
 
 
-def nearest_layouts(shape: ModelShape, asked: Layout, world_size: int, *, n: int = 3, **rest: Any) -> list[Layout]:
+def nearest_layouts(
+    shape: ModelShape, asked: Layout, world_size: int, *, n: int = 3, **rest: Any
+) -> list[Layout]:
     "At most `n` valid layouts, nearest to the asked one first; `rest` is what valid_layouts takes."
     valid = valid_layouts(shape, world_size, names=(asked.name,), cp=asked.cp > 1, **rest)
     return sorted(valid, key=lambda a: (_distance(a, asked), a.cp, a.pp, a.tp))[:n]
 
 
-_SEARCHED = 2**16  # ranks; a larger world size is a slip of the keyboard, and its factors are not looked for
+_SEARCHED = (
+    2**16
+)  # ranks; a larger world size is a slip of the keyboard, and its factors are not looked for
 
-
-def _instead(shape: ModelShape, asked: Layout, world_size: int, seq_len: int | None, accum: Accum) -> str:
-    "What is valid with the rest as it is; if nothing is, without the pipeline's settings; then with any batch."
+# %% ../../nbs/15_spec/30_layouts.ipynb #ce9e2627
+def _instead(
+    shape: ModelShape, asked: Layout, world_size: int, seq_len: int | None, accum: Accum
+) -> str:
+    """What is valid with the rest as it is; if nothing is, without the pipeline's settings; then
+    with any batch.
+    """
     if world_size > _SEARCHED:
         return f"; world_size {world_size:,} is more than {_SEARCHED:,}"
     tries = [
@@ -93,9 +120,11 @@ def _instead(shape: ModelShape, asked: Layout, world_size: int, seq_len: int | N
             return f"; valid on {ranks}{how}: {', '.join(map(str, found))}"
     return f"; no layout of {world_size} ranks fits {shape.name} with seq_len {seq_len}"
 
-
+# %% ../../nbs/15_spec/30_layouts.ipynb #ff1aacaa
 def with_mend(given: dict[str, Any], mend: dict[str, Any]) -> dict[str, Any]:
-    "A request with other values in its strategy, its batch (batch.accum), or world_size and seq_len; None leaves a key out."
+    """A request with other values in its strategy, its batch (batch.accum), or world_size and
+    seq_len; None leaves a key out.
+    """
     found = dict(given)
     for key, value in mend.items():
         head, _, name = key.rpartition(".")
@@ -103,28 +132,49 @@ def with_mend(given: dict[str, Any], mend: dict[str, Any]) -> dict[str, Any]:
             found[key] = value
             continue
         part = found.get(head or "strategy", {})
-        rest = {"name": part} if isinstance(part, str) else {k: v for k, v in part.items() if k != name}
+        rest = (
+            {"name": part}
+            if isinstance(part, str)
+            else {k: v for k, v in part.items() if k != name}
+        )
         found[head or "strategy"] = rest if value is None else rest | {name: value}
     return found
 
-
+# %% ../../nbs/15_spec/30_layouts.ipynb #fb766f63
 def _mend_text(mend: dict[str, Any]) -> str:
     "A change as someone would type it."
     written = [f"{key}: {value}" for key, value in mend.items() if value is not None]
     left = [key for key, value in mend.items() if value is None]
     out = " and ".join([*filter(None, [", ".join(left[:-1])]), *left[-1:]])
-    return " and ".join([*([f"write {', '.join(written)}"] if written else []), *([f"leave {out} out"] if left else [])])
+    return " and ".join(
+        [
+            *([f"write {', '.join(written)}"] if written else []),
+            *([f"leave {out} out"] if left else []),
+        ]
+    )
 
-
+# %% ../../nbs/15_spec/30_layouts.ipynb #32e09802
 def check_layout(
-    shape: ModelShape, asked: Layout, world_size: int, *, seq_len: int | None = None, accum: Accum = None,
+    shape: ModelShape,
+    asked: Layout,
+    world_size: int,
+    *,
+    seq_len: int | None = None,
+    accum: Accum = None,
     allows: Callable[[dict[str, Any]], bool] = lambda mend: False,
-) -> None:  # fmt: skip
-    """Raises RequestError: the first rule that the layout breaks, what mends it, and the nearest layouts that break none.
+) -> None:
+    """Raises RequestError: the first rule that the layout breaks, what mends it, and the nearest
+    layouts that break none.
 
     allows: whether the request is accepted with a change; what it denies is not offered.
     """
     broken = next(broken_rules(shape, asked, world_size, seq_len, accum), None)
     if broken:
-        mends = ", or ".join(_mend_text(mend) for mend in getattr(broken, "mends", ()) if allows(mend))
-        raise RequestError(broken + (f"; {mends}" if mends else "") + _instead(shape, asked, world_size, seq_len, accum))
+        mends = ", or ".join(
+            _mend_text(mend) for mend in getattr(broken, "mends", ()) if allows(mend)
+        )
+        raise RequestError(
+            broken
+            + (f"; {mends}" if mends else "")
+            + _instead(shape, asked, world_size, seq_len, accum)
+        )

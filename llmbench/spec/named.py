@@ -14,7 +14,8 @@ import yaml
 
 from ..core.errors import RequestError, unknown_name
 from ..core.files import project_root, write_text_atomic
-from .layout_rules import DEGREES as SPLITS, Layout, name_of
+from .layout_rules import DEGREES as SPLITS
+from .layout_rules import Layout, name_of
 from .params import read_yaml
 from .presets import PRESETS
 
@@ -34,12 +35,20 @@ def platform_of(hardware: str) -> str:
 
 
 GOALS = {
-    "maximum_performance": "what its source recommends for speed on each platform; not measured here",
+    "maximum_performance": (
+        "what its source recommends for speed on each platform; not measured here"
+    ),
     "truly_identical": "the same degrees on both platforms, for a comparison of hardware",
-    "memory_optimized": "what its source recommends for memory: the model is split by tp and pp alone",
-    "minimal_communication": "no collective inside a layer; whole layers are gathered instead; the default",
+    "memory_optimized": (
+        "what its source recommends for memory: the model is split by tp and pp alone"
+    ),
+    "minimal_communication": (
+        "no collective inside a layer; whole layers are gathered instead; the default"
+    ),
     "balanced": "between the two above",
 }
+
+# %% ../../nbs/15_spec/55_named.ipynb #399339c9
 DEGREES: dict[str, dict[str, dict[str, tuple[int, int, int]]]] = {
     "maximum_performance": {m: {"nvidia": _SPLIT[m], "amd": _APART} for m in MODELS},
     "truly_identical": {m: dict.fromkeys(_BOTH, _SPLIT[m]) for m in MODELS},
@@ -50,12 +59,20 @@ DEGREES: dict[str, dict[str, dict[str, tuple[int, int, int]]]] = {
 
 # %% ../../nbs/15_spec/55_named.ipynb #c5d5731a
 def strategy_of(cell: dict[str, Any]) -> dict[str, Any]:
-    "The strategy block of a cell's degrees: the name that it gives, else fsdp where dp exceeds 1 (hsdp with dp_replicate), else what they imply."
-    degrees = {key: cell[key] for key in (*SPLITS, "dp_replicate") if cell.get(key, 1) > 1} | {"dp": cell["dp"]}
+    """The strategy block of a cell's degrees: the name that it gives, else fsdp where dp exceeds 1
+    (hsdp with dp_replicate), else what they imply.
+    """
+    degrees = {key: cell[key] for key in (*SPLITS, "dp_replicate") if cell.get(key, 1) > 1} | {
+        "dp": cell["dp"]
+    }
     if "strategy" in cell:
         return {"name": cell["strategy"]} | degrees
     if cell["dp"] > 1:
-        return {"name": "hsdp" if "dp_replicate" in degrees else "fsdp"} | degrees | {"reshard_after_forward": False}
+        return (
+            {"name": "hsdp" if "dp_replicate" in degrees else "fsdp"}
+            | degrees
+            | {"reshard_after_forward": False}
+        )
     return {"name": name_of(Layout("?", **degrees))} | degrees
 
 # %% ../../nbs/15_spec/55_named.ipynb #7d29eaaf
@@ -77,9 +94,11 @@ def _shared() -> dict[str, Any]:
 
 # %% ../../nbs/15_spec/55_named.ipynb #30ce39a8
 _KEYS = {
-    "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp", "data_parallel_size": "dp",
+    "tensor_model_parallel_size": "tp",
+    "pipeline_model_parallel_size": "pp",
+    "data_parallel_size": "dp",
     "gradient_accumulation_steps": "accum",
-}  # fmt: skip
+}
 _ALLOWED = (*_KEYS.values(), "cp", "ep", "dp_replicate", "strategy")
 
 
@@ -91,15 +110,22 @@ def _cell(where: str, given: Any) -> dict[str, Any]:
         key = _KEYS.get(written, written)
         if key not in _ALLOWED:
             raise RequestError(f"{where}: " + unknown_name("key", key, (*_ALLOWED, *_KEYS)))
-        if key != "strategy" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        if key != "strategy" and (
+            not isinstance(value, int) or isinstance(value, bool) or value < 1
+        ):
             raise RequestError(f"{where}.{key} = {value!r}: must be a whole number of at least 1")
         if key in cell:
-            raise RequestError(f"{where}: {' and '.join(k for k in given if _KEYS.get(k, k) == key)} are one degree; keep one of them")
+            raise RequestError(
+                f"{where}: {' and '.join(k for k in given if _KEYS.get(k, k) == key)} are one"
+                " degree; keep one of them"
+            )
         cell[key] = value
     return cell
 
-
-def _inside(where: str, given: Any, what: str, valid: tuple[str, ...] = ()) -> list[tuple[str, Any]]:
+# %% ../../nbs/15_spec/55_named.ipynb #0263ce8d
+def _inside(
+    where: str, given: Any, what: str, valid: tuple[str, ...] = ()
+) -> list[tuple[str, Any]]:
     "The entries of a mapping whose keys are one of `valid`; raises RequestError with the place."
     if not isinstance(given, dict):
         raise RequestError(f"{where} = {given!r}: must be a mapping, {what}: …")
@@ -108,8 +134,10 @@ def _inside(where: str, given: Any, what: str, valid: tuple[str, ...] = ()) -> l
             raise RequestError(f"{where}: " + unknown_name(what, key, valid))
     return list(given.items())
 
-
-def own_strategies(path: Path | str | None = None) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
+# %% ../../nbs/15_spec/55_named.ipynb #ed790fc1
+def own_strategies(
+    path: Path | str | None = None,
+) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
     "Name, model, platform and degrees of params/strategies.yaml; {} where there is no such file."
     path = Path(path) if path else project_root() / "params" / "strategies.yaml"
     if not path.is_file():
@@ -118,12 +146,20 @@ def own_strategies(path: Path | str | None = None) -> dict[str, dict[str, dict[s
     ((_, given),) = _inside(str(path), read_yaml(path), "key", ("parallelism",))
     for name, models in _inside(f"{path}: parallelism", given, "name"):
         if name in (*GOALS, "all"):
-            taken = "asks for all five named strategies" if name == "all" else "is one of the five named strategies"
+            taken = (
+                "asks for all five named strategies"
+                if name == "all"
+                else "is one of the five named strategies"
+            )
             raise RequestError(f"{path}: {name} {taken}; take another name")
         for model, platforms in _inside(f"{path}: {name}", models, "model", (*MODELS, *PRESETS)):
             if MODELS.get(model) in models:
-                raise RequestError(f"{path}: {name}: {model} and {MODELS[model]} are one model; keep one of them")
-            for platform, cell in _inside(f"{path}: {name}.{model}", platforms, "platform", _PLATFORMS):
+                raise RequestError(
+                    f"{path}: {name}: {model} and {MODELS[model]} are one model; keep one of them"
+                )
+            for platform, cell in _inside(
+                f"{path}: {name}.{model}", platforms, "platform", _PLATFORMS
+            ):
                 cells = found.setdefault(name, {}).setdefault(MODELS.get(model, model), {})
                 cells[platform] = _cell(f"{path}: {name}.{model}.{platform}", cell)
     return found
@@ -142,29 +178,48 @@ def _degrees(name: str, model: str, platform: str, own: dict[str, Any]) -> dict[
     if name in own:
         cells = own[name].get(model, {})
     elif short is None:
-        raise RequestError(f"{name} has no row for {model}; it has {', '.join(MODELS.values())}; write your own in params/strategies.yaml")
+        raise RequestError(
+            f"{name} has no row for {model}; it has {', '.join(MODELS.values())}; write your own in"
+            " params/strategies.yaml"
+        )
     else:
-        cells = {p: dict(zip(("tp", "pp", "dp"), d, strict=True)) for p, d in DEGREES[name][short].items()}
+        cells = {
+            p: dict(zip(("tp", "pp", "dp"), d, strict=True))
+            for p, d in DEGREES[name][short].items()
+        }
     if platform not in cells:
-        raise RequestError(f"{name} has no {platform} column for {model}; write one in params/strategies.yaml")
+        raise RequestError(
+            f"{name} has no {platform} column for {model}; write one in params/strategies.yaml"
+        )
     return cells[platform]
 
+# %% ../../nbs/15_spec/55_named.ipynb #9426ebd3
+def named_request(
+    name: str, model: str, hardware: str, own: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """What a parameter file for one named strategy says: model by its short or long name, hardware
+    as in the spec.
 
-def named_request(name: str, model: str, hardware: str, own: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What a parameter file for one named strategy says: model by its short or long name, hardware as in the spec.
-
-    The name begins with the hardware: the hash of a run id does not cover it, and both platforms may share a folder.
-    own: strategies beside the five, as own_strategies reads them. Raises RequestError for what is in neither table.
+    The name begins with the hardware: the hash of a run id does not cover it, and both platforms
+    may share a folder. own: strategies beside the five, as own_strategies reads them. Raises
+    RequestError for what is in neither table.
     """
     model = MODELS.get(model, model)
     if model not in PRESETS:
         raise RequestError(unknown_name("model", model, (*MODELS, *PRESETS)))
-    cell = {"tp": 1, "pp": 1, "dp": 1, "cp": 1} | _degrees(name, model, platform_of(hardware), own or {})
+    cell = {"tp": 1, "pp": 1, "dp": 1, "cp": 1} | _degrees(
+        name, model, platform_of(hardware), own or {}
+    )
     world = cell["tp"] * cell["pp"] * cell["dp"] * cell["cp"]
     shared = _shared()
     if "accum" in cell:
         shared["batch"] = {"micro": 1, "accum": cell["accum"]}
-    head = {"study": "named-strategies", "name": f"{hardware}-{model}-{name}", "model": model, "strategy": strategy_of(cell)}
+    head = {
+        "study": "named-strategies",
+        "name": f"{hardware}-{model}-{name}",
+        "model": model,
+        "strategy": strategy_of(cell),
+    }
     return head | {"world_size": world, "hardware": hardware} | shared
 
 # %% ../../nbs/15_spec/55_named.ipynb #308acf98
@@ -173,10 +228,15 @@ def named_text(name: str, model: str, hardware: str) -> str:
     request = named_request(name, model, hardware)
     path = f"params/{hardware}/{MODELS.get(model, model)}-{name}.yaml"
     body = yaml.safe_dump(request, sort_keys=False, default_flow_style=None, width=120)
-    return f"# {name}: {GOALS[name]}\n# llmbench run {path}; printed from llmbench.spec.named\n{body}"
+    return (
+        f"# {name}: {GOALS[name]}\n# llmbench run {path}; printed from llmbench.spec.named\n{body}"
+    )
 
 
 def write_named(folder: Path | str = "params") -> list[Path]:
     "Write the files of all named strategies below `folder`; their paths."
     cells = [(n, m, h) for h in HARDWARE for m in MODELS for n in GOALS]
-    return [write_text_atomic(Path(folder) / h / f"{MODELS[m]}-{n}.yaml", named_text(n, m, h)) for n, m, h in cells]
+    return [
+        write_text_atomic(Path(folder) / h / f"{MODELS[m]}-{n}.yaml", named_text(n, m, h))
+        for n, m, h in cells
+    ]

@@ -25,7 +25,9 @@ class _UniqueKeyLoader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 line = key_node.start_mark.line + 1
-                raise RequestError(f"line {line}: key {key!r} is not text; write it as a name, or in quotes")
+                raise RequestError(
+                    f"line {line}: key {key!r} is not text; write it as a name, or in quotes"
+                )
             if key in seen:
                 line = key_node.start_mark.line + 1
                 raise RequestError(f"line {line}: key '{key}' is given twice; keep one of them")
@@ -40,9 +42,11 @@ def _yaml_mistake(error: yaml.YAMLError, text: str) -> str:
         return f"line {line}: a tab indents this file; YAML allows spaces only"
     return f"line {line}: not YAML: {getattr(error, 'problem', None) or 'unreadable'}"
 
-
+# %% ../../nbs/15_spec/15_params.ipynb #be025a7e
 def read_yaml(path: Path | str) -> dict[str, Any]:
-    "The mapping in a YAML (or .json) file; every mistake is one RequestError that names file and line."
+    """The mapping in a YAML (or .json) file; every mistake is one RequestError that names file and
+    line.
+    """
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -50,7 +54,9 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
         folder = path.parent
         there = sorted(p.name for p in folder.glob("*.yaml")) if folder.is_dir() else []
         close = near(path.name, there) or there
-        raise RequestError(f"{path}: no such file; in {folder} there is: {', '.join(close) or 'no .yaml'}") from None
+        raise RequestError(
+            f"{path}: no such file; in {folder} there is: {', '.join(close) or 'no .yaml'}"
+        ) from None
     except (OSError, UnicodeDecodeError) as e:
         raise RequestError(f"{path}: cannot be read as UTF-8 text: {e}") from e
     try:
@@ -65,22 +71,29 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
     if value is None:
         raise RequestError(f"{path}: empty; a run needs at least strategy: and world_size:")
     if not isinstance(value, dict):
-        raise RequestError(f"{path}: a {type(value).__name__}, not keys and values; write key: value")
+        raise RequestError(
+            f"{path}: a {type(value).__name__}, not keys and values; write key: value"
+        )
     return value
 
-
+# %% ../../nbs/15_spec/15_params.ipynb #6563de58
 def is_study(given: dict[str, Any]) -> bool:
     "Whether a parameter file describes a study (it has a matrix) rather than one run."
     return "matrix" in given
 
 # %% ../../nbs/15_spec/15_params.ipynb #347ab2ab
 def with_overrides(given: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
-    "`given` with each `key.sub=value` applied; the value is YAML. Raises RequestError for a malformed one."
+    """`given` with each `key.sub=value` applied; the value is YAML. Raises RequestError for a
+    malformed one.
+    """
     result = copy.deepcopy(given)
     for text in overrides:
         path, sign, value = text.partition("=")
         if not sign or not path.strip():
-            raise RequestError(f"override '{text}': write key=value or key.sub=value, for example -o optimizer.lr=0.001")
+            raise RequestError(
+                f"override '{text}': write key=value or key.sub=value, for example -o"
+                " optimizer.lr=0.001"
+            )
         *parents, last = path.strip().split(".")
         at = result
         for parent in parents:
@@ -88,7 +101,10 @@ def with_overrides(given: dict[str, Any], overrides: list[str]) -> dict[str, Any
                 at[parent] = {"name": at[parent]}
             at = at.setdefault(parent, {})
             if not isinstance(at, dict):
-                raise RequestError(f"override '{text}': {parent} is {at!r} and has no {last}; write -o {parent}={value}")
+                raise RequestError(
+                    f"override '{text}': {parent} is {at!r} and has no {last}; write -o"
+                    f" {parent}={value}"
+                )
         try:
             at[last] = yaml.load(value, _UniqueKeyLoader)
         except yaml.YAMLError as e:

@@ -14,8 +14,9 @@ from ..core.errors import RequestError, unknown_name
 class RopeScaling(BaseModel):
     """How rotary frequencies are stretched for longer sequences, the way of Llama 3.1.
 
-    A frequency with more than `high_freq_factor` turns in `original_max_seq_len` tokens stays, one with fewer than
-    `low_freq_factor` is divided by `factor`, those between pass from one to the other.
+    A frequency with more than `high_freq_factor` turns in `original_max_seq_len` tokens stays, one
+    with fewer than `low_freq_factor` is divided by `factor`, those between pass from one to the
+    other.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -28,10 +29,13 @@ class RopeScaling(BaseModel):
     @model_validator(mode="after")
     def _ordered(self) -> "RopeScaling":
         if self.low_freq_factor >= self.high_freq_factor:
-            raise ValueError(f"low_freq_factor = {self.low_freq_factor} has to be below high_freq_factor = {self.high_freq_factor}")
+            raise ValueError(
+                f"low_freq_factor = {self.low_freq_factor} has to be below high_freq_factor ="
+                f" {self.high_freq_factor}"
+            )
         return self
 
-
+# %% ../../nbs/15_spec/10_presets.ipynb #f9a22221
 class ModelShape(BaseModel):
     "Everything that determines a decoder's weights; all sizes are counts."
 
@@ -61,15 +65,21 @@ class ModelShape(BaseModel):
 
     @property
     def output_bias(self) -> bool:
-        "Whether the projection behind attention and the MLP have biases, as those of query, key and value."
+        """Whether the projection behind attention and the MLP have biases, as those of query, key
+        and value.
+        """
         return self.bias and self.family == "gpt2"
 
     @model_validator(mode="after")
     def _divides(self) -> "ModelShape":
         if self.d_model % self.n_heads:
-            raise ValueError(f"d_model = {self.d_model} is not divisible by n_heads = {self.n_heads}")
+            raise ValueError(
+                f"d_model = {self.d_model} is not divisible by n_heads = {self.n_heads}"
+            )
         if self.n_heads % self.n_kv_heads:
-            raise ValueError(f"n_heads = {self.n_heads} is not divisible by n_kv_heads = {self.n_kv_heads}")
+            raise ValueError(
+                f"n_heads = {self.n_heads} is not divisible by n_kv_heads = {self.n_kv_heads}"
+            )
         if self.family == "llama" and self.head_dim % 2:
             raise ValueError(f"rotary embedding needs an even head size, not {self.head_dim}")
         return self
@@ -77,9 +87,15 @@ class ModelShape(BaseModel):
     @model_validator(mode="after")
     def _mixes(self) -> "ModelShape":
         if self.experts_per_token > self.n_experts:
-            raise ValueError(f"experts_per_token = {self.experts_per_token} of n_experts = {self.n_experts}: choose as many at most")
+            raise ValueError(
+                f"experts_per_token = {self.experts_per_token} of n_experts = {self.n_experts}:"
+                " choose as many at most"
+            )
         if self.n_experts > 1 and self.family != "llama":
-            raise ValueError(f"n_experts = {self.n_experts}: mixtures of experts have the family llama, not {self.family}")
+            raise ValueError(
+                f"n_experts = {self.n_experts}: mixtures of experts have the family llama, not"
+                f" {self.family}"
+            )
         return self
 
 # %% ../../nbs/15_spec/10_presets.ipynb #08bce152
@@ -88,51 +104,245 @@ _FAMILIES = {
     "llama": dict(tied_embeddings=False, bias=False, norm_eps=1e-5, rope_theta=10_000.0),
 }
 
+# %% ../../nbs/15_spec/10_presets.ipynb #1d791637
 _ROWS = [
-    dict(name="gpt-tiny", family="gpt2", n_layers=4, d_model=256, n_heads=4, vocab_size=4096, max_seq_len=512),
-    dict(name="llama-tiny", family="llama", n_layers=4, d_model=256, n_heads=4, n_kv_heads=2, d_ff=688,
-         vocab_size=4096, max_seq_len=2048),
-    dict(name="gpt-124m", family="gpt2", n_layers=12, d_model=768, n_heads=12, vocab_size=50257, max_seq_len=2048),
-    dict(name="llama-1b", family="llama", n_layers=16, d_model=2048, n_heads=32, n_kv_heads=8, d_ff=8192,
-         vocab_size=128256, max_seq_len=8192, tied_embeddings=True, rope_theta=500_000.0),
-    dict(name="llama3.1-8b", family="llama", n_layers=32, d_model=4096, n_heads=32, n_kv_heads=8, d_ff=14336,
-         vocab_size=128256, max_seq_len=131072, rope_theta=500_000.0),
-    dict(name="llama3.1-70b", family="llama", n_layers=80, d_model=8192, n_heads=64, n_kv_heads=8, d_ff=28672,
-         vocab_size=128256, max_seq_len=131072, rope_theta=500_000.0),
-    dict(name="llama-7b", family="llama", n_layers=32, d_model=4096, n_heads=32, d_ff=11008, vocab_size=32000,
-         max_seq_len=2048, norm_eps=1e-6),
-    dict(name="llama-13b", family="llama", n_layers=40, d_model=5120, n_heads=40, d_ff=13824, vocab_size=32000,
-         max_seq_len=2048, norm_eps=1e-6),
-    dict(name="llama-30b", family="llama", n_layers=60, d_model=6656, n_heads=52, d_ff=17920, vocab_size=32000,
-         max_seq_len=2048, norm_eps=1e-6),
-    dict(name="llama2-7b", family="llama", n_layers=32, d_model=4096, n_heads=32, d_ff=11008, vocab_size=32000,
-         max_seq_len=4096),
-    dict(name="llama2-13b", family="llama", n_layers=40, d_model=5120, n_heads=40, d_ff=13824, vocab_size=32000,
-         max_seq_len=4096),
-]  # fmt: skip
+    dict(
+        name="gpt-tiny",
+        family="gpt2",
+        n_layers=4,
+        d_model=256,
+        n_heads=4,
+        vocab_size=4096,
+        max_seq_len=512,
+    ),
+    dict(
+        name="llama-tiny",
+        family="llama",
+        n_layers=4,
+        d_model=256,
+        n_heads=4,
+        n_kv_heads=2,
+        d_ff=688,
+        vocab_size=4096,
+        max_seq_len=2048,
+    ),
+    dict(
+        name="gpt-124m",
+        family="gpt2",
+        n_layers=12,
+        d_model=768,
+        n_heads=12,
+        vocab_size=50257,
+        max_seq_len=2048,
+    ),
+    dict(
+        name="llama-1b",
+        family="llama",
+        n_layers=16,
+        d_model=2048,
+        n_heads=32,
+        n_kv_heads=8,
+        d_ff=8192,
+        vocab_size=128256,
+        max_seq_len=8192,
+        tied_embeddings=True,
+        rope_theta=500_000.0,
+    ),
+    dict(
+        name="llama3.1-8b",
+        family="llama",
+        n_layers=32,
+        d_model=4096,
+        n_heads=32,
+        n_kv_heads=8,
+        d_ff=14336,
+        vocab_size=128256,
+        max_seq_len=131072,
+        rope_theta=500_000.0,
+    ),
+    dict(
+        name="llama3.1-70b",
+        family="llama",
+        n_layers=80,
+        d_model=8192,
+        n_heads=64,
+        n_kv_heads=8,
+        d_ff=28672,
+        vocab_size=128256,
+        max_seq_len=131072,
+        rope_theta=500_000.0,
+    ),
+    dict(
+        name="llama-7b",
+        family="llama",
+        n_layers=32,
+        d_model=4096,
+        n_heads=32,
+        d_ff=11008,
+        vocab_size=32000,
+        max_seq_len=2048,
+        norm_eps=1e-6,
+    ),
+    dict(
+        name="llama-13b",
+        family="llama",
+        n_layers=40,
+        d_model=5120,
+        n_heads=40,
+        d_ff=13824,
+        vocab_size=32000,
+        max_seq_len=2048,
+        norm_eps=1e-6,
+    ),
+    dict(
+        name="llama-30b",
+        family="llama",
+        n_layers=60,
+        d_model=6656,
+        n_heads=52,
+        d_ff=17920,
+        vocab_size=32000,
+        max_seq_len=2048,
+        norm_eps=1e-6,
+    ),
+    dict(
+        name="llama2-7b",
+        family="llama",
+        n_layers=32,
+        d_model=4096,
+        n_heads=32,
+        d_ff=11008,
+        vocab_size=32000,
+        max_seq_len=4096,
+    ),
+    dict(
+        name="llama2-13b",
+        family="llama",
+        n_layers=40,
+        d_model=5120,
+        n_heads=40,
+        d_ff=13824,
+        vocab_size=32000,
+        max_seq_len=4096,
+    ),
+]
 
-
+# %% ../../nbs/15_spec/10_presets.ipynb #5e650996
 _ROWS += [
-    dict(name="llama2-70b", family="llama", n_layers=80, d_model=8192, n_heads=64, n_kv_heads=8, d_ff=28672,
-         vocab_size=32000, max_seq_len=4096),
-    dict(name="mistral-7b", family="llama", n_layers=32, d_model=4096, n_heads=32, n_kv_heads=8, d_ff=14336,
-         vocab_size=32000, max_seq_len=32768),
-    dict(name="qwen2.5-7b", family="llama", n_layers=28, d_model=3584, n_heads=28, n_kv_heads=4, d_ff=18944,
-         vocab_size=152064, max_seq_len=131072, bias=True, norm_eps=1e-6, rope_theta=1_000_000.0),
-    dict(name="qwen-tiny", family="llama", n_layers=4, d_model=224, n_heads=7, n_kv_heads=1, d_ff=608,
-         vocab_size=4096, max_seq_len=2048, bias=True, norm_eps=1e-6, rope_theta=1_000_000.0),
-    dict(name="mixtral-8x7b", family="llama", n_layers=32, d_model=4096, n_heads=32, n_kv_heads=8, d_ff=14336, vocab_size=32000,
-         max_seq_len=32768, rope_theta=1_000_000.0, n_experts=8, experts_per_token=2, balance_coef=0.02),
-    dict(name="mixtral-tiny", family="llama", n_layers=4, d_model=256, n_heads=4, n_kv_heads=2, d_ff=344, vocab_size=4096,
-         max_seq_len=2048, rope_theta=1_000_000.0, n_experts=4, experts_per_token=2, balance_coef=0.02),
-    dict(name="gpt3-1.3b", family="gpt2", n_layers=24, d_model=2048, n_heads=16, vocab_size=50257, max_seq_len=2048),
-    dict(name="gpt3-2.7b", family="gpt2", n_layers=32, d_model=2560, n_heads=32, vocab_size=50257, max_seq_len=2048),
-    dict(name="gpt3-6.7b", family="gpt2", n_layers=32, d_model=4096, n_heads=32, vocab_size=50257, max_seq_len=2048),
-]  # fmt: skip
+    dict(
+        name="llama2-70b",
+        family="llama",
+        n_layers=80,
+        d_model=8192,
+        n_heads=64,
+        n_kv_heads=8,
+        d_ff=28672,
+        vocab_size=32000,
+        max_seq_len=4096,
+    ),
+    dict(
+        name="mistral-7b",
+        family="llama",
+        n_layers=32,
+        d_model=4096,
+        n_heads=32,
+        n_kv_heads=8,
+        d_ff=14336,
+        vocab_size=32000,
+        max_seq_len=32768,
+    ),
+    dict(
+        name="qwen2.5-7b",
+        family="llama",
+        n_layers=28,
+        d_model=3584,
+        n_heads=28,
+        n_kv_heads=4,
+        d_ff=18944,
+        vocab_size=152064,
+        max_seq_len=131072,
+        bias=True,
+        norm_eps=1e-6,
+        rope_theta=1_000_000.0,
+    ),
+    dict(
+        name="qwen-tiny",
+        family="llama",
+        n_layers=4,
+        d_model=224,
+        n_heads=7,
+        n_kv_heads=1,
+        d_ff=608,
+        vocab_size=4096,
+        max_seq_len=2048,
+        bias=True,
+        norm_eps=1e-6,
+        rope_theta=1_000_000.0,
+    ),
+    dict(
+        name="mixtral-8x7b",
+        family="llama",
+        n_layers=32,
+        d_model=4096,
+        n_heads=32,
+        n_kv_heads=8,
+        d_ff=14336,
+        vocab_size=32000,
+        max_seq_len=32768,
+        rope_theta=1_000_000.0,
+        n_experts=8,
+        experts_per_token=2,
+        balance_coef=0.02,
+    ),
+    dict(
+        name="mixtral-tiny",
+        family="llama",
+        n_layers=4,
+        d_model=256,
+        n_heads=4,
+        n_kv_heads=2,
+        d_ff=344,
+        vocab_size=4096,
+        max_seq_len=2048,
+        rope_theta=1_000_000.0,
+        n_experts=4,
+        experts_per_token=2,
+        balance_coef=0.02,
+    ),
+    dict(
+        name="gpt3-1.3b",
+        family="gpt2",
+        n_layers=24,
+        d_model=2048,
+        n_heads=16,
+        vocab_size=50257,
+        max_seq_len=2048,
+    ),
+    dict(
+        name="gpt3-2.7b",
+        family="gpt2",
+        n_layers=32,
+        d_model=2560,
+        n_heads=32,
+        vocab_size=50257,
+        max_seq_len=2048,
+    ),
+    dict(
+        name="gpt3-6.7b",
+        family="gpt2",
+        n_layers=32,
+        d_model=4096,
+        n_heads=32,
+        vocab_size=50257,
+        max_seq_len=2048,
+    ),
+]
 
-
+# %% ../../nbs/15_spec/10_presets.ipynb #9e326b17
 def _shape(row: dict) -> ModelShape:
-    filled = {"n_kv_heads": row["n_heads"], "d_ff": 4 * row["d_model"]} | _FAMILIES[row["family"]] | row
+    filled = (
+        {"n_kv_heads": row["n_heads"], "d_ff": 4 * row["d_model"]} | _FAMILIES[row["family"]] | row
+    )
     return ModelShape(**filled)
 
 

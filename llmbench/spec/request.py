@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..core.errors import RequestError
-from .presets import PRESETS, ModelShape
 from ..core.schema import SpecRecord
+from .presets import PRESETS, ModelShape
 
 # %% ../../nbs/15_spec/40_request.ipynb #dc0925fd
 class _Part(BaseModel):
@@ -28,23 +28,27 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 Dtype = Literal["float32", "bfloat16"]
 Compute = Literal["float32", "bfloat16", "float16", "float8"]
 
-
+# %% ../../nbs/15_spec/40_request.ipynb #7c667224
 class Strategy(_Part):
-    """The strategy's name and the parallel degrees: dp × tp × pp × cp is the world size, ep (of ep, fsdp or hsdp) divides dp.
+    """The strategy's name and the parallel degrees: dp × tp × pp × cp is the world size, ep (of ep,
+    fsdp or hsdp) divides dp.
 
-    reshard_after_forward: fsdp lets a block's parameters go between forward and backward, and gathers them twice;
-    false keeps them, for the memory of the whole model and one gathering less. dp_replicate: hsdp shards within
-    dp / dp_replicate ranks and keeps that many copies. schedule: the order of micro batches in a pipeline, interleaved
-    with `stages_per_rank` > 1; layers_per_stage: how a pipeline splits the layers, evenly where it is not said.
-    compression: of the gradients that ddp exchanges; bucket_mib: its buckets.
-    offload: optimizer keeps its state in the host's memory and updates there (fsdp, hsdp, zero2, zero3); FSDP2, which has
-    no other way, keeps its shards of parameters and gradients there with it.
-    quantize, hpz: ZeRO++ (Wang et al. 2023, arXiv:2306.10209) for zero3: parameters gathered in 8 bits (weights), and gradients
-    reduced in 4 as well (both); hpz: ranks that hold a second whole copy together, so that backward gathers among them.
-    overlap_comm, reduce_bucket, max_live_parameters: DeepSpeed's, for zero1, zero2 and zero3 (the last for zero3): whether gradients
-    are exchanged while backward goes on, and the elements of a bucket and of other ranks' parameters that may be held at once. Left out or
-    null: DeepSpeed as it comes (no overlap below stage 3, a bucket of 5·10⁸ elements or the model, 10⁹ live parameters).
-    offload_adam: whose update runs in the host's memory under a zero strategy, torch's or DeepSpeedCPUAdam, which a compiler has to build.
+    reshard_after_forward: fsdp lets a block's parameters go between forward and backward, and
+    gathers them twice; false keeps them, for the memory of the whole model and one gathering less.
+    dp_replicate: hsdp shards within dp / dp_replicate ranks and keeps that many copies. schedule:
+    the order of micro batches in a pipeline, interleaved with `stages_per_rank` > 1;
+    layers_per_stage: how a pipeline splits the layers, evenly where it is not said. compression: of
+    the gradients that ddp exchanges; bucket_mib: its buckets. offload: optimizer keeps its state in
+    the host's memory and updates there (fsdp, hsdp, zero2, zero3); FSDP2, which has no other way,
+    keeps its shards of parameters and gradients there with it. quantize, hpz: ZeRO++ (Wang et al.
+    2023, arXiv:2306.10209) for zero3: parameters gathered in 8 bits (weights), and gradients
+    reduced in 4 as well (both); hpz: ranks that hold a second whole copy together, so that backward
+    gathers among them. overlap_comm, reduce_bucket, max_live_parameters: DeepSpeed's, for zero1,
+    zero2 and zero3 (the last for zero3): whether gradients are exchanged while backward goes on,
+    and the elements of a bucket and of other ranks' parameters that may be held at once. Left out
+    or null: DeepSpeed as it comes (no overlap below stage 3, a bucket of 5·10⁸ elements or the
+    model, 10⁹ live parameters). offload_adam: whose update runs in the host's memory under a zero
+    strategy, torch's or DeepSpeedCPUAdam, which a compiler has to build.
     """
 
     name: str
@@ -68,9 +72,11 @@ class Strategy(_Part):
     max_live_parameters: Positive | None = None
     offload_adam: Literal["torch", "deepspeed"] = "torch"
 
-
+# %% ../../nbs/15_spec/40_request.ipynb #0b068923
 class Batch(_Part):
-    "Sequences a rank and micro step, micro steps an optimizer step, tokens an optimizer step over all ranks."
+    """Sequences a rank and micro step, micro steps an optimizer step, tokens an optimizer step over
+    all ranks.
+    """
 
     micro: Positive
     accum: Positive
@@ -82,8 +88,9 @@ class Precision(_Part):
 
     param: dtype of the master parameters and the optimizer state; compute: dtype of parameters and
     activations in forward and backward; reduce: dtype in which gradients are summed over ranks.
-    float8: the products inside blocks; what is between them, and the head, is bfloat16. float8_by: whose products those are.
-    loss_scale: with float16, what the loss is multiplied by at first; the run goes on from there by itself.
+    float8: the products inside blocks; what is between them, and the head, is bfloat16. float8_by:
+    whose products those are. loss_scale: with float16, what the loss is multiplied by at first; the
+    run goes on from there by itself.
     """
 
     param: Literal["float32"] = "float32"
@@ -92,7 +99,7 @@ class Precision(_Part):
     loss_scale: float = Field(65536.0, ge=1)
     float8_by: Literal["torchao", "transformer_engine"] = "torchao"
 
-
+# %% ../../nbs/15_spec/40_request.ipynb #f886b117
 class Optimizer(_Part):
     "AdamW on every parameter; the rate rises linearly over `lr_warmup_steps`, then stays."
 
@@ -107,28 +114,34 @@ class Optimizer(_Part):
 
 
 class Data(_Part):
-    """synthetic tokens, or text packed from `paths` (none: the built-in text), as bytes or by a tokenizer.
+    """synthetic tokens, or text packed from `paths` (none: the built-in text), as bytes or by a
+    tokenizer.
 
-    tokenizer: a tokenizer.json or the folder that holds one. megatron: `paths` are prefixes of .bin and .idx files.
+    tokenizer: a tokenizer.json or the folder that holds one. megatron: `paths` are prefixes of .bin
+    and .idx files.
     """
 
     kind: Literal["synthetic", "text", "megatron"] = "synthetic"
     paths: tuple[str, ...] = ()
     tokenizer: str | None = None
 
-
+# %% ../../nbs/15_spec/40_request.ipynb #dc8c9638
 class Timeouts(_Part):
-    "Deadlines in seconds: of the whole run, and of one collective (a lost rank is noticed after it)."
+    """Deadlines in seconds: of the whole run, and of one collective (a lost rank is noticed after
+    it).
+    """
 
     run_s: Positive = 3600
     collective_s: Positive = 120
 
 # %% ../../nbs/15_spec/40_request.ipynb #eadab166
 class Profile(_Part):
-    """A profiler over `steps` extra steps on some `ranks`: torch's own, or Nsight Systems around the process.
+    """A profiler over `steps` extra steps on some `ranks`: torch's own, or Nsight Systems around
+    the process.
 
-    stacks, shapes, memory: what torch's profiler keeps beside names and times. trace: what Nsight records.
-    stats: also write Nsight's kernel summary as CSV; export: a format of `nsys export` (sqlite, json), or none.
+    stacks, shapes, memory: what torch's profiler keeps beside names and times. trace: what Nsight
+    records. stats: also write Nsight's kernel summary as CSV; export: a format of `nsys export`
+    (sqlite, json), or none.
     """
 
     tool: Literal["torch", "nsys"] = "torch"
@@ -143,7 +156,9 @@ class Profile(_Part):
 
 
 class Checkpoint(_Part):
-    "Keep what a training needs to go on, after every `every` steps and outside their time; the newest `keep` stay."
+    """Keep what a training needs to go on, after every `every` steps and outside their time; the
+    newest `keep` stay.
+    """
 
     every: Positive
     keep: Positive = 2
@@ -170,16 +185,24 @@ STRATEGIES = {
     "zero2": "optimizer state and gradients sharded (DeepSpeed ZeRO-2)",
     "zero3": "parameters, gradients and optimizer state sharded (DeepSpeed ZeRO-3)",
     "hsdp": "sharded like fsdp within a group of ranks, replicated across the groups",
-    "tp": "each matrix split over ranks, activations along the sequence (PyTorch DTensor); replicas over dp",
-    "pp": "layers split into stages, micro batches in a pipeline (PyTorch pipelining); replicas over dp",
-    "cp": "each sequence split over ranks, keys and values gathered for attention; replicas over dp",
+    "tp": (
+        "each matrix split over ranks, activations along the sequence (PyTorch DTensor); replicas"
+        " over dp"
+    ),
+    "pp": (
+        "layers split into stages, micro batches in a pipeline (PyTorch pipelining); replicas"
+        " over dp"
+    ),
+    "cp": (
+        "each sequence split over ranks, keys and values gathered for attention; replicas over dp"
+    ),
     "ep": "experts split over ranks of dp, tokens sent to them by all-to-all",
     "mixed": "several of tp, pp and cp at once; replicas over dp",
 }
 HARDWARE = ("cpu", "a10", "a100", "h100", "h200", "mi300x")
 LAUNCHERS = ("local", "docker", "ssh", "slurm", "k8s")
 
-
+# %% ../../nbs/15_spec/40_request.ipynb #038b44aa
 class RunSpec(_Part):
     "One run, resolved: nothing is left to a default elsewhere."
 
@@ -196,15 +219,24 @@ class RunSpec(_Part):
     warmup_steps: int = Field(5, ge=0)
     seed: int = Field(42, ge=0)
     data: Data = Data()
-    attention: Literal["sdpa", "flash", "flex"] = "sdpa"  # torch's choice of a kernel, or this one and no other
+    attention: Literal["sdpa", "flash", "flex"] = (
+        "sdpa"  # torch's choice of a kernel, or this one and no other
+    )
     compile: bool = False
-    recompute: Literal["none", "selective", "full"] = "none"  # of a block in backward; selective: all but its products
-    weights: str | None = None  # a folder of `llmbench convert from-hf` to start from; none: random ones from the seed
-    memory_limit_gib: float | None = Field(None, gt=0)  # of a rank: what training may take beside what was there before it
+    recompute: Literal["none", "selective", "full"] = (
+        "none"  # of a block in backward; selective: all but its products
+    )
+    # a folder of `llmbench convert from-hf` to start from; none: random ones from the seed
+    weights: str | None = None
+    memory_limit_gib: float | None = Field(
+        None, gt=0
+    )  # of a rank: what training may take beside what was there before it
     hardware: str = "cpu"
     launcher: str = "local"
     timeouts: Timeouts = Timeouts()
-    collective_steps: int = Field(2, ge=0)  # profiled after the timed steps, for who sends what to whom
+    collective_steps: int = Field(
+        2, ge=0
+    )  # profiled after the timed steps, for who sends what to whom
     profile: Profile | None = None
     checkpoint: Checkpoint | None = None
 
@@ -212,23 +244,40 @@ class RunSpec(_Part):
 _OBSERVES = {"timeouts", "collective_steps", "profile", "checkpoint"}
 _NOT_HASHED = {"study", "name", "launcher", "hardware"} | _OBSERVES
 _ADDED_LATER = {
-    "strategy": ("dp_replicate", "schedule", "stages_per_rank", "layers_per_stage", "compression", "bucket_mib", "offload", "quantize", "hpz",
-                 "overlap_comm", "reduce_bucket", "max_live_parameters", "offload_adam"),
+    "strategy": (
+        "dp_replicate",
+        "schedule",
+        "stages_per_rank",
+        "layers_per_stage",
+        "compression",
+        "bucket_mib",
+        "offload",
+        "quantize",
+        "hpz",
+        "overlap_comm",
+        "reduce_bucket",
+        "max_live_parameters",
+        "offload_adam",
+    ),
     "model": ("n_experts", "experts_per_token", "balance_coef", "rope_scaling"),
     "precision": ("loss_scale", "float8_by"),
-}  # fmt: skip
+}
 _WHOLE_ADDED_LATER = ("memory_limit_gib", "weights")
 
-
+# %% ../../nbs/15_spec/40_request.ipynb #43f04f5d
 def _hashed(spec: RunSpec) -> dict[str, Any]:
-    "What the hash covers; a field that is younger than published results counts only where it is not at its default."
+    """What the hash covers; a field that is younger than published results counts only where it is
+    not at its default.
+    """
     content = {k: v for k, v in spec.model_dump(mode="json").items() if k not in _NOT_HASHED}
     for name in _WHOLE_ADDED_LATER:
         if content[name] == RunSpec.model_fields[name].default:
             del content[name]
     for part, names in _ADDED_LATER.items():
         fields = type(getattr(spec, part)).model_fields
-        content[part] = {k: v for k, v in content[part].items() if k not in names or v != fields[k].default}
+        content[part] = {
+            k: v for k, v in content[part].items() if k not in names or v != fields[k].default
+        }
     return content
 
 
@@ -238,16 +287,22 @@ def spec_hash(spec: RunSpec) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
-
+# %% ../../nbs/15_spec/40_request.ipynb #04832406
 def run_id(spec: RunSpec, attempt: int = 1) -> str:
-    "study.name.hash.attempt; repeats of the same request are its attempts 1, 2, 3, …; raises RequestError for others."
+    """study.name.hash.attempt; repeats of the same request are its attempts 1, 2, 3, …; raises
+    RequestError for others.
+    """
     if attempt < 1:
-        raise RequestError(f"attempt {attempt}: repeats of a request are counted from 1; type --attempt 1 or more")
+        raise RequestError(
+            f"attempt {attempt}: repeats of a request are counted from 1; type --attempt 1 or more"
+        )
     return f"{spec.study}.{spec.name}.{spec_hash(spec)}.{attempt}"
 
 
 def spec_record(spec: RunSpec) -> SpecRecord:
-    "The request as the run file keeps it (parameter count and data fingerprint are measured later)."
+    """The request as the run file keeps it (parameter count and data fingerprint are measured
+    later).
+    """
     content = spec.model_dump(mode="json", exclude={"study"} | _OBSERVES)
     return SpecRecord.model_validate(content | {"hash": spec_hash(spec)})
 
@@ -256,6 +311,7 @@ def describe_layout(spec: RunSpec) -> str:
     "The factors of ranks and batch in two lines, for people."
     s, b = spec.strategy, spec.batch
     return (
-        f"{spec.world_size} ranks = dp {s.dp} × tp {s.tp} × pp {s.pp} × cp {s.cp}\n"
-        f"{b.global_tokens:,} tokens a step = micro {b.micro} × accum {b.accum} × dp {s.dp} × seq_len {spec.seq_len}"
+        f"{spec.world_size} ranks = dp {s.dp} × tp {s.tp} × pp {s.pp} × cp"
+        f" {s.cp}\n{b.global_tokens:,} tokens a step = micro {b.micro} × accum {b.accum} × dp"
+        f" {s.dp} × seq_len {spec.seq_len}"
     )

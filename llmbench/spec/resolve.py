@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ..core.errors import RequestError, unknown_name
 from .batch import accum_by_dp, resolve_batch
 from .checks import check_onebit, check_request
-from ..core.errors import RequestError, unknown_name
 from .layout_rules import Layout, broken_rules, fill_degrees
 from .layouts import check_layout, with_mend
 from .params import is_study, read_yaml, with_overrides
@@ -44,7 +44,12 @@ def _named(value: Any, what: str, table: dict[str, Any]) -> Any:
     return value
 
 
-_TUPLES = {"data": "paths", "optimizer": "betas", "profile": "ranks", "strategy": "layers_per_stage"}
+_TUPLES = {
+    "data": "paths",
+    "optimizer": "betas",
+    "profile": "ranks",
+    "strategy": "layers_per_stage",
+}
 
 
 def _with_tuples(part: str, value: Any) -> Any:
@@ -54,7 +59,7 @@ def _with_tuples(part: str, value: Any) -> Any:
         return value | {key: tuple(value[key])}
     return value
 
-
+# %% ../../nbs/15_spec/50_resolve.ipynb #f643d872
 def _resolve_model(value: Any) -> Any:
     if isinstance(value, dict) and set(value) > {"name"} and value.get("name") in PRESETS:
         return preset(value["name"]).model_dump() | value  # a preset with some sizes changed
@@ -66,7 +71,9 @@ def _resolve_model(value: Any) -> Any:
 def _resolve_strategy(value: Any, world_size: Any) -> Any:
     given = {"name": value} if isinstance(value, str) else value
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
-        raise RequestError(f"strategy = {value!r}: write strategy: NAME with one of {', '.join(STRATEGIES)}")
+        raise RequestError(
+            f"strategy = {value!r}: write strategy: NAME with one of {', '.join(STRATEGIES)}"
+        )
     if given["name"] not in STRATEGIES:
         raise RequestError(unknown_name("strategy", given["name"], STRATEGIES))
     return fill_degrees(given, world_size)
@@ -80,9 +87,11 @@ def _allowed(given: dict[str, Any], change: dict[str, Any]) -> bool:
         return False
     return True
 
-
+# %% ../../nbs/15_spec/50_resolve.ipynb #607e53f5
 def _check_split(full: dict[str, Any], asked: dict[str, Any], mend: bool) -> None:
-    "Degrees against model, world size and the batch as it was `asked`; a wrong type is left to the typed check."
+    """Degrees against model, world size and the batch as it was `asked`; a wrong type is left to
+    the typed check.
+    """
     given, batch = full["model"], asked.get("batch", {})
     try:
         shape = given if isinstance(given, ModelShape) else ModelShape.model_validate(given)
@@ -90,27 +99,45 @@ def _check_split(full: dict[str, Any], asked: dict[str, Any], mend: bool) -> Non
     except (ValidationError, TypeError):
         return
     layout = Layout(**{f.name: getattr(strategy, f.name) for f in fields(Layout)})
-    world_size, rest = full["world_size"], {"seq_len": full["seq_len"], "accum": accum_by_dp(batch, full["seq_len"])}
+    world_size, rest = (
+        full["world_size"],
+        {"seq_len": full["seq_len"], "accum": accum_by_dp(batch, full["seq_len"])},
+    )
     if mend:
-        check_layout(shape, layout, world_size, allows=lambda change: _allowed(asked, change), **rest)
+        check_layout(
+            shape, layout, world_size, allows=lambda change: _allowed(asked, change), **rest
+        )
     elif broken := next(broken_rules(shape, layout, world_size, **rest), None):
         raise RequestError(broken)
 
 # %% ../../nbs/15_spec/50_resolve.ipynb #6782cd46
 _PARTS = {
-    "model": ModelShape, "strategy": Strategy, "batch": Batch, "precision": Precision,
-    "optimizer": Optimizer, "data": Data, "timeouts": Timeouts, "profile": Profile, "checkpoint": Checkpoint,
-}  # fmt: skip
+    "model": ModelShape,
+    "strategy": Strategy,
+    "batch": Batch,
+    "precision": Precision,
+    "optimizer": Optimizer,
+    "data": Data,
+    "timeouts": Timeouts,
+    "profile": Profile,
+    "checkpoint": Checkpoint,
+}
 
 
 def _number_hint(value: Any) -> str:
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
         return f"; YAML reads {value} as text, write {float(value):.1e}"
-    return f"; write it without quotes: {value}" if isinstance(value, str) and value.strip().isdigit() else ""
+    return (
+        f"; write it without quotes: {value}"
+        if isinstance(value, str) and value.strip().isdigit()
+        else ""
+    )
 
-
+# %% ../../nbs/15_spec/50_resolve.ipynb #5cd8fca3
 def one_line(error: ValidationError) -> str:
-    "The first mistake that pydantic found, for people: what was given, what is allowed, what to type."
+    """The first mistake that pydantic found, for people: what was given, what is allowed, what to
+    type.
+    """
     first = error.errors(include_url=False)[0]
     where = [str(p) for p in first["loc"]]
     if first["type"] == "extra_forbidden":
@@ -121,7 +148,9 @@ def one_line(error: ValidationError) -> str:
         return f"{'.'.join(where)} is missing; write {where[-1]}: …"
     message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     name = ".".join(where)
-    given = f"{name} = {first['input']!r}: " if name and not isinstance(first["input"], dict) else ""
+    given = (
+        f"{name} = {first['input']!r}: " if name and not isinstance(first["input"], dict) else ""
+    )
     return f"{given}{message}{_number_hint(first['input'])}"
 
 # %% ../../nbs/15_spec/50_resolve.ipynb #2a45a9f5
@@ -131,10 +160,12 @@ def default_name(strategy: str, world_size: int) -> str:
 
 
 def resolve_run(given: dict[str, Any]) -> RunSpec:
-    "A checked RunSpec from what a parameter file says; every mistake is one RequestError in one line."
+    """A checked RunSpec from what a parameter file says; every mistake is one RequestError in one
+    line.
+    """
     return _resolve(given, mend=True)
 
-
+# %% ../../nbs/15_spec/50_resolve.ipynb #404b11de
 def _resolve(given: dict[str, Any], mend: bool) -> RunSpec:
     "`mend`: say of a wrong layout what would be right, too."
     unknown = [k for k in given if k not in RunSpec.model_fields]
@@ -142,11 +173,17 @@ def _resolve(given: dict[str, Any], mend: bool) -> RunSpec:
         raise RequestError(unknown_name("key", str(unknown[0]), RunSpec.model_fields))
     missing = [k for k in ("model", "strategy", "world_size", "seq_len") if given.get(k) is None]
     if missing:
-        raise RequestError(f"{missing[0]} is missing; write {missing[0]}: … (llmbench show params/cpu/ddp.yaml has all keys)")
+        raise RequestError(
+            f"{missing[0]} is missing; write {missing[0]}: … (llmbench show params/cpu/ddp.yaml has"
+            " all keys)"
+        )
     world_size, seq_len = given["world_size"], given["seq_len"]
     for key in ("world_size", "seq_len"):
         if not isinstance(given[key], int) or isinstance(given[key], bool) or given[key] < 1:
-            raise RequestError(f"{key} = {given[key]!r}: must be a whole number of at least 1{_number_hint(given[key])}")
+            raise RequestError(
+                f"{key} = {given[key]!r}: must be a whole number of at least"
+                f" 1{_number_hint(given[key])}"
+            )
     full = dict(given)
     full["model"] = _resolve_model(given["model"])
     full["precision"] = _named(given.get("precision", "fp32"), "precision", PRECISIONS)
@@ -158,7 +195,7 @@ def _resolve(given: dict[str, Any], mend: bool) -> RunSpec:
     full.setdefault("name", default_name(full["strategy"]["name"], world_size))
     return _checked(full)
 
-
+# %% ../../nbs/15_spec/50_resolve.ipynb #2019d3d8
 def _checked(full: dict[str, Any]) -> RunSpec:
     full = {key: _with_tuples(key, value) for key, value in full.items()}
     try:

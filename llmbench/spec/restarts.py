@@ -52,7 +52,10 @@ def read_about(checkpoint: Path) -> dict[str, Any]:
         told = json.loads((checkpoint / _ABOUT).read_bytes())
         return told | {"step": int(told["step"]), "training": dict(told["training"])}
     except (OSError, ValueError, KeyError, TypeError) as e:
-        raise RequestError(f"{checkpoint}: no checkpoint of this program ({type(e).__name__}); name a folder that a run has left") from None
+        raise RequestError(
+            f"{checkpoint}: no checkpoint of this program ({type(e).__name__}); name a folder that"
+            " a run has left"
+        ) from None
 
 # %% ../../nbs/15_spec/65_restarts.ipynb #83b2d4c6
 def _short(value: Any) -> str:
@@ -62,44 +65,60 @@ def _short(value: Any) -> str:
 def _differing(there: Any, here: Any, path: str) -> str | None:
     "The first place where two requests differ, in words."
     if isinstance(there, dict) and isinstance(here, dict) and there.get("name") == here.get("name"):
-        found = (_differing(there.get(k), here.get(k), f"{path}.{k}" if path else k) for k in {**there, **here})
+        found = (
+            _differing(there.get(k), here.get(k), f"{path}.{k}" if path else k)
+            for k in {**there, **here}
+        )
         return next((f for f in found if f), None)
     return None if there == here else f"{path} is {_short(there)} there and {_short(here)} here"
 
-
+# %% ../../nbs/15_spec/65_restarts.ipynb #84f7e2ea
 def mismatch(told: dict[str, Any], spec: RunSpec) -> str | None:
     "Why a state cannot be taken up by `spec`, in one line; None where it can."
     if difference := _differing(told["training"], _training(spec), ""):
         return f"{difference}; a checkpoint goes on with the training that it was made by"
     here = about(spec, 0)
     if told["kind"] != here["kind"]:
-        return f"it was written by {told['strategy']['name']}, and {spec.strategy.name} cannot read that; take ddp, fsdp or their products for both, or a zero strategy for both"
-    if here["kind"] == "deepspeed" and (told["strategy"]["name"], told["world_size"]) != (spec.strategy.name, spec.world_size):
         return (
-            f"it was written by {told['strategy']['name']} on {told['world_size']} ranks, one file each, and DeepSpeed takes them up in the "
-            f"same way only; write strategy: {told['strategy']['name']} and world_size: {told['world_size']}, or train with fsdp"
+            f"it was written by {told['strategy']['name']}, and {spec.strategy.name} cannot read"
+            " that; take ddp, fsdp or their products for both, or a zero strategy for both"
+        )
+    if here["kind"] == "deepspeed" and (told["strategy"]["name"], told["world_size"]) != (
+        spec.strategy.name,
+        spec.world_size,
+    ):
+        return (
+            f"it was written by {told['strategy']['name']} on {told['world_size']} ranks, one file"
+            " each, and DeepSpeed takes them up in the same way only; write strategy:"
+            f" {told['strategy']['name']} and world_size: {told['world_size']}, or train with fsdp"
         )
     if told["step"] > spec.steps:
-        return f"it was made after {told['step']} steps, and {spec.steps} are asked for; write steps: {told['step']} or more"
+        return (
+            f"it was made after {told['step']} steps, and {spec.steps} are asked for; write steps:"
+            f" {told['step']} or more"
+        )
     return None
 
 # %% ../../nbs/15_spec/65_restarts.ipynb #0bc8c0e3
 def newest(resume: Path | str | None, spec: RunSpec, *, own: bool) -> Path | None:
     """The checkpoint that a launch goes on from; None: from the beginning.
 
-    own: `resume` is the run's own folder. Raises RequestError where the checkpoint does not fit `spec`, or another
-    run's folder has none.
+    own: `resume` is the run's own folder. Raises RequestError where the checkpoint does not fit
+    `spec`, or another run's folder has none.
     """
     found = checkpoints(resume) if resume else []
     if not found:
         if resume and not own:
-            raise RequestError(f"--resume {resume}: no complete checkpoint is there; name the folder of a run that had checkpoint: {{every: N}}")
+            raise RequestError(
+                f"--resume {resume}: no complete checkpoint is there; name the folder of a run that"
+                " had checkpoint: {every: N}"
+            )
         return None
     if reason := mismatch(read_about(found[-1]), spec):
         raise RequestError(f"--resume {resume}: {found[-1].name}: {reason}")
     return found[-1]
 
-
+# %% ../../nbs/15_spec/65_restarts.ipynb #bb947ed9
 def check_own(run_folder: Path | str, run_id: str) -> None:
     "Raises RequestError where the lines in a folder are another run's."
     first = Path(run_folder) / "rank-000.jsonl"
@@ -109,18 +128,26 @@ def check_own(run_folder: Path | str, run_id: str) -> None:
     except ValueError:  # killed in its first line
         return
     if there not in (None, run_id):
-        raise RequestError(f"{run_folder} holds {there}, and this is {run_id}; name a new folder, and --resume {run_folder}")
+        raise RequestError(
+            f"{run_folder} holds {there}, and this is {run_id}; name a new folder, and --resume"
+            f" {run_folder}"
+        )
 
 
 def resume_folder(given: str | None, run_folder: Path, spec: RunSpec, run_id: str) -> Path | None:
-    "What `--resume [FOLDER]` means for a run in `run_folder`: that folder, or None; the errors of `check_resume`."
+    """What `--resume [FOLDER]` means for a run in `run_folder`: that folder, or None; the errors of
+    `check_resume`.
+    """
     if given is None:
         return None
-    return run_folder if check_resume(given or run_folder, run_folder, spec, run_id) else Path(given)
+    return (
+        run_folder if check_resume(given or run_folder, run_folder, spec, run_id) else Path(given)
+    )
 
-
+# %% ../../nbs/15_spec/65_restarts.ipynb #b1fa4832
 def check_resume(resume: Path | str, run_folder: Path | str, spec: RunSpec, run_id: str) -> bool:
-    """Whether a launch into `run_folder` goes on with the run that is there (`resume` is the same folder).
+    """Whether a launch into `run_folder` goes on with the run that is there (`resume` is the same
+    folder).
 
     Raises RequestError where that is another run, or what `resume` holds does not fit.
     """
@@ -135,7 +162,9 @@ _LEFTOVERS = ("run.json", "rank-*.jsonl", "stdout*.log", "spec.yaml")
 
 
 def make_ready(run_folder: Path, go_on: bool) -> None:
-    "Make the folder of a run that is to start; of an earlier one only what it can go on from stays."
+    """Make the folder of a run that is to start; of an earlier one only what it can go on from
+    stays.
+    """
     run_folder.mkdir(parents=True, exist_ok=True)
     old_log = run_folder / "stdout.log"
     if go_on and old_log.exists():

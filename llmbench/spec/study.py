@@ -15,15 +15,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..core.errors import RequestError, unknown_name
 from .params import read_yaml
-from .resolve import one_line, resolve_run
 from .request import Positive, RunSpec, run_id
+from .resolve import one_line, resolve_run
 
 # %% ../../nbs/15_spec/60_study.ipynb #f8f6320d
 class StudySpec(BaseModel):
     """What a study file says, its runs resolved.
 
-    varies: the keys that its matrix changes. under: who trains a run of that name, if not we. in_turns: the runs of a repeat
-    are loaded side by side, and one of them takes a step at a time.
+    varies: the keys that its matrix changes. under: who trains a run of that name, if not we.
+    in_turns: the runs of a repeat are loaded side by side, and one of them takes a step at a time.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -42,28 +42,44 @@ class StudySpec(BaseModel):
         "Every run of the study in the order of execution: all runs once, then all again."
         return [(run, attempt) for attempt in range(1, self.repeats + 1) for run in self.runs]
 
-
-_STUDY_KEYS = ("study", "title", "question", "repeats", "baseline", "base", "matrix", "frameworks", "in_turns")
+# %% ../../nbs/15_spec/60_study.ipynb #d0da4f87
+_STUDY_KEYS = (
+    "study",
+    "title",
+    "question",
+    "repeats",
+    "baseline",
+    "base",
+    "matrix",
+    "frameworks",
+    "in_turns",
+)
 OWN = "llmbench"  # who trains a run where a study names no framework
 
 
 def _product(entry: dict[str, Any]) -> list[dict[str, Any]]:
     values = [v if isinstance(v, list) else [v] for v in entry.values()]
-    return [dict(zip(entry, combination, strict=True)) for combination in itertools.product(*values)]
+    return [
+        dict(zip(entry, combination, strict=True)) for combination in itertools.product(*values)
+    ]
 
-
+# %% ../../nbs/15_spec/60_study.ipynb #8f59582f
 def _merged(base: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
-    "What all runs share with what this one changes; `optimizer.fused` changes one key of a mapping and keeps the others."
+    """What all runs share with what this one changes; `optimizer.fused` changes one key of a
+    mapping and keeps the others.
+    """
     full = dict(base)
     for key, value in cell.items():
         head, dot, rest = key.partition(".")
         inside = full.get(head) or {}
         if dot and not isinstance(inside, dict):
-            raise RequestError(f"{key}: {head} is {inside!r} in base, not a mapping; write {head}: {{…}} in base")
+            raise RequestError(
+                f"{key}: {head} is {inside!r} in base, not a mapping; write {head}: {{…}} in base"
+            )
         full[head] = _merged(inside, {rest: value}) if dot else value
     return full
 
-
+# %% ../../nbs/15_spec/60_study.ipynb #d0b18631
 def _check_study(given: dict[str, Any]) -> None:
     unknown = [k for k in given if k not in _STUDY_KEYS]
     if unknown:
@@ -71,20 +87,44 @@ def _check_study(given: dict[str, Any]) -> None:
     if not isinstance(given.get("study"), str):
         raise RequestError("study is missing; write study: NAME in lower case")
     matrix = given.get("matrix")
-    if not isinstance(matrix, list) or not matrix or not all(isinstance(m, dict) and m for m in matrix):
-        raise RequestError("matrix must be a list of mappings; write matrix: [{strategy: [ddp, fsdp], world_size: 2}]")
+    if (
+        not isinstance(matrix, list)
+        or not matrix
+        or not all(isinstance(m, dict) and m for m in matrix)
+    ):
+        raise RequestError(
+            "matrix must be a list of mappings; write matrix: [{strategy: [ddp, fsdp],"
+            " world_size: 2}]"
+        )
     if not isinstance(given.get("base", {}), dict):
-        raise RequestError("base must be a mapping of what all runs share; write base: {model: gpt-tiny, …}")
+        raise RequestError(
+            "base must be a mapping of what all runs share; write base: {model: gpt-tiny, …}"
+        )
     named = given.get("frameworks", [OWN])
-    if not isinstance(named, list) or not named or not all(isinstance(n, str) for n in named) or len(set(named)) < len(named):
-        raise RequestError("frameworks must be a list of different names; write frameworks: [llmbench, hf, lightning], or type llmbench backend for all")
+    if (
+        not isinstance(named, list)
+        or not named
+        or not all(isinstance(n, str) for n in named)
+        or len(set(named)) < len(named)
+    ):
+        raise RequestError(
+            "frameworks must be a list of different names; write frameworks: [llmbench, hf,"
+            " lightning], or type llmbench backend for all"
+        )
     if given.get("in_turns") and "frameworks" in given:
-        raise RequestError("in_turns is for runs of this harness, whose steps it can hold back; leave in_turns or frameworks out")
+        raise RequestError(
+            "in_turns is for runs of this harness, whose steps it can hold back; leave in_turns or"
+            " frameworks out"
+        )
 
 # %% ../../nbs/15_spec/60_study.ipynb #fc8f8ba0
 def _under_each(runs: list[RunSpec], frameworks: list[str]) -> tuple[list[RunSpec], dict[str, str]]:
     "Each run once for each framework, and by name those that are not ours."
-    named = [(run if f == OWN else run.model_copy(update={"name": f"{run.name}-{f}"}), f) for run in runs for f in frameworks]
+    named = [
+        (run if f == OWN else run.model_copy(update={"name": f"{run.name}-{f}"}), f)
+        for run in runs
+        for f in frameworks
+    ]
     return [run for run, _ in named], {run.name: f for run, f in named if f != OWN}
 
 # %% ../../nbs/15_spec/60_study.ipynb #06183603
@@ -95,33 +135,51 @@ def resolve_study(given: dict[str, Any]) -> StudySpec:
     runs = []
     for cell in cells:
         try:
-            runs.append(resolve_run(_merged(given.get("base", {}), cell) | {"study": given["study"]}))
+            runs.append(
+                resolve_run(_merged(given.get("base", {}), cell) | {"study": given["study"]})
+            )
         except RequestError as e:
             raise RequestError(f"run {json.dumps(cell)}: {e}") from None
     if not runs:
-        raise RequestError("matrix: no run is left: one of its lists is empty; write for example strategy: [ddp, fsdp]")
+        raise RequestError(
+            "matrix: no run is left: one of its lists is empty; write for example strategy: [ddp,"
+            " fsdp]"
+        )
     asked = given.get("frameworks", [OWN])
     runs, under = _under_each(runs, asked)
     names = [run_id(r) for r in runs]
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
-        raise RequestError(f"matrix: {twice[0]} stands twice; remove one, or give the runs different names")
-    varies = tuple(dict.fromkeys(key for entry in given["matrix"] for key in entry if key != "name")) + ("framework",) * bool(given.get("frameworks"))
-    baseline = given.get("baseline", {"strategy": runs[0].strategy.name} | ({"framework": OWN} if under and OWN in asked else {}))
+        raise RequestError(
+            f"matrix: {twice[0]} stands twice; remove one, or give the runs different names"
+        )
+    varies = tuple(
+        dict.fromkeys(key for entry in given["matrix"] for key in entry if key != "name")
+    ) + ("framework",) * bool(given.get("frameworks"))
+    baseline = given.get(
+        "baseline",
+        {"strategy": runs[0].strategy.name}
+        | ({"framework": OWN} if under and OWN in asked else {}),
+    )
     try:
         return StudySpec(
-            study=given["study"], title=given.get("title", given["study"]), question=given.get("question"),
-            repeats=given.get("repeats", 1), baseline=baseline, varies=varies, runs=tuple(runs), under=under,
+            study=given["study"],
+            title=given.get("title", given["study"]),
+            question=given.get("question"),
+            repeats=given.get("repeats", 1),
+            baseline=baseline,
+            varies=varies,
+            runs=tuple(runs),
+            under=under,
             in_turns=given.get("in_turns", False),
-        )  # fmt: skip
+        )
     except ValidationError as e:
         raise RequestError(one_line(e)) from None
 
-
+# %% ../../nbs/15_spec/60_study.ipynb #f3af8fa4
 def load_study(path: Path | str) -> StudySpec:
     "Read and resolve params/studies/<study>.yaml."
     try:
         return resolve_study(read_yaml(path))
     except RequestError as e:
         raise e if str(e).startswith(str(path)) else RequestError(f"{path}: {e}") from None
-

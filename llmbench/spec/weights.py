@@ -24,7 +24,11 @@ def read_config(path: Path | str) -> dict[str, Any]:
     try:
         content = json.loads(Path(path).read_bytes())
     except OSError as e:
-        hint = "the folder of a model" if Path(path).name != SHAPE_FILE else "a folder that from-hf has written, or a run's checkpoints/step-N"
+        hint = (
+            "the folder of a model"
+            if Path(path).name != SHAPE_FILE
+            else "a folder that from-hf has written, or a run's checkpoints/step-N"
+        )
         raise RequestError(f"convert: {path}: {e.strerror}; give {hint}") from e
     except (ValueError, RecursionError) as e:
         raise RequestError(f"convert: {path} is no JSON: {e}") from e
@@ -32,32 +36,49 @@ def read_config(path: Path | str) -> dict[str, Any]:
         raise RequestError(f"convert: {path} holds no JSON object")
     return content
 
-
+# %% ../../nbs/15_spec/35_weights.ipynb #3986b2dc
 def read_shape(folder: Path | str) -> ModelShape:
     "The shape of a model in our format; raises RequestError."
     try:
         return ModelShape(**read_config(Path(folder) / SHAPE_FILE))
     except ValueError as e:
-        raise e if isinstance(e, RequestError) else RequestError(f"convert: {Path(folder) / SHAPE_FILE} is no shape: {e.errors()[0]['msg']}") from e
+        raise (
+            e
+            if isinstance(e, RequestError)
+            else RequestError(
+                f"convert: {Path(folder) / SHAPE_FILE} is no shape: {e.errors()[0]['msg']}"
+            )
+        ) from e
 
 # %% ../../nbs/15_spec/35_weights.ipynb #50550636
 _NO_WEIGHTS = {"name", "max_seq_len", "balance_coef"}
 
 
 def weights_folder(given: str) -> Path:
-    "The folder that a request's `weights` names; raises RequestError where it is outside the project."
+    """The folder that a request's `weights` names; raises RequestError where it is outside the
+    project.
+    """
     settings = load_settings()
     folder = (settings.root / given.replace("\0", "?")).resolve()
     if not folder.is_relative_to(settings.path("study", "data_root").resolve()):
-        raise RequestError(f"weights: {given} lies outside the project; copy it into the project, or set [study] data_root in settings.ini")
+        raise RequestError(
+            f"weights: {given} lies outside the project; copy it into the project, or set [study]"
+            " data_root in settings.ini"
+        )
     return folder
 
-
+# %% ../../nbs/15_spec/35_weights.ipynb #951bd64b
 def check_weights(given: str, model: ModelShape) -> None:
     "Raises RequestError where the folder holds no weights of ours, or those of another model."
     folder = weights_folder(given)
     if not os.path.isfile(folder / SHAPE_FILE):  # a name that is too long is none, too
-        raise RequestError(f"weights: {given} has no {SHAPE_FILE}; type llmbench convert from-hf DOWNLOADED {given}")
+        raise RequestError(
+            f"weights: {given} has no {SHAPE_FILE}; type llmbench convert from-hf DOWNLOADED"
+            f" {given}"
+        )
     there, here = read_shape(folder).model_dump(), model.model_dump()
     if other := next((k for k in there if k not in _NO_WEIGHTS and there[k] != here[k]), None):
-        raise RequestError(f"weights: {given} has {other} {there[other]}, and the model {model.name} has {here[other]}; write the model of its {SHAPE_FILE}")
+        raise RequestError(
+            f"weights: {given} has {other} {there[other]}, and the model {model.name} has"
+            f" {here[other]}; write the model of its {SHAPE_FILE}"
+        )

@@ -27,7 +27,9 @@ from ..core.folders import OWN_FOLDER, shown_path
 from .listing import Node, count_files, dumped, loaded, look
 from .literal import filled
 
-if TYPE_CHECKING:  # the rest is loaded only when something changed: half of a quick answer would be imports
+if (
+    TYPE_CHECKING
+):  # the rest is loaded only when something changed: half of a quick answer would be imports
     from llmbench.store.ingest import Known, Update
 
 # %% ../../nbs/65_store/40_cache.ipynb #8aaf33a8
@@ -44,7 +46,14 @@ def _program() -> list[tuple[str, int, int]]:
 def store_key(folders: Sequence[Path]) -> str:
     "A hash of all that the tables depend on besides the result files."
     prices = load_settings().path("cost", "prices")
-    content = [_FORMAT, duckdb.__version__, [*map(str, folders)], _program(), str(prices), prices.read_text() if prices.exists() else None]
+    content = [
+        _FORMAT,
+        duckdb.__version__,
+        [*map(str, folders)],
+        _program(),
+        str(prices),
+        prices.read_text() if prices.exists() else None,
+    ]
     return hashlib.sha256(dumped(content)).hexdigest()
 
 # %% ../../nbs/65_store/40_cache.ipynb #e0d62de6
@@ -84,24 +93,36 @@ class Kept:
     nodes: list[Node] = field(default_factory=list)
 
 
-def _connected(file: Path | None, option: str = "ROW_GROUP_SIZE 16384") -> duckdb.DuckDBPyConnection:
-    "A connection with the tables of a file, or empty ones in memory, as `facts`; small groups of rows are read by all cores."
+def _connected(
+    file: Path | None, option: str = "ROW_GROUP_SIZE 16384"
+) -> duckdb.DuckDBPyConnection:
+    """A connection with the tables of a file, or empty ones in memory, as `facts`; small groups of
+    rows are read by all cores.
+    """
     connection = duckdb.connect()
     name = str(file or ":memory:").replace("'", "''")
-    with contextlib.suppress(duckdb.InvalidInputException):  # a notebook without widgets has no bar to switch off
+    with contextlib.suppress(
+        duckdb.InvalidInputException
+    ):  # a notebook without widgets has no bar to switch off
         connection.execute("SET enable_progress_bar = false")  # it would go to stdout
     connection.execute(f"ATTACH '{name}' AS facts ({option})")
     return connection
 
 
 def _state(connection: duckdb.DuckDBPyConnection, name: str) -> Any:
-    found = connection.execute(filled("SELECT value FROM facts.state WHERE name = $name", {"name": name})).fetchone()
+    found = connection.execute(
+        filled("SELECT value FROM facts.state WHERE name = $name", {"name": name})
+    ).fetchone()
     return loaded(found[0])
 
-
+# %% ../../nbs/65_store/40_cache.ipynb #4d4f54f8
 def _attached(file: Path | None, key: str) -> tuple[duckdb.DuckDBPyConnection, Kept] | None:
-    "A connection to tables that were kept for this key; None where there are none, or they are damaged."
-    with contextlib.suppress(duckdb.Error, orjson.JSONDecodeError, TypeError):  # of another program, or cut off
+    """A connection to tables that were kept for this key; None where there are none, or they are
+    damaged.
+    """
+    with contextlib.suppress(
+        duckdb.Error, orjson.JSONDecodeError, TypeError
+    ):  # of another program, or cut off
         if file and file.is_file():  # a pipe of that name would be waited for
             connection = _connected(file, "READ_ONLY")
             if _state(connection, "key") == key:
@@ -109,8 +130,17 @@ def _attached(file: Path | None, key: str) -> tuple[duckdb.DuckDBPyConnection, K
     return None
 
 # %% ../../nbs/65_store/40_cache.ipynb #f4b6d80a
-def _load(connection: duckdb.DuckDBPyConnection, table: str, columns: dict[str, str], study: str, update: "Update", scratch: Path) -> None:
-    "Insert the lines of the studies that are taken into a table; `study` is the short name of that column."
+def _load(
+    connection: duckdb.DuckDBPyConnection,
+    table: str,
+    columns: dict[str, str],
+    study: str,
+    update: "Update",
+    scratch: Path,
+) -> None:
+    """Insert the lines of the studies that are taken into a table; `study` is the short name of
+    that column.
+    """
     from llmbench.store.rows import line_columns
 
     files = [str(f) for f in sorted(scratch.glob(f"{table}-*.ndjson")) if f.stat().st_size]
@@ -122,41 +152,87 @@ def _load(connection: duckdb.DuckDBPyConnection, table: str, columns: dict[str, 
         SEMI JOIN (SELECT unnest($parts::BIGINT[]) AS part, unnest($studies::VARCHAR[]) AS study) t
         ON l.part = t.part AND l.{study} IS NOT DISTINCT FROM t.study"""
     limit = max(2**24, update.longest + 1)
-    connection.execute(filled(sql, {"files": files, "columns": line_columns(columns), "limit": limit, "parts": parts, "studies": studies}))
+    connection.execute(
+        filled(
+            sql,
+            {
+                "files": files,
+                "columns": line_columns(columns),
+                "limit": limit,
+                "parts": parts,
+                "studies": studies,
+            },
+        )
+    )
 
-
-def _replace_rows(connection: duckdb.DuckDBPyConnection, table: str, columns: dict[str, str], rows: Sequence[dict[str, Any]]) -> None:
-    shape = orjson.dumps([{name: ["VARCHAR"] if kind == "VARCHAR[]" else kind for name, kind in columns.items()}]).decode()
+# %% ../../nbs/65_store/40_cache.ipynb #87bd75aa
+def _replace_rows(
+    connection: duckdb.DuckDBPyConnection,
+    table: str,
+    columns: dict[str, str],
+    rows: Sequence[dict[str, Any]],
+) -> None:
+    shape = orjson.dumps(
+        [{name: ["VARCHAR"] if kind == "VARCHAR[]" else kind for name, kind in columns.items()}]
+    ).decode()
     fields = ", ".join(f"row.{name}" for name in columns)
     connection.execute(f"DELETE FROM facts.{table}")
-    sql = f"INSERT INTO facts.{table} SELECT {fields} FROM (SELECT unnest(from_json($rows, $shape)) AS row)"
+    sql = (
+        f"INSERT INTO facts.{table} SELECT {fields} FROM (SELECT unnest(from_json($rows, $shape))"
+        " AS row)"
+    )
     connection.execute(filled(sql, {"rows": orjson.dumps(rows).decode(), "shape": shape}))
 
 # %% ../../nbs/65_store/40_cache.ipynb #76a44493
-def _apply(connection: duckdb.DuckDBPyConnection, update: "Update", key: str, scratch: Path) -> None:
+def _apply(
+    connection: duckdb.DuckDBPyConnection, update: "Update", key: str, scratch: Path
+) -> None:
     "Bring the attached tables, new or old ones, to what the update says."
     from llmbench.store.rows import GROUP_COLUMNS, QUARANTINE_TABLE, RUN_TABLE, STUDY_TABLE, VIEWS
 
-    tables = {"runs": RUN_TABLE, "groups": GROUP_COLUMNS, "studies": STUDY_TABLE, "quarantine": QUARANTINE_TABLE}
+    tables = {
+        "runs": RUN_TABLE,
+        "groups": GROUP_COLUMNS,
+        "studies": STUDY_TABLE,
+        "quarantine": QUARANTINE_TABLE,
+    }
     for table, columns in (tables | {"state": {"name": "VARCHAR", "value": "BLOB"}}).items():
-        connection.execute(f"CREATE TABLE IF NOT EXISTS facts.{table} ({', '.join(f'{n} {kind}' for n, kind in columns.items())})")
+        connection.execute(
+            f"CREATE TABLE IF NOT EXISTS facts.{table}"
+            f" ({', '.join(f'{n} {kind}' for n, kind in columns.items())})"
+        )
     for table, study in (("runs", "c1"), ("groups", "c0")):
-        gone = "EXISTS (SELECT 1 FROM (SELECT unnest($gone::VARCHAR[]) AS gone) WHERE gone IS NOT DISTINCT FROM study)"
+        gone = (
+            "EXISTS (SELECT 1 FROM (SELECT unnest($gone::VARCHAR[]) AS gone) WHERE gone IS NOT"
+            " DISTINCT FROM study)"
+        )
         connection.execute(filled(f"DELETE FROM facts.{table} WHERE {gone}", {"gone": update.gone}))
         _load(connection, table, tables[table], study, update, scratch)
     _replace_rows(connection, "studies", STUDY_TABLE, update.studies)
     _replace_rows(connection, "quarantine", QUARANTINE_TABLE, update.quarantine)
-    state = {"key": key, "views": VIEWS, "nodes": [k.node for k in update.known], "seen": [k.seen for k in update.known]}
+    state = {
+        "key": key,
+        "views": VIEWS,
+        "nodes": [k.node for k in update.known],
+        "seen": [k.seen for k in update.known],
+    }
     state["made"] = [*map(list, update.made.items())]
     connection.execute("DELETE FROM facts.state")
     for name, value in state.items():
-        connection.execute(filled("INSERT INTO facts.state VALUES ($name, $value)", {"name": name, "value": dumped(value)}))
+        connection.execute(
+            filled(
+                "INSERT INTO facts.state VALUES ($name, $value)",
+                {"name": name, "value": dumped(value)},
+            )
+        )
 
 # %% ../../nbs/65_store/40_cache.ipynb #9ea6e5e9
 _SMALL = 500  # result files that are read as quickly as a file of tables is opened
 
 
-def _before(kept: Kept | None, key: str, folders: Sequence[Path]) -> tuple[list["Known"], dict[str | None, str]]:
+def _before(
+    kept: Kept | None, key: str, folders: Sequence[Path]
+) -> tuple[list["Known"], dict[str | None, str]]:
     "What was known of the folders, and what the rows of each study were made of."
     from llmbench.store.ingest import Known
 
@@ -168,7 +244,9 @@ def _before(kept: Kept | None, key: str, folders: Sequence[Path]) -> tuple[list[
     return [Known(node, places) for node, places in zip(kept.nodes, seen, strict=True)], made
 
 
-def _filled(file: Path | None, update: "Update", key: str, scratch: Path) -> duckdb.DuckDBPyConnection:
+def _filled(
+    file: Path | None, update: "Update", key: str, scratch: Path
+) -> duckdb.DuckDBPyConnection:
     "A connection to tables in a file, new or with old rows, or in memory, after the update."
     connection = _connected(file)
     connection.execute("SET preserve_insertion_order = false; BEGIN")
@@ -177,8 +255,11 @@ def _filled(file: Path | None, update: "Update", key: str, scratch: Path) -> duc
     return connection
 
 # %% ../../nbs/65_store/40_cache.ipynb #0a4f4bb2
-def _updated(folders: Sequence[Path], kept: Kept | None, key: str, scratch: Path, least: int | None) -> duckdb.DuckDBPyConnection:
-    """A connection to tables that are as new as the folders; they are kept from `least` files on, never for None.
+def _updated(
+    folders: Sequence[Path], kept: Kept | None, key: str, scratch: Path, least: int | None
+) -> duckdb.DuckDBPyConnection:
+    """A connection to tables that are as new as the folders; they are kept from `least` files on,
+    never for None.
 
     Raises duckdb.Error or OSError where they cannot be written.
     """
@@ -214,26 +295,36 @@ def _no_collection() -> Iterator[None]:
         if on:
             gc.enable()
 
-
+# %% ../../nbs/65_store/40_cache.ipynb #c18c717f
 def _opened(folders: Sequence[Path], least: int) -> duckdb.DuckDBPyConnection:
     key, kept = store_key(folders), None
     for file in cache_files(folders):
         if found := _attached(file, key):
             connection, kept = found
             # the time of the top itself does not count: it changed when .llmbench was made in it
-            if all(look(folder, node)[1:] == node[1:] for folder, node in zip(folders, kept.nodes, strict=True)):
+            if all(
+                look(folder, node)[1:] == node[1:]
+                for folder, node in zip(folders, kept.nodes, strict=True)
+            ):
                 return connection
             connection.close()
             break
-    with tempfile.TemporaryDirectory(prefix="llmbench-") as scratch, contextlib.suppress(duckdb.Error, OSError):
+    with (
+        tempfile.TemporaryDirectory(prefix="llmbench-") as scratch,
+        contextlib.suppress(duckdb.Error, OSError),
+    ):
         return _updated(folders, kept, key, Path(scratch), least)
-    with tempfile.TemporaryDirectory(prefix="llmbench-") as scratch:  # the disk is full, or the old file is damaged
+    with tempfile.TemporaryDirectory(
+        prefix="llmbench-"
+    ) as scratch:  # the disk is full, or the old file is damaged
         return _updated(folders, None, key, Path(scratch), None)
 
-
+# %% ../../nbs/65_store/40_cache.ipynb #5d53ed39
 def is_damage(error: BaseException | None) -> bool:
     "Whether a query failed because the kept tables cannot be read."
-    return isinstance(error, duckdb.IOException) and ("Corrupt" in str(error) or "read enough bytes" in str(error))
+    return isinstance(error, duckdb.IOException) and (
+        "Corrupt" in str(error) or "read enough bytes" in str(error)
+    )
 
 
 def forget(folders: Sequence[Path]) -> None:
@@ -246,12 +337,13 @@ def forget(folders: Sequence[Path]) -> None:
 _LOCKED = """SET autoinstall_known_extensions = false; SET autoload_known_extensions = false; SET python_enable_replacements = false;
     SET temp_directory = ''; SET enable_external_access = false; SET lock_configuration = true"""
 
-
+# %% ../../nbs/65_store/40_cache.ipynb #d71706ba
 def open_tables(folders: Sequence[Path], least: int | None = None) -> duckdb.DuckDBPyConnection:
-    """A connection with the views over all result files of the folders as they are now; the tables are `facts`.
+    """A connection with the views over all result files of the folders as they are now; the tables
+    are `facts`.
 
-    From `least` files on (500 unless told) the tables are kept for the next call. Queries on the connection reach no file, no
-    network, no extension, no variable of Python and no setting.
+    From `least` files on (500 unless told) the tables are kept for the next call. Queries on the
+    connection reach no file, no network, no extension, no variable of Python and no setting.
     """
     with _no_collection():
         connection = _opened(folders, _SMALL if least is None else least)

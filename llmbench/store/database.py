@@ -18,36 +18,47 @@ from typing import Any
 import duckdb
 import orjson
 
-from .cache import forget, is_damage, open_tables
 from ..core.errors import RequestError, near, unknown_name
-from ..core.numbers import significant
 from ..core.escape import csv_cell
+from ..core.numbers import significant
+from .cache import forget, is_damage, open_tables
 
 # %% ../../nbs/65_store/45_database.ipynb #374f9027
 def _folders(results: Path | str | Sequence[Path | str]) -> list[Path]:
     given = [results] if isinstance(results, (str, Path)) else list(results)
     for folder in map(Path, given):
         if not folder.is_dir():
-            raise RequestError(f"{folder}: no such folder of results; type llmbench sweep STUDY.yaml to make one")
+            raise RequestError(
+                f"{folder}: no such folder of results; type llmbench sweep STUDY.yaml to make one"
+            )
     return list(dict.fromkeys(Path(folder).resolve() for folder in given))
 
 
 def open_store(results: Path | str | Sequence[Path | str]) -> duckdb.DuckDBPyConnection:
     """A DuckDB over one or several folders of results as they are now.
 
-    Views: runs, steps (stable columns), groups (a row a set of repeats), ranks, collectives, details, studies, quarantine.
-    A file that cannot be used is a row of quarantine; a folder that does not exist is a RequestError.
+    Views: runs, steps (stable columns), groups (a row a set of repeats), ranks, collectives,
+    details, studies, quarantine. A file that cannot be used is a row of quarantine; a folder that
+    does not exist is a RequestError.
     """
     return open_tables(_folders(results))
 
 # %% ../../nbs/65_store/45_database.ipynb #7816f64c
-def say_set_aside(store: duckdb.DuckDBPyConnection, results: Path | str | Sequence[Path | str]) -> None:
+def say_set_aside(
+    store: duckdb.DuckDBPyConnection, results: Path | str | Sequence[Path | str]
+) -> None:
     "One line on stderr where files of these results could not be used; nothing where all were."
     count = store.execute("SELECT count(*) FROM quarantine").fetchone()[0]
     if count:
         given = [results] if isinstance(results, (str, Path)) else results
-        files, folders = "1 file was" if count == 1 else f"{count} files were", "".join(f" --results {folder}" for folder in given)
-        sys.stderr.write(f"llmbench: {files} set aside; type: llmbench query 'SELECT * FROM quarantine'{folders}\n")
+        files, folders = (
+            "1 file was" if count == 1 else f"{count} files were",
+            "".join(f" --results {folder}" for folder in given),
+        )
+        sys.stderr.write(
+            f"llmbench: {files} set aside; type: llmbench query 'SELECT * FROM"
+            f" quarantine'{folders}\n"
+        )
 
 # %% ../../nbs/65_store/45_database.ipynb #dc816d04
 _WRONG_COLUMN = re.compile(r'column "([^"]+)" not found|column named "([^"]+)"', re.IGNORECASE)
@@ -58,38 +69,57 @@ def _explained(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> st
     "One line for a wrong query."
     text = str(error)
     named = connection.execute(
-        "SELECT table_name, column_name FROM duckdb_columns() WHERE database_name = current_database() AND NOT internal"
+        "SELECT table_name, column_name FROM duckdb_columns() WHERE database_name ="
+        " current_database() AND NOT internal"
     ).fetchall()
     if view := _WRONG_VIEW.search(text):
         return unknown_name("view", view[1], {v for v, _ in named})
     if column := _WRONG_COLUMN.search(text):
         name = column[1] or column[2]
-        close = [f"{c} ({', '.join(sorted(v for v, d in named if d == c))})" for c in near(name, {c for _, c in named})]
+        close = [
+            f"{c} ({', '.join(sorted(v for v, d in named if d == c))})"
+            for c in near(name, {c for _, c in named})
+        ]
         hint = f"did you mean {' or '.join(close)}?" if close else "the columns of a view:"
         return f"unknown column '{name}'; {hint} type: llmbench query \"DESCRIBE runs\""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if isinstance(error, duckdb.PermissionException):
-        return f"a query reads the views of the results and no files, databases, networks or extensions: {lines[0]}"
+        return (
+            "a query reads the views of the results and no files, databases, networks or"
+            f" extensions: {lines[0]}"
+        )
     return f"the query is no SQL that DuckDB takes: {lines[0]}"
 
-
-_READS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)  # FROM, WITH, DESCRIBE, SHOW and SUMMARIZE are SELECT, too
-_READ_ONLY = "a query reads the views and changes nothing: one SELECT, FROM, WITH, PIVOT, DESCRIBE, SUMMARIZE or EXPLAIN"
+# %% ../../nbs/65_store/45_database.ipynb #5c5b0089
+_READS = (
+    duckdb.StatementType.SELECT,
+    duckdb.StatementType.EXPLAIN,
+)  # FROM, WITH, DESCRIBE, SHOW and SUMMARIZE are SELECT, too
+_READ_ONLY = (
+    "a query reads the views and changes nothing: one SELECT, FROM, WITH, PIVOT, DESCRIBE,"
+    " SUMMARIZE or EXPLAIN"
+)
 
 
 def _check_reads(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    "RequestError for what is not one statement that reads. For PIVOT, DuckDB itself creates a type, without a text of its own."
+    """RequestError for what is not one statement that reads. For PIVOT, DuckDB itself creates a
+    type, without a text of its own.
+    """
     made = connection.extract_statements(sql)
     written = [s for s in made if s.query.strip()] or made[-1:]
     wrong = [s.type.name for s in made if s.type not in _READS and s.query.strip()]
     if wrong or len(written) > 1:
         raise RequestError(f"{wrong[0] if wrong else f'{len(written)} statements'}: {_READ_ONLY}")
 
-
+# %% ../../nbs/65_store/45_database.ipynb #8748e77b
 def ask(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[list[str], list[tuple]]:
-    "Columns and rows of one query that reads the views and nothing else; a wrong query is a RequestError in one line."
+    """Columns and rows of one query that reads the views and nothing else; a wrong query is a
+    RequestError in one line.
+    """
     if not sql.strip():
-        raise RequestError('the query is empty; write for example "SELECT strategy, tokens_per_s FROM runs"')
+        raise RequestError(
+            'the query is empty; write for example "SELECT strategy, tokens_per_s FROM runs"'
+        )
     try:
         _check_reads(connection, sql)
         found = connection.execute(sql)
@@ -97,9 +127,13 @@ def ask(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[list[str], lis
     except duckdb.Error as e:
         raise RequestError(_explained(connection, e)) from None
 
-
-def query(results: Path | str | Sequence[Path | str], sql: str, *, aloud: bool = False) -> tuple[list[str], list[tuple]]:
-    "Columns and rows of an SQL query over folders of results; `aloud`: stderr says where files were set aside."
+# %% ../../nbs/65_store/45_database.ipynb #8d77e9e0
+def query(
+    results: Path | str | Sequence[Path | str], sql: str, *, aloud: bool = False
+) -> tuple[list[str], list[tuple]]:
+    """Columns and rows of an SQL query over folders of results; `aloud`: stderr says where files
+    were set aside.
+    """
     try:
         store = open_store(results)
         found = ask(store, sql)
@@ -132,13 +166,17 @@ def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     ]
 
     def line(cells: Sequence[str]) -> str:
-        return "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True)).rstrip()
+        return "  ".join(
+            c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True)
+        ).rstrip()
 
     return "\n".join([line(columns), line(["-" * w for w in widths]), *map(line, texts)]) + "\n"
 
 # %% ../../nbs/65_store/45_database.ipynb #af7b812e
 def format_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    "Comma separated values with a header; unknown is empty, and text that a spreadsheet would compute begins with an apostrophe."
+    """Comma separated values with a header; unknown is empty, and text that a spreadsheet would
+    compute begins with an apostrophe.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerows([csv_cell(v) for v in row] for row in (columns, *rows))

@@ -14,30 +14,48 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import RequestError
-from ..core.files import slug
-from ..core.escape import csv_cell
-from ..importers.eventfile import Point, event_bytes
 from ..analysis.rates import run_rates, warmup_flags
+from ..core.errors import RequestError
+from ..core.escape import csv_cell
+from ..core.files import slug
 from ..core.records import read_run, result_files
 from ..core.schema import RunFile, dump_run
+from ..importers.eventfile import Point, event_bytes
 
 # %% ../../nbs/65_store/50_exports.ipynb #a754169b
 def find_run(word: str, results: Path) -> RunFile:
-    "The run of a file, a folder or an id; raises RequestError where there is none, or more than one."
+    """The run of a file, a folder or an id; raises RequestError where there is none, or more than
+    one.
+    """
     path = Path(word)
     if path.is_file() or (path / "run.json").is_file():
         return read_run(path)
-    found = [f for f in result_files(results) if f.parent.name == word or f.parent.name.startswith(f"{word}.")] if results.is_dir() else []
+    found = (
+        [
+            f
+            for f in result_files(results)
+            if f.parent.name == word or f.parent.name.startswith(f"{word}.")
+        ]
+        if results.is_dir()
+        else []
+    )
     if len(found) > 1:
-        raise RequestError(f"{word}: {len(found)} runs begin like that: {', '.join(f.parent.name for f in found[:4])}; give the whole id")
+        raise RequestError(
+            f"{word}: {len(found)} runs begin like that:"
+            f" {', '.join(f.parent.name for f in found[:4])}; give the whole id"
+        )
     if not found:
-        raise RequestError(f"{word}: no such run; give a run.json, its folder, or a run_id of the results (llmbench query 'SELECT run_id FROM runs')")
+        raise RequestError(
+            f"{word}: no such run; give a run.json, its folder, or a run_id of the results"
+            " (llmbench query 'SELECT run_id FROM runs')"
+        )
     return read_run(found[0])
 
 # %% ../../nbs/65_store/50_exports.ipynb #46875ac4
 def step_table(run: RunFile) -> dict[str, list[Any]]:
-    "Columns of equal length: the steps as measured or imported, and what an imported log reckons itself."
+    """Columns of equal length: the steps as measured or imported, and what an imported log reckons
+    itself.
+    """
     content = dump_run(run)
     columns = {k: v for k, v in content["steps"].items() if v is not None}
     table = {"step": columns.pop("step"), "is_warmup": warmup_flags(content), **columns}
@@ -67,8 +85,13 @@ def write_parquet(run: RunFile, path: Path) -> Path:
     import duckdb
 
     table = step_table(run)
-    kinds = {k: "BIGINT" if k in _WHOLE else "BOOLEAN" if k == "is_warmup" else "DOUBLE" for k in table}
-    columns = ", ".join(f"unnest(CAST(${i} AS {kind}[])) AS {_identifier(name)}" for i, (name, kind) in enumerate(kinds.items(), 1))
+    kinds = {
+        k: "BIGINT" if k in _WHOLE else "BOOLEAN" if k == "is_warmup" else "DOUBLE" for k in table
+    }
+    columns = ", ".join(
+        f"unnest(CAST(${i} AS {kind}[])) AS {_identifier(name)}"
+        for i, (name, kind) in enumerate(kinds.items(), 1)
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     target = str(partial).replace("'", "''")
@@ -87,15 +110,28 @@ _GAUGES: tuple[tuple[str, str, float, str], ...] = (
     ("mfu_pct", "model_flops_utilization_ratio", 0.01, "Share of the devices' ceiling."),
     ("peak_memory_gib", "peak_memory_bytes", 2**30, "Peak allocated memory of the fullest rank."),
     ("energy_j_per_token", "energy_joules_per_token", 1, "Energy for a token."),
-    ("loss_first", "loss_first", 1, "Loss of the first step."), ("loss_last", "loss_last", 1, "Loss of the last step."),
-    ("steps", "steps", 1, "Rows of steps in the run file."), ("world_size", "ranks", 1, "Number of ranks."),
-)  # fmt: skip
-_LABELS = ("run_id", "study", "model", "strategy", "hardware", "framework", "precision", "source_format")
+    ("loss_first", "loss_first", 1, "Loss of the first step."),
+    ("loss_last", "loss_last", 1, "Loss of the last step."),
+    ("steps", "steps", 1, "Rows of steps in the run file."),
+    ("world_size", "ranks", 1, "Number of ranks."),
+)
+_LABELS = (
+    "run_id",
+    "study",
+    "model",
+    "strategy",
+    "hardware",
+    "framework",
+    "precision",
+    "source_format",
+)
 
 
-_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # some readers end a line there
+_CONTROL = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
+)  # some readers end a line there
 
-
+# %% ../../nbs/65_store/50_exports.ipynb #2c6bfff6
 def _escaped(value: Any) -> str:
     text = _CONTROL.sub("\ufffd", str(value))
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
@@ -113,7 +149,9 @@ def prometheus_text(run: RunFile) -> str:
     for column, name, factor, says in _GAUGES:
         if rates[column] is not None:
             lines += [f"# HELP llmbench_{name} {says}", f"# TYPE llmbench_{name} gauge"]
-            lines.append(f"llmbench_{name}{{{_labels(rates, ('run_id',))}}} {rates[column] * factor!r}")
+            lines.append(
+                f"llmbench_{name}{{{_labels(rates, ('run_id',))}}} {rates[column] * factor!r}"
+            )
     return "\n".join(lines) + "\n"
 
 # %% ../../nbs/65_store/50_exports.ipynb #80532919
@@ -121,9 +159,19 @@ def scalars(run: RunFile) -> Iterator[tuple[int, dict[str, float]]]:
     "Step and its known figures, in the order of the steps."
     table = step_table(run)
     table.pop("is_warmup")
-    steps, names = table.pop("step"), {name: slug(name) for name in table}  # trackers make files and addresses of them
+    steps, names = (
+        table.pop("step"),
+        {name: slug(name) for name in table},
+    )  # trackers make files and addresses of them
     for i, step in enumerate(steps):
-        yield step, {names[name]: float(column[i]) for name, column in table.items() if column[i] is not None}
+        yield (
+            step,
+            {
+                names[name]: float(column[i])
+                for name, column in table.items()
+                if column[i] is not None
+            },
+        )
 
 
 def tensorboard_bytes(run: RunFile) -> bytes:
@@ -134,7 +182,7 @@ def tensorboard_bytes(run: RunFile) -> bytes:
         points += [Point(f"llmbench/{name}", step, clock, value) for name, value in values.items()]
     return event_bytes(points)
 
-
+# %% ../../nbs/65_store/50_exports.ipynb #6145f1d5
 def write_tensorboard(run: RunFile, folder: Path) -> Path:
     "The run as an event file in a folder that TensorBoard can be pointed at."
     folder.mkdir(parents=True, exist_ok=True)

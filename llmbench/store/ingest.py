@@ -31,15 +31,21 @@ from .rows import derive
 
 # %% ../../nbs/65_store/35_ingest.ipynb #0c3d345c
 Job = dict[str, Any]  # part, files: [[path, label]], declared: facts by study
-Answer = dict[str, Any]  # seen: [[digest, problem, study, run_id, facts]], studies: [[study, made_of]], sizes, longest
+Answer = dict[
+    str, Any
+]  # seen: [[digest, problem, study, run_id, facts]], studies: [[study, made_of]], sizes, longest
 
-
+# %% ../../nbs/65_store/35_ingest.ipynb #f72b843c
 class Deriver:
-    "Does jobs one after the other; the lines are appended to `runs-NAME.ndjson` and `groups-NAME.ndjson` in a folder."
+    """Does jobs one after the other; the lines are appended to `runs-NAME.ndjson` and
+    `groups-NAME.ndjson` in a folder.
+    """
 
     def __init__(self, folder: Path | str, name: str) -> None:
         self._prices = load_prices()
-        self._runs, self._groups = ((Path(folder) / f"{kind}-{name}.ndjson").open("wb") for kind in ("runs", "groups"))
+        self._runs, self._groups = (
+            (Path(folder) / f"{kind}-{name}.ndjson").open("wb") for kind in ("runs", "groups")
+        )
 
     def do(self, job: Job) -> Answer:
         "The answer to a job, after its lines were written."
@@ -49,7 +55,12 @@ class Deriver:
             file.flush()
         sizes = [self._runs.tell(), self._groups.tell()]
         longest = max(map(len, found.run_lines), default=0)
-        return {"seen": [[s.digest, s.problem, s.study, s.run_id, s.facts] for s in found.seen], "studies": [*map(list, found.studies)], "sizes": sizes, "longest": longest}
+        return {
+            "seen": [[s.digest, s.problem, s.study, s.run_id, s.facts] for s in found.seen],
+            "studies": [*map(list, found.studies)],
+            "sizes": sizes,
+            "longest": longest,
+        }
 
     def close(self) -> None:
         "Close both files."
@@ -72,17 +83,24 @@ def _asked(child: subprocess.Popen, job: Job) -> Answer | None:
 
 
 def _child(folder: Path, name: str) -> subprocess.Popen:
-    source = os.pathsep.join(filter(None, [str(Path(llmbench.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    source = os.pathsep.join(
+        filter(None, [str(Path(llmbench.__file__).parents[1]), os.environ.get("PYTHONPATH")])
+    )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     command = [sys.executable, "-m", "llmbench.store.ingest", str(folder), name]
     return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": source}, **pipes)
 
 # %% ../../nbs/65_store/35_ingest.ipynb #ec757b6f
 class Pool:
-    "Takes jobs and collects (job, answer); lines are left in `folder`. The first `alone` files (2,000 unless told) are read here."
+    """Takes jobs and collects (job, answer); lines are left in `folder`. The first `alone` files
+    (2,000 unless told) are read here.
+    """
 
     def __init__(
-        self, folder: Path | str, alone: int | None = None, start: Callable[[Path, str], subprocess.Popen] = _child
+        self,
+        folder: Path | str,
+        alone: int | None = None,
+        start: Callable[[Path, str], subprocess.Popen] = _child,
     ) -> None:
         self._folder, self._own, self._start = Path(folder), Deriver(folder, "own"), start
         self._alone = _ALONE if alone is None else alone
@@ -100,13 +118,17 @@ class Pool:
             return
         while len(self._threads) < min(usable_cores(), _MOST):
             self._started += 1
-            self._threads.append(threading.Thread(target=self._serve, args=(str(self._started),), daemon=True))
+            self._threads.append(
+                threading.Thread(target=self._serve, args=(str(self._started),), daemon=True)
+            )
             self._threads[-1].start()
         self._open[job["part"]] = job
         self._jobs.put(job)
 
     def drain(self) -> list[tuple[Job, Answer]]:
-        "Wait for all jobs; each with its answer, in the order of their parts. The pool can be used again."
+        """Wait for all jobs; each with its answer, in the order of their parts. The pool can be
+        used again.
+        """
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
@@ -161,13 +183,17 @@ def places(node: Node, prefix: str = "") -> dict[str, dict[str, list[int]]]:
 # %% ../../nbs/65_store/35_ingest.ipynb #47f0972e
 @dataclass
 class Known:
-    "A results folder as it was last seen: its tree, and by place a list of [path, digest, problem, study, run_id, facts]."
+    """A results folder as it was last seen: its tree, and by place a list of [path, digest,
+    problem, study, run_id, facts].
+    """
 
     node: Node | None = None
     seen: dict[str, list[list[Any]]] = field(default_factory=dict)
 
 
-def _stamped_places(folder: Path, known: Known, now: Known) -> Iterator[tuple[str, dict[str, list[int]]]]:
+def _stamped_places(
+    folder: Path, known: Known, now: Known
+) -> Iterator[tuple[str, dict[str, list[int]]]]:
     "Each place with its stamps, as soon as it is complete; `now.node` is set at the end."
     top: dict[str, list[int]] = {}
     for name, node in walk(folder, known.node):
@@ -179,9 +205,13 @@ def _stamped_places(folder: Path, known: Known, now: Known) -> Iterator[tuple[st
         yield from found.items()
     yield "", dict(sorted(top.items(), key=lambda item: item[0].split("/")))
 
-
-def read_changes(folder: Path, known: Known, pool: Pool, parts: Iterator[int]) -> tuple[Known, dict[int, str]]:
-    "The folder as it is now, without the places that are being read, and those by the number of their job."
+# %% ../../nbs/65_store/35_ingest.ipynb #9837cc5d
+def read_changes(
+    folder: Path, known: Known, pool: Pool, parts: Iterator[int]
+) -> tuple[Known, dict[int, str]]:
+    """The folder as it is now, without the places that are being read, and those by the number of
+    their job.
+    """
     now, reading = Known(), {}
     before = places(known.node) if known.node else {}
     for place, stamps in _stamped_places(folder, known, now):
@@ -197,7 +227,9 @@ def read_changes(folder: Path, known: Known, pool: Pool, parts: Iterator[int]) -
 # %% ../../nbs/65_store/35_ingest.ipynb #3d339c50
 @dataclass
 class Update:
-    "What the database has to do: drop the rows of `gone` studies, load lines of `taken` (part, study), replace the rest."
+    """What the database has to do: drop the rows of `gone` studies, load lines of `taken` (part,
+    study), replace the rest.
+    """
 
     known: list[Known]
     made: dict[str | None, str]
@@ -209,41 +241,70 @@ class Update:
 
 
 def _seen_in(folder: Path, known: Known) -> Iterator[Seen]:
-    rows = sorted((row for rows in known.seen.values() for row in rows), key=lambda row: row[0].split("/"))
-    return (Seen(f"{folder}/{path}", shown_path(label_of(folder, path)), *rest) for path, *rest in rows)
+    rows = sorted(
+        (row for rows in known.seen.values() for row in rows), key=lambda row: row[0].split("/")
+    )
+    return (
+        Seen(f"{folder}/{path}", shown_path(label_of(folder, path)), *rest) for path, *rest in rows
+    )
 
-
-def _enter(now: Sequence[Known], reading: Sequence[Mapping[int, str]], done: Iterable[tuple[Job, Answer]]) -> dict[tuple, int]:
+# %% ../../nbs/65_store/35_ingest.ipynb #e163a9a1
+def _enter(
+    now: Sequence[Known], reading: Sequence[Mapping[int, str]], done: Iterable[tuple[Job, Answer]]
+) -> dict[tuple, int]:
     "Put answers where they belong; the part by study and hash of every study that was offered."
     offered = {}
     for job, answer in done:
         part = job["part"]
         known, place = next((k, r[part]) for k, r in zip(now, reading, strict=True) if part in r)
-        known.seen[place] = [[*row, *seen] for row, seen in zip(known.seen[place], answer["seen"], strict=True)]
+        known.seen[place] = [
+            [*row, *seen] for row, seen in zip(known.seen[place], answer["seen"], strict=True)
+        ]
         offered |= {(study, made): part for study, made in answer["studies"]}
     return offered
 
-
-def update(folders: Sequence[Path], before: Sequence[Known], made: Mapping[str | None, str], scratch: Path) -> Update:
-    """Read what changed in the folders since `before`, when the rows of each study were `made` of what its hash says.
+# %% ../../nbs/65_store/35_ingest.ipynb #b6ed928e
+def update(
+    folders: Sequence[Path], before: Sequence[Known], made: Mapping[str | None, str], scratch: Path
+) -> Update:
+    """Read what changed in the folders since `before`, when the rows of each study were `made` of
+    what its hash says.
 
     The new lines are left in `scratch`, as `runs-*.ndjson` and `groups-*.ndjson`.
     """
     pool, parts = Pool(scratch), itertools.count(1)
-    now, reading = zip(*(read_changes(f, k, pool, parts) for f, k in zip(folders, before, strict=True)), strict=True)
+    now, reading = zip(
+        *(read_changes(f, k, pool, parts) for f, k in zip(folders, before, strict=True)),
+        strict=True,
+    )
     offered = _enter(now, reading, done := pool.drain())
     settled = settle(seen for f, k in zip(folders, now, strict=True) for seen in _seen_in(f, k))
-    wanted = {study: made_of(members, settled.studies.get(study)) for study, members in settled.members.items()}
+    wanted = {
+        study: made_of(members, settled.studies.get(study))
+        for study, members in settled.members.items()
+    }
     kept = {study for study, is_made in wanted.items() if made.get(study) == is_made}
-    taken = [(offered[pair], pair[0]) for pair in wanted.items() if pair in offered and pair[0] not in kept]
+    taken = [
+        (offered[pair], pair[0])
+        for pair in wanted.items()
+        if pair in offered and pair[0] not in kept
+    ]
     for study in [s for s in wanted if s not in kept.union(study for _, study in taken)]:
         files = [[s.path, s.label] for s in settled.members[study]]
         taken.append((part := next(parts), study))
-        pool.submit({"part": part, "files": files, "declared": {study: settled.studies[study]} if study in settled.studies else None})
+        pool.submit(
+            {
+                "part": part,
+                "files": files,
+                "declared": {study: settled.studies[study]} if study in settled.studies else None,
+            }
+        )
     longest = max((answer["longest"] for _, answer in [*done, *pool.drain()]), default=0)
     pool.close()
     gone = [study for study in made if study not in kept]
-    return Update(list(now), wanted, list(settled.studies.values()), settled.quarantine, gone, taken, longest)
+    return Update(
+        list(now), wanted, list(settled.studies.values()), settled.quarantine, gone, taken, longest
+    )
 
 # %% ../../nbs/65_store/35_ingest.ipynb #03757097
 if __name__ == "__main__":

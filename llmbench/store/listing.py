@@ -19,17 +19,23 @@ from ..core.errors import RequestError
 from ..core.folders import DEEPEST_FOLDER, RUN_FILE, names_in
 
 # %% ../../nbs/65_store/15_listing.ipynb #e001b284
-Node = list  # [mtime_ns of the folder, {name: Node}, {name: [size, mtime_ns, inode]}]: lists, because it is kept as JSON
+# [mtime_ns of the folder, {name: Node}, {name: [size, mtime_ns, inode]}]: lists, because it is kept
+# as JSON
+Node = list
 
 # %% ../../nbs/65_store/15_listing.ipynb #61645af2
 def _settled(mtime_ns: int, now_ns: int) -> int:
-    "The time of change, or minus the present where the same tick of the clock may still hold another change."
+    """The time of change, or minus the present where the same tick of the clock may still hold
+    another change.
+    """
     tick_ns = 100_000_000 if mtime_ns % 1_000_000_000 else 2_000_000_000
     return mtime_ns if now_ns - mtime_ns > tick_ns else -now_ns
 
 
 def _stamp(path: str, now_ns: int) -> list[int] | None:
-    "Size, time of change and inode of a file; None where there is none. What cannot be looked at has a stamp that nothing equals."
+    """Size, time of change and inode of a file; None where there is none. What cannot be looked at
+    has a stamp that nothing equals.
+    """
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -44,17 +50,23 @@ def _stamps(path: str, names: Iterable[str], now_ns: int) -> dict[str, list[int]
 
 
 def _contents(path: str, known: Node | None, now_ns: int) -> tuple[int, list[str], list[str]]:
-    "Time of change of a folder, and its names as known, where that time is the known one, or as they are now."
+    """Time of change of a folder, and its names as known, where that time is the known one, or as
+    they are now.
+    """
     mtime_ns = _settled(os.stat(path).st_mtime_ns, now_ns)
-    return mtime_ns, *((list(known[1]), list(known[2])) if known and known[0] == mtime_ns else names_in(path))
+    return mtime_ns, *(
+        (list(known[1]), list(known[2])) if known and known[0] == mtime_ns else names_in(path)
+    )
 
 
 def _is_leaf(folders: Iterable[str], files: Iterable[str]) -> bool:
     return not folders and RUN_FILE in files
 
-
+# %% ../../nbs/65_store/15_listing.ipynb #34f0dd65
 def _look(path: str, known: Node | None, now_ns: int, depth: int = 1) -> Node:
-    "The node of a folder; `known` is what it was when somebody last looked. One that cannot be entered stands for a run file that cannot be read."
+    """The node of a folder; `known` is what it was when somebody last looked. One that cannot be
+    entered stands for a run file that cannot be read.
+    """
     if depth > DEEPEST_FOLDER:
         return [0, {}, {RUN_FILE: [0, -now_ns, 0]}]
     try:
@@ -66,7 +78,9 @@ def _look(path: str, known: Node | None, now_ns: int, depth: int = 1) -> Node:
             folders, files = names_in(path)
             if _is_leaf(folders, files):
                 return [0, {}, _stamps(path, files, now_ns)]
-        mtime_ns, folders, files = _contents(path, known, now_ns)  # the time comes first: nothing slips in between
+        mtime_ns, folders, files = _contents(
+            path, known, now_ns
+        )  # the time comes first: nothing slips in between
     except (FileNotFoundError, NotADirectoryError):  # gone
         return [0, {}, {}]
     except OSError:
@@ -77,12 +91,16 @@ def _look(path: str, known: Node | None, now_ns: int, depth: int = 1) -> Node:
 
 # %% ../../nbs/65_store/15_listing.ipynb #ec7f40bf
 def walk(folder: Path | str, known: Node | None = None) -> Iterator[tuple[str, Node]]:
-    """Look at a results folder: each folder in it with its name as soon as it is done, then the whole, named "".
+    """Look at a results folder: each folder in it with its name as soon as it is done, then the
+    whole, named "".
 
-    The whole equals `known` where no result file was added, changed or lost. Raises RequestError for no such folder.
+    The whole equals `known` where no result file was added, changed or lost. Raises RequestError
+    for no such folder.
     """
     if not os.path.isdir(folder):
-        raise RequestError(f"{folder}: no such folder of results; type llmbench sweep STUDY.yaml to make one")
+        raise RequestError(
+            f"{folder}: no such folder of results; type llmbench sweep STUDY.yaml to make one"
+        )
     top, now_ns = os.fspath(folder), time.time_ns()
     old_folders = known[1] if known else {}
     mtime_ns, folders, files = _contents(top, known, now_ns)

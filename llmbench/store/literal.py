@@ -12,15 +12,19 @@ from typing import Any
 
 # %% ../../nbs/65_store/10_literal.ipynb #d99bbe76
 def sql_literal(value: Any) -> str:
-    """None, a truth value, a number, a text, UTF-8 bytes, or lists and mappings of these, as a literal of DuckDB's SQL.
+    """None, a truth value, a number, a text, UTF-8 bytes, or lists and mappings of these, as a
+    literal of DuckDB's SQL.
 
-    Raises TypeError for anything else, UnicodeDecodeError for bytes that are no UTF-8, and ValueError for a key with a zero in it.
+    Raises TypeError for anything else, UnicodeDecodeError for bytes that are no UTF-8, and
+    ValueError for a key with a zero in it.
     """
     match value:
         case None | bool():
             return {None: "NULL", True: "true", False: "false"}[value]
         case int() | float():
-            return repr(value) if isinstance(value, int) else f"'{value!r}'::DOUBLE"  # 0.1 alone would be a decimal
+            return (
+                repr(value) if isinstance(value, int) else f"'{value!r}'::DOUBLE"
+            )  # 0.1 alone would be a decimal
         case str():
             parts = ["'" + part.replace("'", "''") + "'" for part in value.split("\0")]
             return parts[0] if len(parts) == 1 else f"({' || chr(0) || '.join(parts)})"
@@ -29,7 +33,11 @@ def sql_literal(value: Any) -> str:
         case Mapping():
             if any("\0" in str(k) for k in value):
                 raise ValueError("a key with a zero character cannot stand in a query")
-            return "{" + ", ".join(f"{sql_literal(str(k))}: {sql_literal(v)}" for k, v in value.items()) + "}"
+            return (
+                "{"
+                + ", ".join(f"{sql_literal(str(k))}: {sql_literal(v)}" for k, v in value.items())
+                + "}"
+            )
         case Sequence():
             return "[" + ", ".join(map(sql_literal, value)) + "]"
     raise TypeError(f"{type(value).__name__} has no literal in a query")

@@ -34,11 +34,18 @@ _LIMITS = ("ge", "le", "min_length", "max_length", "pattern")
 def _limits(metadata: tuple[Any, ...]) -> dict[str, Any]:
     "The limits that a type's annotations name, as msgspec calls them."
     every = [limit for m in metadata for limit in getattr(m, "metadata", [m])]
-    found = {name: value for limit in every for name in _LIMITS if (value := getattr(limit, name, None)) is not None}
+    found = {
+        name: value
+        for limit in every
+        for name in _LIMITS
+        if (value := getattr(limit, name, None)) is not None
+    }
     if found.get("pattern") == TEXT:  # looked for in the whole file at once
         del found["pattern"]
     elif "pattern" in found:
-        found["pattern"] = found["pattern"].removesuffix("$") + r"\Z"  # in Python, $ also stands before a last line feed
+        found["pattern"] = (
+            found["pattern"].removesuffix("$") + r"\Z"
+        )  # in Python, $ also stands before a last line feed
     return found
 
 
@@ -46,9 +53,11 @@ def _limited(kind: Any, metadata: tuple[Any, ...]) -> Any:
     limits = _limits(metadata)
     return Annotated[kind, msgspec.Meta(**limits)] if limits else kind
 
-
+# %% ../../nbs/65_store/20_quickcheck.ipynb #2fb2d5cb
 def _converted(kind: Any, metadata: tuple[Any, ...] = ()) -> Any:
-    "The type that msgspec checks as pydantic does; raises TypeError for one that is not known here."
+    """The type that msgspec checks as pydantic does; raises TypeError for one that is not known
+    here.
+    """
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _converted(inner[0], (*inner[1:], *metadata))
@@ -59,7 +68,9 @@ def _converted(kind: Any, metadata: tuple[Any, ...] = ()) -> Any:
     if origin is dict:
         return _limited(dict[_converted(inner[0]), _converted(inner[1])], metadata)
     if origin is tuple and len(set(inner)) == 1:
-        return Annotated[list[_converted(inner[0])], msgspec.Meta(min_length=len(inner), max_length=len(inner))]
+        return Annotated[
+            list[_converted(inner[0])], msgspec.Meta(min_length=len(inner), max_length=len(inner))
+        ]
     if origin is Literal or kind in (bool, type(None)):
         return kind
     if kind in (int, float, str):
@@ -73,7 +84,9 @@ def _converted(kind: Any, metadata: tuple[Any, ...] = ()) -> Any:
 # %% ../../nbs/65_store/20_quickcheck.ipynb #600adfd5
 @cache
 def _typed(model: type[BaseModel]) -> type:
-    "A model's fields under their names in the file, as a dict; what a file leaves out stays out for now."
+    """A model's fields under their names in the file, as a dict; what a file leaves out stays out
+    for now.
+    """
     fields = {}
     for name, field in model.model_fields.items():
         kind = _converted(field.annotation, tuple(field.metadata))
@@ -86,33 +99,47 @@ def _whole() -> type:
     "The type of a run file; the request stays as it is written, because many files have the same."
     fields = []
     for name, field in RunFile.model_fields.items():
-        kind = msgspec.Raw if name == "spec" else _converted(field.annotation, tuple(field.metadata))
+        kind = (
+            msgspec.Raw if name == "spec" else _converted(field.annotation, tuple(field.metadata))
+        )
         key = field.alias or name
-        fields.append((key, kind) if field.is_required() else (key, Union[kind, msgspec.UnsetType], msgspec.UNSET))  # noqa: UP007
+        optional = Union[kind, msgspec.UnsetType]  # noqa: UP007 (an Annotated kind takes no |)
+        needed = field.is_required()
+        fields.append((key, kind) if needed else (key, optional, msgspec.UNSET))
     return msgspec.defstruct("RunFile", fields, kw_only=True, gc=False)
 
-
+# %% ../../nbs/65_store/20_quickcheck.ipynb #07f3af13
 def _parts(kind: Any) -> list[type[BaseModel]]:
     "The models that a type is made of."
-    return [kind] if isinstance(kind, type) and issubclass(kind, BaseModel) else [m for k in get_args(kind) for m in _parts(k)]
+    return (
+        [kind]
+        if isinstance(kind, type) and issubclass(kind, BaseModel)
+        else [m for k in get_args(kind) for m in _parts(k)]
+    )
 
 
 @dataclass(frozen=True)
 class _Shape:
-    "What an object of a model has when every field is present: constants, what has to be made anew, and objects within."
+    """What an object of a model has when every field is present: constants, what has to be made
+    anew, and objects within.
+    """
 
     constants: dict[str, Any]
     made: tuple[tuple[str, Callable[[], Any]], ...]
     objects: tuple[tuple[str, "_Shape"], ...]
     lists: tuple[tuple[str, "_Shape"], ...]
 
-
+# %% ../../nbs/65_store/20_quickcheck.ipynb #ff9e3d96
 @cache
 def _shape(model: type[BaseModel]) -> _Shape:
     constants, made, objects, lists = {}, [], [], []
     for name, field in model.model_fields.items():
         key, inner = field.alias or name, next(iter(_parts(field.annotation)), None)
-        constants[key] = None if field.is_required() or isinstance(field.default, list | dict | BaseModel) else field.default
+        constants[key] = (
+            None
+            if field.is_required() or isinstance(field.default, list | dict | BaseModel)
+            else field.default
+        )
         if inner and "list[" in str(field.annotation):
             lists.append((key, _shape(inner)))
         elif inner and inner is not SpecRecord:  # which is complete already
@@ -123,7 +150,7 @@ def _shape(model: type[BaseModel]) -> _Shape:
             made.append((key, type(field.default)))
     return _Shape(constants, tuple(made), tuple(objects), tuple(lists))
 
-
+# %% ../../nbs/65_store/20_quickcheck.ipynb #97820268
 def _complete(value: dict[str, Any], shape: _Shape) -> dict[str, Any]:
     "The object with every field present, those within it too."
     for key, inner in shape.objects:
@@ -141,29 +168,48 @@ def _complete(value: dict[str, Any], shape: _Shape) -> dict[str, Any]:
     return whole
 
 # %% ../../nbs/65_store/20_quickcheck.ipynb #c7d05000
-_KNOWN_RULES = {StepsRecord: {"_columns"}, RunFile: {"_failure_has_a_reason", "_logged_columns_fit", "_fits_together"}}
+_KNOWN_RULES = {
+    StepsRecord: {"_columns"},
+    RunFile: {"_failure_has_a_reason", "_logged_columns_fit", "_fits_together"},
+}
 
 
 def _models(model: type[BaseModel]) -> set[type[BaseModel]]:
     "A model and all that it is made of."
-    return {model}.union(*(_models(part) for field in model.model_fields.values() for part in _parts(field.annotation)))
+    return {model}.union(
+        *(
+            _models(part)
+            for field in model.model_fields.values()
+            for part in _parts(field.annotation)
+        )
+    )
 
 
 def _only_known_rules() -> bool:
     for model in _models(RunFile):
         rules = model.__pydantic_decorators__
-        if {*rules.model_validators, *rules.field_validators, *rules.validators} != _KNOWN_RULES.get(model, set()):
+        if {
+            *rules.model_validators,
+            *rules.field_validators,
+            *rules.validators,
+        } != _KNOWN_RULES.get(model, set()):
             return False
     return True
 
-
+# %% ../../nbs/65_store/20_quickcheck.ipynb #d9eb19d6
 def _keeps_rules(run: dict[str, Any], request: str) -> bool:
     columns = [*run["steps"].values(), *(c["values"] for c in run["logged"])]
     lengths = {len(column) for column in columns if column is not None}
-    return len(lengths) == 1 and (run["status"] == "ok" or bool(run["reason"])) and contradiction(run, request) is None
+    return (
+        len(lengths) == 1
+        and (run["status"] == "ok" or bool(run["reason"]))
+        and contradiction(run, request) is None
+    )
 
 # %% ../../nbs/65_store/20_quickcheck.ipynb #6c637123
-_SUSPECT = re.compile(rb"\\(?:u00(?:[01]|3[aA]|7[fF])|[bf])")  # a control character, or a colon in disguise
+_SUSPECT = re.compile(
+    rb"\\(?:u00(?:[01]|3[aA]|7[fF])|[bf])"
+)  # a control character, or a colon in disguise
 
 
 def _is_plain(content: bytes) -> bool:
@@ -172,16 +218,28 @@ def _is_plain(content: bytes) -> bool:
 
 def _colons(run: dict[str, Any]) -> int:
     "How many colons the JSON of a run has, whose long columns have none of their own."
-    short = {key: value for key, value in run.items() if key not in ("spec", "steps", "logged", "ranks")}
-    short["ranks"] = [{k: v for k, v in rank.items() if type(v) is not list} for rank in run.get("ranks", ())]
-    count = orjson.dumps(short).count(b":") + sum(map(len, run.get("ranks", ()))) - sum(map(len, short["ranks"]))
-    count += len(run.get("steps", ())) + sum(len(c) + c["name"].count(":") for c in run.get("logged", ()))
+    short = {
+        key: value for key, value in run.items() if key not in ("spec", "steps", "logged", "ranks")
+    }
+    short["ranks"] = [
+        {k: v for k, v in rank.items() if type(v) is not list} for rank in run.get("ranks", ())
+    ]
+    count = (
+        orjson.dumps(short).count(b":")
+        + sum(map(len, run.get("ranks", ())))
+        - sum(map(len, short["ranks"]))
+    )
+    count += len(run.get("steps", ())) + sum(
+        len(c) + c["name"].count(":") for c in run.get("logged", ())
+    )
     return count + ("steps" in run) + ("logged" in run) - ("ranks" not in run)
 
-
+# %% ../../nbs/65_store/20_quickcheck.ipynb #1cd391ce
 @lru_cache(maxsize=4096)
 def _request(content: bytes) -> tuple[dict[str, Any], int, tuple[str, str]]:
-    "A request with every field present, the colons of its JSON, and what contradicts itself in it, as imported and as our own."
+    """A request with every field present, the colons of its JSON, and what contradicts itself in
+    it, as imported and as our own.
+    """
     spec, colons = msgspec.json.decode(content, type=_typed(SpecRecord)), content.count(b":")
     if orjson.dumps(spec).count(b":") != colons:
         raise LlmbenchError("a key twice, or one that is not in the schema")
@@ -190,16 +248,22 @@ def _request(content: bytes) -> tuple[dict[str, Any], int, tuple[str, str]]:
 
 # %% ../../nbs/65_store/20_quickcheck.ipynb #51136b9b
 @cache
-def _reader() -> tuple[Callable[[bytes], Any], tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None:
-    "What reads a file, the names of its fields, and what gives their values; None where there is no such reader."
+def _reader() -> (
+    tuple[Callable[[bytes], Any], tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None
+):
+    """What reads a file, the names of its fields, and what gives their values; None where there is
+    no such reader.
+    """
     if not (msgspec and _only_known_rules()):
         return None
     names = _whole().__struct_fields__
     return msgspec.json.Decoder(_whole()).decode, names, attrgetter(*names)
 
-
+# %% ../../nbs/65_store/20_quickcheck.ipynb #cef7eb7b
 def quick_run(content: bytes) -> dict[str, Any] | None:
-    "A sound run file's content with every field present, as `dump_run` gives it; None where only the door can tell."
+    """A sound run file's content with every field present, as `dump_run` gives it; None where only
+    the door can tell.
+    """
     reader = _reader()
     if reader is None or not _is_plain(content):
         return None
@@ -209,7 +273,11 @@ def quick_run(content: bytes) -> dict[str, Any] | None:
         spec, spec_colons, problems = _request(bytes(found.spec))
     except (msgspec.MsgspecError, LlmbenchError, ValueError, RecursionError):
         return None
-    run = {name: value for name, value in zip(names, values(found), strict=True) if value is not msgspec.UNSET}
+    run = {
+        name: value
+        for name, value in zip(names, values(found), strict=True)
+        if value is not msgspec.UNSET
+    }
     if content.count(b":") != spec_colons + 1 + _colons(run):
         return None
     run["spec"] = spec

@@ -16,14 +16,14 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..core.bounds import Identifier, Key, Named, Number, Records, Seed, Text, Value
-from ..core.errors import LlmbenchError, unknown_name
-from ..core.door import read_regular, result_files, run_from, strict_json
 from ..analysis.fairness import check_varies
-from ..core.folders import DEEPEST_FOLDER, STUDY_FILE, shown_path
-from .quickcheck import quick_run
 from ..analysis.rates import RUN_COLUMNS
+from ..core.bounds import Identifier, Key, Named, Number, Records, Seed, Text, Value
+from ..core.door import read_regular, result_files, run_from, strict_json
+from ..core.errors import LlmbenchError, unknown_name
+from ..core.folders import DEEPEST_FOLDER, STUDY_FILE, shown_path
 from ..core.schema import dump_run, first_problem
+from .quickcheck import quick_run
 
 # %% ../../nbs/65_store/25_results.ipynb #f4e5acd4
 def parse_run(content: bytes) -> dict[str, Any]:
@@ -32,9 +32,13 @@ def parse_run(content: bytes) -> dict[str, Any]:
 
 
 def read_file(path: str, label: str) -> bytes:
-    "A result file's content; raises LlmbenchError where it cannot be read, lies too deep, or where its label is no plain text."
+    """A result file's content; raises LlmbenchError where it cannot be read, lies too deep, or
+    where its label is no plain text.
+    """
     if shown_path(label) != label:
-        raise LlmbenchError("cannot be read: its path has control characters, or is no UTF-8; rename the folder")
+        raise LlmbenchError(
+            "cannot be read: its path has control characters, or is no UTF-8; rename the folder"
+        )
     if label.count("/") > DEEPEST_FOLDER + 1:
         raise LlmbenchError(f"cannot be read: lies more than {DEEPEST_FOLDER} folders deep")
     return read_regular(path)
@@ -59,21 +63,27 @@ class StudyFacts(BaseModel):
 
 
 def parse_study(content: bytes) -> dict[str, Any]:
-    "A study.json's content whose declared baseline and varied keys exist; raises LlmbenchError otherwise."
+    """A study.json's content whose declared baseline and varied keys exist; raises LlmbenchError
+    otherwise.
+    """
     try:
         study = StudyFacts.model_validate(strict_json(content))
     except ValidationError as e:
         raise LlmbenchError(f"not a study: {first_problem(e)}") from e
     for key in study.baseline or {}:
         if key not in (*RUN_COLUMNS, "name"):
-            raise LlmbenchError("baseline: " + unknown_name("column of runs", key, (*RUN_COLUMNS, "name")))
+            raise LlmbenchError(
+                "baseline: " + unknown_name("column of runs", key, (*RUN_COLUMNS, "name"))
+            )
     check_varies(study.varies or ())
     return study.model_dump()
 
 # %% ../../nbs/65_store/25_results.ipynb #36a54c95
 @dataclass(slots=True)
 class Seen:
-    "One result file: where it lies, what it is called, and either its problem or its study and what it holds."
+    """One result file: where it lies, what it is called, and either its problem or its study and
+    what it holds.
+    """
 
     path: str
     label: str
@@ -83,7 +93,7 @@ class Seen:
     run_id: str | None = None
     facts: dict[str, Any] | None = None  # of a study.json
 
-
+# %% ../../nbs/65_store/25_results.ipynb #50e866a2
 def see(path: str, label: str) -> tuple[Seen, dict[str, Any] | None]:
     "Read one file: its record, and the run where it is a valid run file."
     seen, run = Seen(path, shown_path(label)), None
@@ -103,7 +113,9 @@ def see(path: str, label: str) -> tuple[Seen, dict[str, Any] | None]:
 # %% ../../nbs/65_store/25_results.ipynb #4e257cdd
 @dataclass
 class Settled:
-    "Files by what they count as: the run files of each study, each study's own facts, and what could not be used."
+    """Files by what they count as: the run files of each study, each study's own facts, and what
+    could not be used.
+    """
 
     members: dict[str | None, list[Seen]] = field(default_factory=dict)
     studies: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -120,11 +132,17 @@ def _content(seen: Seen) -> Any:
 def _at_home(seen: Seen) -> bool:
     "Whether a file lies where a sweep would have put it."
     *_, study, folder, _ = f"//{seen.label}".split("/")
-    return folder == seen.study if seen.facts is not None else (study, folder) == (seen.study, seen.run_id)
+    return (
+        folder == seen.study
+        if seen.facts is not None
+        else (study, folder) == (seen.study, seen.run_id)
+    )
 
-
+# %% ../../nbs/65_store/25_results.ipynb #ac1aae88
 def _first(files: Iterable[Seen]) -> dict[tuple[bool, str | None], Seen]:
-    "The file that counts, of those of one run and of those about one study: the first that is at home, else the first."
+    """The file that counts, of those of one run and of those about one study: the first that is at
+    home, else the first.
+    """
     found: dict[tuple[bool, str | None], Seen] = {}
     for seen in files:
         key = (seen.facts is not None, seen.study if seen.facts is not None else seen.run_id)
@@ -133,9 +151,11 @@ def _first(files: Iterable[Seen]) -> dict[tuple[bool, str | None], Seen]:
             found[key] = seen
     return found
 
-
+# %% ../../nbs/65_store/25_results.ipynb #811d1366
 def settle(files: Iterable[Seen], content_of: Callable[[Seen], Any] = _content) -> Settled:
-    "Which files count, of equal ids and of equal studies (see `_first`); `content_of` a run's file."
+    """Which files count, of equal ids and of equal studies (see `_first`); `content_of` a run's
+    file.
+    """
     files = list(files)
     found, first = Settled(), _first(seen for seen in files if not seen.problem)
     for seen in files:
@@ -145,7 +165,11 @@ def settle(files: Iterable[Seen], content_of: Callable[[Seen], Any] = _content) 
             found.studies[seen.study] = first[True, seen.study].facts
         elif (known := first[False, seen.run_id]) is seen:
             found.members.setdefault(seen.study, []).append(seen)
-        elif known.label != seen.label and known.digest != seen.digest and content_of(known) != content_of(seen):
+        elif (
+            known.label != seen.label
+            and known.digest != seen.digest
+            and content_of(known) != content_of(seen)
+        ):
             problem = f"run_id {seen.run_id} is also in {known.label}, with other content"
             found.quarantine.append({"file": seen.label, "problem": problem})
     return found
@@ -153,7 +177,9 @@ def settle(files: Iterable[Seen], content_of: Callable[[Seen], Any] = _content) 
 # %% ../../nbs/65_store/25_results.ipynb #d8a008c5
 @dataclass
 class Results:
-    "Whole run files by run_id (with the file they came from), studies by name, and what could not be used."
+    """Whole run files by run_id (with the file they came from), studies by name, and what could not
+    be used.
+    """
 
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
     studies: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -161,7 +187,9 @@ class Results:
 
 
 def read_results(folders: Iterable[Path]) -> Results:
-    "All run.json and study.json below the folders, those of one folder in the order of their paths."
+    """All run.json and study.json below the folders, those of one folder in the order of their
+    paths.
+    """
     found: list[Seen] = []
     runs: dict[str, dict[str, Any]] = {}
     for folder in dict.fromkeys(folders):
@@ -176,6 +204,8 @@ def read_results(folders: Iterable[Path]) -> Results:
 
 # %% ../../nbs/65_store/25_results.ipynb #3d8251c0
 def made_of(members: Iterable[Seen], facts: dict[str, Any] | None) -> str:
-    "A hash of all that the rows of a study depend on: its files' names and bytes, its declared facts."
+    """A hash of all that the rows of a study depend on: its files' names and bytes, its declared
+    facts.
+    """
     content = [facts, [(seen.label, seen.digest) for seen in members]]
     return hashlib.sha256(orjson.dumps(content)).hexdigest()

@@ -20,48 +20,83 @@ from .results import Seen, made_of, see, settle
 
 # %% ../../nbs/65_store/30_rows.ipynb #87098792
 STEP_COLUMNS = {
-    "run_id": "VARCHAR", "rank": "BIGINT", "step": "BIGINT", "time_s": "DOUBLE", "tokens": "BIGINT", "loss": "DOUBLE",
-    "grad_norm": "DOUBLE", "lr": "DOUBLE", "memory_allocated_gib": "DOUBLE", "is_warmup": "BOOLEAN",
-}  # fmt: skip
-_STEPS = "STRUCT(step BIGINT[], time_s DOUBLE[], tokens BIGINT[], loss DOUBLE[], grad_norm DOUBLE[], lr DOUBLE[], is_warmup BOOLEAN[])"
+    "run_id": "VARCHAR",
+    "rank": "BIGINT",
+    "step": "BIGINT",
+    "time_s": "DOUBLE",
+    "tokens": "BIGINT",
+    "loss": "DOUBLE",
+    "grad_norm": "DOUBLE",
+    "lr": "DOUBLE",
+    "memory_allocated_gib": "DOUBLE",
+    "is_warmup": "BOOLEAN",
+}
+_STEPS = (
+    "STRUCT(step BIGINT[], time_s DOUBLE[], tokens BIGINT[], loss DOUBLE[], grad_norm DOUBLE[], lr"
+    " DOUBLE[], is_warmup BOOLEAN[])"
+)
 _RANKS = (
-    "STRUCT(rank BIGINT, host VARCHAR, device VARCHAR, time_s DOUBLE[], data_time_s DOUBLE[], allocated_bytes BIGINT[], "
-    "peak_allocated_bytes BIGINT, peak_reserved_bytes BIGINT, param_bytes BIGINT, grad_bytes BIGINT, optimizer_bytes BIGINT, "
-    "memory_source VARCHAR, live_tensor_peak_bytes BIGINT)[]"
+    "STRUCT(rank BIGINT, host VARCHAR, device VARCHAR, time_s DOUBLE[], data_time_s DOUBLE[],"
+    " allocated_bytes BIGINT[], peak_allocated_bytes BIGINT, peak_reserved_bytes BIGINT,"
+    " param_bytes BIGINT, grad_bytes BIGINT, optimizer_bytes BIGINT, memory_source VARCHAR,"
+    " live_tensor_peak_bytes BIGINT)[]"
 )
 _TEXTS = ("spec", "env", "events")
+
+# %% ../../nbs/65_store/30_rows.ipynb #5c2cc6da
 RUN_TABLE = RUN_COLUMNS | {
-    "name": "VARCHAR", "spec_hash": "VARCHAR", "attempt": "BIGINT", "file": "VARCHAR", "ended_at": "VARCHAR", "command": "VARCHAR", "turns": "VARCHAR",
+    "name": "VARCHAR",
+    "spec_hash": "VARCHAR",
+    "attempt": "BIGINT",
+    "file": "VARCHAR",
+    "ended_at": "VARCHAR",
+    "command": "VARCHAR",
+    "turns": "VARCHAR",
     "skipped_steps": "BIGINT",
-    **dict.fromkeys(_TEXTS, "VARCHAR"), "step_columns": _STEPS, "rank_records": _RANKS,
-    "collective_records": "STRUCT(kind VARCHAR, calls BIGINT, bytes BIGINT, time_s DOUBLE, exposed_s DOUBLE, alone_s DOUBLE)[]",
-    "window_record": "STRUCT(steps BIGINT, time_s DOUBLE, exposed_s DOUBLE)", "all_reduce_bus_gb_s": "DOUBLE", "link_gb_s": "DOUBLE",
-}  # fmt: skip
+    **dict.fromkeys(_TEXTS, "VARCHAR"),
+    "step_columns": _STEPS,
+    "rank_records": _RANKS,
+    "collective_records": (
+        "STRUCT(kind VARCHAR, calls BIGINT, bytes BIGINT, time_s DOUBLE, exposed_s DOUBLE, alone_s"
+        " DOUBLE)[]"
+    ),
+    "window_record": "STRUCT(steps BIGINT, time_s DOUBLE, exposed_s DOUBLE)",
+    "all_reduce_bus_gb_s": "DOUBLE",
+    "link_gb_s": "DOUBLE",
+}
 
 # %% ../../nbs/65_store/30_rows.ipynb #f9e74ddf
 _ENDS = ("", "_low", "_high")
 _RATES = ("step_time_s", "tokens_per_s", "speedup", "scaling_efficiency_pct")
 _INTERVALS = [f"{name}{end}" for name in _RATES for end in _ENDS]
 _GROUP_TEXT = (
-    "study spec_hash name status model strategy hardware platform framework precision comparison_group fairness "
-    "scaling_baseline scaling_kind"
+    "study spec_hash name status model strategy hardware platform framework precision"
+    " comparison_group fairness scaling_baseline scaling_kind"
 )
-_GROUP_COUNT = "world_size nodes seq_len micro_batch grad_accum global_batch_tokens repeats failed measured_steps unsteady"
+_GROUP_COUNT = (
+    "world_size nodes seq_len micro_batch grad_accum global_batch_tokens repeats failed"
+    " measured_steps unsteady"
+)
 _GROUP_FACTS = (
-    "tokens_per_s_per_gpu tflops_per_gpu mfu_pct hfu_pct peak_memory_gib model_state_gib "
-    "comm_exposed_pct usd_per_1m_tokens ideal loss_first loss_last loss_parity "
-    "live_memory_gib live_memory_gib_low live_memory_gib_high usd_per_1m_tokens_low usd_per_1m_tokens_high"
+    "tokens_per_s_per_gpu tflops_per_gpu mfu_pct hfu_pct peak_memory_gib model_state_gib"
+    " comm_exposed_pct usd_per_1m_tokens ideal loss_first loss_last loss_parity live_memory_gib"
+    " live_memory_gib_low live_memory_gib_high usd_per_1m_tokens_low usd_per_1m_tokens_high"
 )
 GROUP_COLUMNS = (
-    dict.fromkeys(_GROUP_TEXT.split(), "VARCHAR") | dict.fromkeys(_GROUP_COUNT.split(), "BIGINT")
-    | dict.fromkeys(("all_ok", "steps_only"), "BOOLEAN") | {"params_b": "DOUBLE"} | dict.fromkeys(_INTERVALS, "DOUBLE")
+    dict.fromkeys(_GROUP_TEXT.split(), "VARCHAR")
+    | dict.fromkeys(_GROUP_COUNT.split(), "BIGINT")
+    | dict.fromkeys(("all_ok", "steps_only"), "BOOLEAN")
+    | {"params_b": "DOUBLE"}
+    | dict.fromkeys(_INTERVALS, "DOUBLE")
     | dict.fromkeys(_GROUP_FACTS.split(), "DOUBLE")
     | {"run_ids": "VARCHAR[]"}
-)  # fmt: skip
+)
 
 # %% ../../nbs/65_store/30_rows.ipynb #3f9b224b
 def line_columns(columns: Mapping[str, str]) -> dict[str, str]:
-    "The types of a table's columns by their short names in a line, with `part` for the number of the job."
+    """The types of a table's columns by their short names in a line, with `part` for the number of
+    the job.
+    """
     return {"part": "BIGINT"} | {f"c{i}": kind for i, kind in enumerate(columns.values())}
 
 
@@ -71,7 +106,9 @@ def _short(columns: Iterable[str]) -> list[tuple[str, str]]:
 
 _RAW = {name: short for short, name in _short(RUN_TABLE) if name not in RUN_COLUMNS}
 _DERIVED = ("name", "spec_hash", "attempt")  # in a derived row, and not in the contract
-_DERIVED_SHORT = [pair for pair in _short(RUN_TABLE) if pair[1] in RUN_COLUMNS or pair[1] in _DERIVED]
+_DERIVED_SHORT = [
+    pair for pair in _short(RUN_TABLE) if pair[1] in RUN_COLUMNS or pair[1] in _DERIVED
+]
 _GROUP_SHORT = _short(GROUP_COLUMNS)
 
 
@@ -84,7 +121,7 @@ def group_line(row: Mapping[str, Any], part: int) -> bytes:
     "The line of a set of repeats."
     return orjson.dumps({"part": part, **_kept(row, _GROUP_SHORT)})
 
-
+# %% ../../nbs/65_store/30_rows.ipynb #1fc7c59d
 def run_line(run: Mapping[str, Any], row: Mapping[str, Any], label: str, part: int) -> bytes:
     "The line of a run: its derived row, and the raw facts that the views unnest."
     line = _kept(row, _DERIVED_SHORT)
@@ -97,25 +134,37 @@ def run_line(run: Mapping[str, Any], row: Mapping[str, Any], label: str, part: i
     line[_RAW["step_columns"]] = {**run["steps"], "is_warmup": warmup_flags(run)}
     line[_RAW["rank_records"]] = run["ranks"]
     if run["collectives"] is not None:
-        line[_RAW["collective_records"]], line[_RAW["window_record"]] = run["collectives"], run["window"]
-    line[_RAW["all_reduce_bus_gb_s"]], line[_RAW["link_gb_s"]] = (run["transfer"][k] for k in ("all_reduce_bus_gb_s", "link_gb_s"))
+        line[_RAW["collective_records"]], line[_RAW["window_record"]] = (
+            run["collectives"],
+            run["window"],
+        )
+    line[_RAW["all_reduce_bus_gb_s"]], line[_RAW["link_gb_s"]] = (
+        run["transfer"][k] for k in ("all_reduce_bus_gb_s", "link_gb_s")
+    )
     return orjson.dumps(line)
 
 # %% ../../nbs/65_store/30_rows.ipynb #3b9fbb00
 @dataclass
 class Derived:
-    "What the files of a job were, the studies among them with a hash of what was used, and the lines of both tables."
+    """What the files of a job were, the studies among them with a hash of what was used, and the
+    lines of both tables.
+    """
 
     seen: list[Seen] = field(default_factory=list)
     studies: list[tuple[str | None, str]] = field(default_factory=list)
     run_lines: list[bytes] = field(default_factory=list)
     group_lines: list[bytes] = field(default_factory=list)
 
-
+# %% ../../nbs/65_store/30_rows.ipynb #e5c026fa
 def derive(
-    files: Iterable[tuple[str, str]], part: int = 0, prices: tuple[Price, ...] = (), declared: Mapping[str, Any] | None = None
+    files: Iterable[tuple[str, str]],
+    part: int = 0,
+    prices: tuple[Price, ...] = (),
+    declared: Mapping[str, Any] | None = None,
 ) -> Derived:
-    "Rows from files, given as pairs of path and label in the order in which they count; `declared`: facts by study."
+    """Rows from files, given as pairs of path and label in the order in which they count;
+    `declared`: facts by study.
+    """
     found, runs = Derived(), {}
     for path, label in files:
         seen, run = see(path, label)
@@ -125,16 +174,30 @@ def derive(
     settled = settle(found.seen, lambda seen: runs[seen.path])
     studies = settled.studies | (declared or {})
     for study, members in settled.members.items():
-        _derive_study([runs[m.path] for m in members], [m.label for m in members], studies, prices, part, found)
+        _derive_study(
+            [runs[m.path] for m in members],
+            [m.label for m in members],
+            studies,
+            prices,
+            part,
+            found,
+        )
         found.studies.append((study, made_of(members, studies.get(study))))
     return found
 
-
+# %% ../../nbs/65_store/30_rows.ipynb #1682f1d0
 def _derive_study(
-    runs: Sequence[dict[str, Any]], labels: Sequence[str], studies: Mapping[str, Any], prices: tuple[Price, ...], part: int, into: Derived
+    runs: Sequence[dict[str, Any]],
+    labels: Sequence[str],
+    studies: Mapping[str, Any],
+    prices: tuple[Price, ...],
+    part: int,
+    into: Derived,
 ) -> None:
     rows = run_rows(runs, studies, prices)
-    into.run_lines += [run_line(run, row, label, part) for run, row, label in zip(runs, rows, labels, strict=True)]
+    into.run_lines += [
+        run_line(run, row, label, part) for run, row, label in zip(runs, rows, labels, strict=True)
+    ]
     into.group_lines += [group_line(row, part) for row in group_rows(runs, rows, studies)]
 
 # %% ../../nbs/65_store/30_rows.ipynb #622979f3
@@ -156,10 +219,16 @@ SELECT {", ".join(STEP_COLUMNS)} FROM long WHERE step IS NOT NULL ORDER BY run_i
 
 # %% ../../nbs/65_store/30_rows.ipynb #d6dfd7a2
 STUDY_TABLE = {
-    "study": "VARCHAR", "title": "VARCHAR", "question": "VARCHAR", "repeats": "BIGINT", "baseline": "JSON", "varies": "VARCHAR[]",
-}  # fmt: skip
+    "study": "VARCHAR",
+    "title": "VARCHAR",
+    "question": "VARCHAR",
+    "repeats": "BIGINT",
+    "baseline": "JSON",
+    "varies": "VARCHAR[]",
+}
 QUARANTINE_TABLE = {"file": "VARCHAR", "problem": "VARCHAR"}
 
+# %% ../../nbs/65_store/30_rows.ipynb #bd3c5849
 VIEWS = (
     _PUBLIC_VIEWS
     + """

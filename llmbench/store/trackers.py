@@ -11,39 +11,66 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..analysis.rates import run_rates
 from ..core.errors import LlmbenchError
 from ..core.files import slug
-from .exports import scalars
-from ..analysis.rates import run_rates
 from ..core.schema import RunFile, dump_run
+from .exports import scalars
 
 # %% ../../nbs/65_store/55_trackers.ipynb #55fc3f43
 def _needs(package: str) -> None:
     if importlib.util.find_spec(package) is None:
-        raise LlmbenchError(f"{package} is not installed; type pip install {package}, or pip install 'llmbench[export]'")
+        raise LlmbenchError(
+            f"{package} is not installed; type pip install {package}, or pip install"
+            " 'llmbench[export]'"
+        )
 
 
 def _flat(value: Any, place: str = "") -> dict[str, Any]:
     "Leaves of a request by their path, without unknown ones."
     if isinstance(value, dict):
-        return {k: v for key, inner in value.items() for k, v in _flat(inner, f"{place}.{key}" if place else key).items()}
+        return {
+            k: v
+            for key, inner in value.items()
+            for k, v in _flat(inner, f"{place}.{key}" if place else key).items()
+        }
     return {} if value is None or value == [] else {place: value}
 
 
 def _summary(run: RunFile) -> dict[str, float]:
-    return {k: float(v) for k, v in run_rates(dump_run(run)).items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    return {
+        k: float(v)
+        for k, v in run_rates(dump_run(run)).items()
+        if isinstance(v, int | float) and not isinstance(v, bool)
+    }
 
 # %% ../../nbs/65_store/55_trackers.ipynb #21d3d7c0
 def to_wandb(run: RunFile, folder: Path) -> Path:
-    "The run as an offline run of Weights & Biases below `folder`; raises LlmbenchError where wandb is not installed."
+    """The run as an offline run of Weights & Biases below `folder`; raises LlmbenchError where
+    wandb is not installed.
+    """
     _needs("wandb")
     import wandb
 
-    quiet = wandb.Settings(mode="offline", silent=True, console="off", disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True)
+    quiet = wandb.Settings(
+        mode="offline",
+        silent=True,
+        console="off",
+        disable_git=True,
+        disable_code=True,
+        x_disable_meta=True,
+        x_disable_stats=True,
+    )
     folder.mkdir(parents=True, exist_ok=True)
     identity = slug(run.run_id).replace(".", "-")[-64:].lstrip("-_")
     logged = wandb.init(
-        project="llmbench", group=run.study and slug(run.study)[:128], name=slug(run.run_id)[:128], id=identity, dir=str(folder), config=_flat(dump_run(run)["spec"]), settings=quiet
+        project="llmbench",
+        group=run.study and slug(run.study)[:128],
+        name=slug(run.run_id)[:128],
+        id=identity,
+        dir=str(folder),
+        config=_flat(dump_run(run)["spec"]),
+        settings=quiet,
     )
     for step, values in scalars(run):
         logged.log(values, step=step)
@@ -52,9 +79,11 @@ def to_wandb(run: RunFile, folder: Path) -> Path:
     logged.finish(exit_code=0 if run.status == "ok" else 1)
     return kept
 
-
+# %% ../../nbs/65_store/55_trackers.ipynb #4e17e80b
 def to_mlflow(run: RunFile, folder: Path) -> Path:
-    "The run in a local MLflow store below `folder`; raises LlmbenchError where mlflow is not installed."
+    """The run in a local MLflow store below `folder`; raises LlmbenchError where mlflow is not
+    installed.
+    """
     _needs("mlflow")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -65,12 +94,18 @@ def to_mlflow(run: RunFile, folder: Path) -> Path:
     client = MlflowClient(tracking_uri=folder.resolve().as_uri())
     name = slug(run.study or "llmbench")
     known = client.get_experiment_by_name(name)
-    made = client.create_run(known.experiment_id if known else client.create_experiment(name), run_name=slug(run.run_id))
+    made = client.create_run(
+        known.experiment_id if known else client.create_experiment(name), run_name=slug(run.run_id)
+    )
     params = [Param(k, str(v)[:6000]) for k, v in _flat(dump_run(run)["spec"]).items()]
     metrics = [Metric(k, v, 0, step) for step, values in scalars(run) for k, v in values.items()]
     metrics += [Metric(f"summary.{k}", v, 0, 0) for k, v in _summary(run).items()]
     for part in (metrics[i : i + 1000] for i in range(0, len(metrics), 1000)):
         client.log_batch(made.info.run_id, metrics=part)
-    client.log_batch(made.info.run_id, params=params[:100], tags=[RunTag("llmbench.run_id", run.run_id), RunTag("llmbench.status", run.status)])
+    client.log_batch(
+        made.info.run_id,
+        params=params[:100],
+        tags=[RunTag("llmbench.run_id", run.run_id), RunTag("llmbench.status", run.status)],
+    )
     client.set_terminated(made.info.run_id, "FINISHED" if run.status == "ok" else "FAILED")
     return folder

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
-from . import mesh
 from ..core.errors import LlmbenchError, RequestError
 from ..core.files import write_json_atomic
 from ..core.records import RankLog, utc_now
 from ..spec.presets import ModelShape
+from ..spec.request import RunSpec
 from llmbench.spec.restarts import (
     about,
     checkpoint_folder,
@@ -34,13 +34,17 @@ from llmbench.spec.restarts import (
     newest,
     read_about,
 )
-from ..spec.request import RunSpec
-from .strategies.base import Strategy, TorchStrategy
+from . import mesh
+
+# %% ../../nbs/30_train/50_checkpoint.ipynb #c733bbd1
 from ..spec.weights import weights_folder
+from .strategies.base import Strategy, TorchStrategy
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #8d48ff5a
 def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    "The parameters that are trained, in the order of a strategy, under their names in the whole model."
+    """The parameters that are trained, in the order of a strategy, under their names in the whole
+    model.
+    """
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     for stage in inner if isinstance(inner, nn.ModuleList) else [inner]:
         yield from ((name, p) for name, p in stage.named_parameters() if p.requires_grad)
@@ -51,23 +55,35 @@ def _placed_like(local: Tensor, parameter: Tensor) -> Tensor:
     if not isinstance(parameter, DTensor):
         return local
     whole = {"shape": parameter.shape, "stride": parameter.stride()}
-    return DTensor.from_local(local, parameter.device_mesh, parameter.placements, run_check=False, **whole)
+    return DTensor.from_local(
+        local, parameter.device_mesh, parameter.placements, run_check=False, **whole
+    )
 
-
+# %% ../../nbs/30_train/50_checkpoint.ipynb #ebab2652
 def _pieces(strategy: TorchStrategy) -> Iterator[tuple[str, Tensor, Callable[[Tensor], Tensor]]]:
-    "Name, piece and placement of each parameter; experts that were dealt out are slices of their stacks."
+    """Name, piece and placement of each parameter; experts that were dealt out are slices of their
+    stacks.
+    """
     dealt = getattr(strategy, "dealt", None) or [False] * len(strategy.held)
-    for (name, parameter), held, is_dealt in zip(named_parameters(strategy.model), strategy.held, dealt, strict=True):
+    for (name, parameter), held, is_dealt in zip(
+        named_parameters(strategy.model), strategy.held, dealt, strict=True
+    ):
         if is_dealt:
             over = (strategy.grid, [Replicate(), Shard(0)])
-            yield name, held, functools.partial(DTensor.from_local, device_mesh=over[0], placements=over[1], run_check=False)
+            yield (
+                name,
+                held,
+                functools.partial(
+                    DTensor.from_local, device_mesh=over[0], placements=over[1], run_check=False
+                ),
+            )
         else:
             yield name, held, functools.partial(_placed_like, parameter=parameter)
 
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
-
+# %% ../../nbs/30_train/50_checkpoint.ipynb #49ea5bf3
 def _begin_moments(optimizer: torch.optim.Optimizer) -> None:
     "The state that AdamW makes in its first step, for those that have none yet."
     for group in optimizer.param_groups:
@@ -79,7 +95,9 @@ def _begin_moments(optimizer: torch.optim.Optimizer) -> None:
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #46433234
 def state_of(strategy: TorchStrategy) -> dict[str, Tensor]:
-    "All that a rank holds of a training, as views: parameters, both moments, the number of updates, the loss scale."
+    """All that a rank holds of a training, as views: parameters, both moments, the number of
+    updates, the loss scale.
+    """
     _begin_moments(strategy.optimizer)
     state: dict[str, Tensor] = {}
     for name, held, place in _pieces(strategy):
@@ -118,9 +136,18 @@ def _read(strategy: Any, folder: Path) -> None:
     for told in strategy.optimizer.state.values():
         told["step"].copy_(state["updates"])
 
-
-def save(strategy: Strategy, spec: RunSpec, done: int, run_folder: Path | str, *, run_id: str | None = None) -> Path:
-    "Write the state after `done` steps, all ranks together; the checkpoint's folder, which exists only when it is complete."
+# %% ../../nbs/30_train/50_checkpoint.ipynb #b61f8217
+def save(
+    strategy: Strategy,
+    spec: RunSpec,
+    done: int,
+    run_folder: Path | str,
+    *,
+    run_id: str | None = None,
+) -> Path:
+    """Write the state after `done` steps, all ranks together; the checkpoint's folder, which exists
+    only when it is complete.
+    """
     place = checkpoint_folder(run_folder, done)
     writing = place.with_name(f"{place.name}.writing")
     if _is_main():
@@ -136,9 +163,11 @@ def save(strategy: Strategy, spec: RunSpec, done: int, run_folder: Path | str, *
     mesh.barrier()
     return place
 
-
+# %% ../../nbs/30_train/50_checkpoint.ipynb #2418dd5e
 def load(strategy: Strategy, spec: RunSpec, checkpoint: Path) -> int:
-    "Put a checkpoint's state into a strategy that was just built, all ranks together; the number of steps done."
+    """Put a checkpoint's state into a strategy that was just built, all ranks together; the number
+    of steps done.
+    """
     told = read_about(checkpoint)
     if reason := mismatch(told, spec):
         raise RequestError(f"{checkpoint.name}: {reason}")
@@ -151,12 +180,19 @@ def folder_bytes(folder: Path) -> int:
     "Bytes of all files below a folder."
     return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
 
-
+# %% ../../nbs/30_train/50_checkpoint.ipynb #469b4b5f
 class Checkpoints:
-    "Keeps a run's checkpoints as its request asks, and takes up what an earlier start has left; a keeper for `run_steps`."
+    """Keeps a run's checkpoints as its request asks, and takes up what an earlier start has left; a
+    keeper for `run_steps`.
+    """
 
     def __init__(self, strategy: Strategy, spec: RunSpec, run_folder: Path, rank_log: RankLog):
-        self.strategy, self.spec, self.folder, self.rank_log = strategy, spec, Path(run_folder), rank_log
+        self.strategy, self.spec, self.folder, self.rank_log = (
+            strategy,
+            spec,
+            Path(run_folder),
+            rank_log,
+        )
 
     def due(self, done: int) -> bool:
         asked = self.spec.checkpoint
@@ -165,17 +201,26 @@ class Checkpoints:
     def save(self, done: int) -> None:
         "Write one, drop those that are too old, and say so."
         began = time.perf_counter()
-        place = save(self.strategy, self.spec, done, self.folder, run_id=self.rank_log.rows[0].get("run_id"))
+        place = save(
+            self.strategy, self.spec, done, self.folder, run_id=self.rank_log.rows[0].get("run_id")
+        )
         time_s = time.perf_counter() - began
         if _is_main():
-            facts = {"step": done, "time": utc_now(), "time_s": time_s, "bytes": folder_bytes(place)}
+            facts = {
+                "step": done,
+                "time": utc_now(),
+                "time_s": time_s,
+                "bytes": folder_bytes(place),
+            }
             self.rank_log.write("event", name="checkpoint_saved", **facts)
             for old in checkpoints(self.folder)[: -self.spec.checkpoint.keep]:
                 (old / "checkpoint.json").unlink()  # what is half deleted is no checkpoint either
                 shutil.rmtree(old)
 
     def begin(self, resume: Path | None) -> int:
-        "Take up the newest checkpoint in a run's folder; the first step to do. What else a run of this name has left goes."
+        """Take up the newest checkpoint in a run's folder; the first step to do. What else a run of
+        this name has left goes.
+        """
         own = resume is not None and resume.resolve() == self.folder.resolve()
         checkpoint = newest(resume, self.spec, own=own)
         mesh.barrier()
@@ -188,10 +233,19 @@ class Checkpoints:
         "Take up a checkpoint (None: begin again) and say so; the first step to do."
         began, first, source = time.perf_counter(), 0, None
         if checkpoint is not None:
-            first, source = load(self.strategy, self.spec, checkpoint), read_about(checkpoint)["run_id"]
+            first, source = (
+                load(self.strategy, self.spec, checkpoint),
+                read_about(checkpoint)["run_id"],
+            )
         load_s = time.perf_counter() - began if checkpoint is not None else None
         other = source if source != self.rank_log.rows[0].get("run_id") else None
-        self.rank_log.write("resume", step=first, time=utc_now(), load_s=load_s, source=f"from {other}" if other else None)
+        self.rank_log.write(
+            "resume",
+            step=first,
+            time=utc_now(),
+            load_s=load_s,
+            source=f"from {other}" if other else None,
+        )
         return first
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #baff03ba
@@ -201,37 +255,58 @@ def _weights_in(folder: Path) -> tuple[Any, dict[str, tuple[int, ...]]]:
     try:
         kept = reader.read_metadata().state_dict_metadata
     except ImportError as e:
-        raise LlmbenchError("weights: this needs the package safetensors; pip install 'llmbench[convert]'") from e
-    except Exception as e:  # a cut file, in the words of a library that has no common class for them
+        raise LlmbenchError(
+            "weights: this needs the package safetensors; pip install 'llmbench[convert]'"
+        ) from e
+    except (
+        Exception
+    ) as e:  # a cut file, in the words of a library that has no common class for them
         raise LlmbenchError(f"weights: {folder.name} is damaged or no safetensors: {e}") from e
     return reader, {name: tuple(told.size) for name, told in kept.items()}
 
-
+# %% ../../nbs/30_train/50_checkpoint.ipynb #415592eb
 def take_weights(strategy: TorchStrategy, given: str) -> None:
-    "Put the weights of a converted folder into a strategy that was just built, all ranks together; raises LlmbenchError."
+    """Put the weights of a converted folder into a strategy that was just built, all ranks
+    together; raises LlmbenchError.
+    """
     folder = weights_folder(given)
     reader, sizes = _weights_in(folder)
     state = {name: place(held.detach()) for name, held, place in _pieces(strategy)}
     if wrong := [name for name, piece in state.items() if sizes.get(name) != tuple(piece.shape)]:
-        raise LlmbenchError(f"weights: {given}: {wrong[0]} is {sizes.get(wrong[0], 'missing')}, the model has {tuple(state[wrong[0]].shape)}")
+        raise LlmbenchError(
+            f"weights: {given}: {wrong[0]} is {sizes.get(wrong[0], 'missing')}, the model has"
+            f" {tuple(state[wrong[0]].shape)}"
+        )
     with torch.no_grad():
         dcp.load(state, storage_reader=reader, no_dist=not dist.is_initialized())
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #4f0ce509
 class StoredWeights:
-    "The parameters of a checkpoint, read one by one; raises RequestError where it has none that can be read alone."
+    """The parameters of a checkpoint, read one by one; raises RequestError where it has none that
+    can be read alone.
+    """
 
     def __init__(self, folder: Path | str):
         self.folder, told = Path(folder), read_about(Path(folder))
         if told["kind"] != "torch":
             by = told["strategy"]["name"]
-            raise RequestError(f"convert: {folder} was written by {by}: these are DeepSpeed's own files, one a rank; train with fsdp, or use its zero_to_fp32.py")
+            raise RequestError(
+                f"convert: {folder} was written by {by}: these are DeepSpeed's own files, one a"
+                " rank; train with fsdp, or use its zero_to_fp32.py"
+            )
         try:
             self.shape = ModelShape(**told["training"]["model"])
             kept = dcp.FileSystemReader(self.folder).read_metadata().state_dict_metadata
         except (KeyError, OSError, ValidationError) as e:
-            raise RequestError(f"convert: {folder} is no whole checkpoint ({type(e).__name__}); give a folder that a run has left") from e
-        self._sizes = {n.removeprefix("parameter."): tuple(m.size) for n, m in kept.items() if n.startswith("parameter.")}
+            raise RequestError(
+                f"convert: {folder} is no whole checkpoint ({type(e).__name__}); give a folder that"
+                " a run has left"
+            ) from e
+        self._sizes = {
+            n.removeprefix("parameter."): tuple(m.size)
+            for n, m in kept.items()
+            if n.startswith("parameter.")
+        }
         self._last: tuple[str, Tensor] | None = None
 
     def sizes(self) -> dict[str, tuple[int, ...]]:
@@ -239,7 +314,9 @@ class StoredWeights:
         return self._sizes
 
     def tensor(self, name: str, row: int | None = None) -> Tensor:
-        "One parameter in float32, or one row of it; the last one is kept, because the rows of a stack are asked for in turn."
+        """One parameter in float32, or one row of it; the last one is kept, because the rows of a
+        stack are asked for in turn.
+        """
         if self._last is None or self._last[0] != name:
             whole = torch.empty(self._sizes[name])
             dcp.load({f"parameter.{name}": whole}, checkpoint_id=self.folder, no_dist=True)

@@ -26,26 +26,51 @@ from .measure import make_clock, synchronize
 # %% ../../nbs/30_train/25_collectives.ipynb #be7dc0cd
 Event = Mapping[str, Any]
 _KINDS = {
-    "allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce", "_allgather_base_": "all_gather", "allgather_": "all_gather",
-    "allgather_into_tensor_coalesced_": "all_gather", "_reduce_scatter_base_": "reduce_scatter", "reduce_scatter_": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter", "broadcast_": "broadcast", "alltoall_base_": "all_to_all",
-    "alltoall_": "all_to_all", "send": "send", "recv_": "recv", "reduce_": "reduce", "gather_": "gather", "scatter_": "scatter",
-}  # fmt: skip
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
+    "_allgather_base_": "all_gather",
+    "allgather_": "all_gather",
+    "allgather_into_tensor_coalesced_": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "broadcast_": "broadcast",
+    "alltoall_base_": "all_to_all",
+    "alltoall_": "all_to_all",
+    "send": "send",
+    "recv_": "recv",
+    "reduce_": "reduce",
+    "gather_": "gather",
+    "scatter_": "scatter",
+}
+
+# %% ../../nbs/30_train/25_collectives.ipynb #64e690c9
 _SIZES = {
-    "float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2, "c10::Float8_e4m3fn": 1, "int": 4, "long int": 8, "unsigned char": 1, "signed char": 1, "bool": 1,
-}  # fmt: skip
+    "float": 4,
+    "double": 8,
+    "c10::BFloat16": 2,
+    "c10::Half": 2,
+    "c10::Float8_e4m3fn": 1,
+    "int": 4,
+    "long int": 8,
+    "unsigned char": 1,
+    "signed char": 1,
+    "bool": 1,
+}
 
 
 @dataclass(frozen=True)
 class Call:
-    "One logical collective: its kind, the elements of the tensor that it works on as a whole, and when it was called (µs)."
+    """One logical collective: its kind, the elements of the tensor that it works on as a whole, and
+    when it was called (µs).
+    """
 
     kind: str
     elements: int
     dtype: str | None
     at: float
 
-
+# %% ../../nbs/30_train/25_collectives.ipynb #9bd93c5a
 def _elements(dims: Any) -> int:
     "Elements of one tensor's shape, or of all in a list of shapes."
     if dims and isinstance(dims[0], list):
@@ -58,16 +83,24 @@ def _call(event: Event) -> Call | None:
     dims, types = event["args"].get("Input Dims"), event["args"].get("Input type")
     if kind is None or not dims:
         return None
-    whole = 1 if kind == "reduce_scatter" else 0  # a gather's output and a scatter's input are the whole tensor
+    whole = (
+        1 if kind == "reduce_scatter" else 0
+    )  # a gather's output and a scatter's input are the whole tensor
     elements, dtype = _elements(dims[whole]), next((t for t in types[:2] if t in _SIZES), None)
-    if not elements and kind == "all_reduce":  # PowerSGD sums what it does not factor, which may be nothing: nothing is sent
+    if (
+        not elements and kind == "all_reduce"
+    ):  # PowerSGD sums what it does not factor, which may be nothing: nothing is sent
         return None
     return Call(kind, elements, dtype, event["ts"])
 
-
+# %% ../../nbs/30_train/25_collectives.ipynb #332e5c0e
 def logical_calls(events: Iterable[Event]) -> list[Call]:
     "The collectives that were called, in the order of their calls."
-    named = [e for e in events if e.get("ph") == "X" and e.get("cat") == "cpu_op" and e["name"].startswith("c10d::")]
+    named = [
+        e
+        for e in events
+        if e.get("ph") == "X" and e.get("cat") == "cpu_op" and e["name"].startswith("c10d::")
+    ]
     return sorted((c for e in named if (c := _call(e))), key=lambda c: c.at)
 
 # %% ../../nbs/30_train/25_collectives.ipynb #108242ac
@@ -98,7 +131,9 @@ def outside(spans: Iterable[Span], cover: Iterable[Span]) -> float:
 # %% ../../nbs/30_train/25_collectives.ipynb #6ea7155c
 @dataclass(frozen=True)
 class Transport:
-    "One span of the transport: what it says it does, elements and dtype where told, and from when to when (µs)."
+    """One span of the transport: what it says it does, elements and dtype where told, and from when
+    to when (µs).
+    """
 
     name: str
     elements: int | None
@@ -109,7 +144,7 @@ class Transport:
 def _span(event: Event) -> Span:
     return event["ts"], event["ts"] + event["dur"]
 
-
+# %% ../../nbs/30_train/25_collectives.ipynb #98e07d00
 def transports(events: Iterable[Event]) -> list[Transport]:
     "What the transport did: NCCL kernels where there are any, else gloo's spans."
     events = [e for e in events if e.get("ph") == "X"]
@@ -118,14 +153,18 @@ def transports(events: Iterable[Event]) -> list[Transport]:
         return [Transport(e["name"], None, None, _span(e)) for e in kernels]
     named = [e for e in events if e["name"].startswith("gloo:")]
     return [
-        Transport(e["name"], _elements(a["Input Dims"]), (a.get("Input type") or [None])[0], _span(e))
+        Transport(
+            e["name"], _elements(a["Input Dims"]), (a.get("Input type") or [None])[0], _span(e)
+        )
         for e in named
         if (a := e.get("args", {})).get("Input Dims") is not None
     ]
 
 
 def computing(events: Iterable[Event]) -> list[Span]:
-    "When something was computed: kernels that are no collectives, and without a GPU torch's operators."
+    """When something was computed: kernels that are no collectives, and without a GPU torch's
+    operators.
+    """
     events = [e for e in events if e.get("ph") == "X" and "dur" in e]
     kernels = [e for e in events if e.get("cat") == "kernel"]
     if kernels:
@@ -134,8 +173,19 @@ def computing(events: Iterable[Event]) -> list[Span]:
     return [_span(e) for e in events if e.get("cat") == "cpu_op" and e["name"].startswith(names)]
 
 # %% ../../nbs/30_train/25_collectives.ipynb #23842b9e
-_NCCL = {"AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter", "Broadcast": "broadcast", "Reduce": "reduce", "SendRecv": "send"}
-_GLOO = {"all_reduce": ("all_reduce", "reduce_scatter"), "all_gather": ("all_gather",), "all_to_all": ("all_to_all",)}
+_NCCL = {
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather",
+    "ReduceScatter": "reduce_scatter",
+    "Broadcast": "broadcast",
+    "Reduce": "reduce",
+    "SendRecv": "send",
+}
+_GLOO = {
+    "all_reduce": ("all_reduce", "reduce_scatter"),
+    "all_gather": ("all_gather",),
+    "all_to_all": ("all_to_all",),
+}
 
 
 def _serves(transport: Transport, call: Call, world_size: int) -> bool:
@@ -144,13 +194,17 @@ def _serves(transport: Transport, call: Call, world_size: int) -> bool:
     kinds = _GLOO.get(transport.name.removeprefix("gloo:"), (transport.name.removeprefix("gloo:"),))
     if call.kind not in kinds or not transport.elements:
         return False
-    if call.kind == "all_gather":  # gloo tells a rank's part; the ranks that take part may be some of all
+    if (
+        call.kind == "all_gather"
+    ):  # gloo tells a rank's part; the ranks that take part may be some of all
         group, rest = divmod(call.elements, transport.elements)
         return not rest and group > 0 and world_size % group == 0
     return transport.elements in (call.elements, call.elements * world_size)
 
-
-def matched(calls: list[Call], moved: list[Transport], world_size: int) -> list[tuple[Call, Transport | None]]:
+# %% ../../nbs/30_train/25_collectives.ipynb #8a608097
+def matched(
+    calls: list[Call], moved: list[Transport], world_size: int
+) -> list[tuple[Call, Transport | None]]:
     "Each call with the transport's span that served it, in order; None where no span fits."
     left, pairs = sorted(moved, key=lambda t: t.span), []
     for call in calls:
@@ -167,10 +221,12 @@ def _bytes(pairs: list[tuple[Call, Transport | None]]) -> int | None:
 
 
 def collective_table(events: list[Event], world_size: int) -> list[dict[str, Any]]:
-    """One row a kind, over the whole trace: kind, calls, bytes (of the whole tensor), time_s, exposed_s.
+    """One row a kind, over the whole trace: kind, calls, bytes (of the whole tensor), time_s,
+    exposed_s.
 
-    bytes: an all-reduce's tensor, an all-gather's output, a reduce-scatter's input. time_s: when the transport was at
-    work for this kind, waiting for slower ranks included; exposed_s: the part of it in which nothing was computed.
+    bytes: an all-reduce's tensor, an all-gather's output, a reduce-scatter's input. time_s: when
+    the transport was at work for this kind, waiting for slower ranks included; exposed_s: the part
+    of it in which nothing was computed.
     """
     pairs = matched(logical_calls(events), transports(events), world_size)
     busy, rows = union(computing(events)), []
@@ -180,15 +236,24 @@ def collective_table(events: list[Event], world_size: int) -> list[dict[str, Any
         whole = len(times) == len(mine)  # a call whose span was not found has an unknown time
         rows.append(
             {
-                "kind": kind, "calls": len(mine), "bytes": _bytes(mine),
-                "time_s": length(times) / 1e6 if whole else None, "exposed_s": outside(times, busy) / 1e6 if whole else None,
+                "kind": kind,
+                "calls": len(mine),
+                "bytes": _bytes(mine),
+                "time_s": length(times) / 1e6 if whole else None,
+                "exposed_s": outside(times, busy) / 1e6 if whole else None,
             }
-        )  # fmt: skip
+        )
     return rows
 
+# %% ../../nbs/30_train/25_collectives.ipynb #1d552bf2
 def exposed_time_s(events: list[Event], world_size: int) -> float | None:
-    "Time of the trace in which some collective of any kind ran and nothing was computed; None where a call's span was not found."
-    spans = [t.span if t else None for _, t in matched(logical_calls(events), transports(events), world_size)]
+    """Time of the trace in which some collective of any kind ran and nothing was computed; None
+    where a call's span was not found.
+    """
+    spans = [
+        t.span if t else None
+        for _, t in matched(logical_calls(events), transports(events), world_size)
+    ]
     return None if None in spans else outside(spans, union(computing(events))) / 1e6
 
 # %% ../../nbs/30_train/25_collectives.ipynb #5702a365
@@ -201,13 +266,20 @@ def _trace_events(recorded: profile) -> list[Event]:
 
 def _moved(events: list[Event], world_size: int) -> list[Moved]:
     "The calls as they can be made again."
-    return [(c.kind, c.elements, c.dtype or (t.dtype if t else None)) for c, t in matched(logical_calls(events), transports(events), world_size)]
+    return [
+        (c.kind, c.elements, c.dtype or (t.dtype if t else None))
+        for c, t in matched(logical_calls(events), transports(events), world_size)
+    ]
 
+# %% ../../nbs/30_train/25_collectives.ipynb #bb197680
+def profiled_window(
+    step: Callable[[], Any], steps: int, ranks: mesh.Ranks, *, again: bool = False
+) -> dict[str, Any]:
+    """Run `step` so many times under the profiler: steps, their time_s and exposed_s on this rank,
+    and the collectives in them.
 
-def profiled_window(step: Callable[[], Any], steps: int, ranks: mesh.Ranks, *, again: bool = False) -> dict[str, Any]:
-    """Run `step` so many times under the profiler: steps, their time_s and exposed_s on this rank, and the collectives in them.
-
-    again: every collective is one of all ranks, so that their calls can be made once more, alone (llmbench.train.links.alone_times).
+    again: every collective is one of all ranks, so that their calls can be made once more, alone
+    (llmbench.train.links.alone_times).
     """
     cuda = ranks.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
@@ -220,17 +292,33 @@ def profiled_window(step: Callable[[], Any], steps: int, ranks: mesh.Ranks, *, a
         time_s = time.perf_counter() - started
     events = _trace_events(recorded)
     alone = alone_times(_moved(events, ranks.world_size), ranks) if again else {}
-    rows = [row | {"alone_s": alone.get(row["kind"])} for row in collective_table(events, ranks.world_size)]
-    return {"steps": steps, "time_s": time_s, "exposed_s": exposed_time_s(events, ranks.world_size), "collectives": rows}
+    rows = [
+        row | {"alone_s": alone.get(row["kind"])}
+        for row in collective_table(events, ranks.world_size)
+    ]
+    return {
+        "steps": steps,
+        "time_s": time_s,
+        "exposed_s": exposed_time_s(events, ranks.world_size),
+        "collectives": rows,
+    }
 
 # %% ../../nbs/30_train/25_collectives.ipynb #3058e36b
-def all_reduce_bus_gb_s(ranks: mesh.Ranks, size_bytes: int | None = None, repeats: int = 5) -> float | None:
-    "Bus bandwidth (10⁹ bytes per second) of the fastest of some all-reduces of float32; None for one rank."
+def all_reduce_bus_gb_s(
+    ranks: mesh.Ranks, size_bytes: int | None = None, repeats: int = 5
+) -> float | None:
+    """Bus bandwidth (10⁹ bytes per second) of the fastest of some all-reduces of float32; None for
+    one rank.
+    """
     if ranks.world_size < 2:
         return None
     cuda = ranks.device.type == "cuda"
     size_bytes = size_bytes or (2**28 if cuda else 2**24)
-    tensor, clock, times = torch.zeros(size_bytes // 4, device=ranks.device), make_clock(ranks.device), []
+    tensor, clock, times = (
+        torch.zeros(size_bytes // 4, device=ranks.device),
+        make_clock(ranks.device),
+        [],
+    )
     for _ in range(repeats + 1):
         mesh.barrier()
         mark = clock.begin()

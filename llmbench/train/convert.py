@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .checkpoint import StoredWeights
 from ..core.errors import LlmbenchError, RequestError
 from ..core.files import write_json_atomic
-from ..model.hf import HF_TYPES, config_from_shape, hf_names, shape_from_config
 from ..model.decoder import Decoder
+from ..model.hf import HF_TYPES, config_from_shape, hf_names, shape_from_config
 from ..spec.presets import ModelShape
 from ..spec.weights import SHAPE_FILE, read_config, read_shape
+from .checkpoint import StoredWeights
 
 # %% ../../nbs/30_train/65_convert.ipynb #776ad162
 def expected(shape: ModelShape) -> dict[str, torch.Size]:
@@ -40,27 +40,37 @@ def _safetensors() -> Any:
     try:
         import safetensors.torch
     except ImportError as e:
-        raise RequestError("convert: this needs the package safetensors; pip install 'llmbench[convert]'") from e
+        raise RequestError(
+            "convert: this needs the package safetensors; pip install 'llmbench[convert]'"
+        ) from e
     return safetensors
 
-
+# %% ../../nbs/30_train/65_convert.ipynb #608ba77a
 class TensorFolder:
-    "The tensors of model.safetensors, or of the parts that model.safetensors.index.json names, read one by one."
+    """The tensors of model.safetensors, or of the parts that model.safetensors.index.json names,
+    read one by one.
+    """
 
     def __init__(self, folder: Path | str):
         self.folder, self._open = Path(folder), {}
         index = self.folder / "model.safetensors.index.json"
         if index.is_file():
             self._file = read_config(index).get("weight_map")
-            if not isinstance(self._file, dict) or not all(isinstance(f, str) for f in self._file.values()):
-                raise RequestError(f"convert: {index} has no weight_map that names a file for each tensor")
+            if not isinstance(self._file, dict) or not all(
+                isinstance(f, str) for f in self._file.values()
+            ):
+                raise RequestError(
+                    f"convert: {index} has no weight_map that names a file for each tensor"
+                )
         else:
             self._file = dict.fromkeys(self._part("model.safetensors").keys(), "model.safetensors")
 
     def _part(self, file: str) -> Any:
         path = self.folder / file
         if Path(file).name != file or not path.is_file():
-            raise RequestError(f"convert: {path}: no such file; weights are read from safetensors only")
+            raise RequestError(
+                f"convert: {path}: no such file; weights are read from safetensors only"
+            )
         if file not in self._open:
             library = _safetensors()
             try:
@@ -77,13 +87,18 @@ class TensorFolder:
         "A tensor that is not yet read; raises RequestError where a part lacks it."
         part = self._part(self._file[name])
         if name not in part.keys():
-            raise RequestError(f"convert: {self.folder / self._file[name]} lacks {name}, which the index promises")
+            raise RequestError(
+                f"convert: {self.folder / self._file[name]} lacks {name}, which the index promises"
+            )
         return part.get_slice(name)
 
     def tensor(self, name: str, row: int | None = None) -> Tensor:
         "One tensor, or one row of it; raises RequestError where it holds no plain floats."
         if (kind := self.slice(name).get_dtype()) not in ("F64", "F32", "BF16", "F16"):
-            raise RequestError(f"convert: {name} holds {kind}, not floats of 16 bits or more; quantised weights cannot be converted")
+            raise RequestError(
+                f"convert: {name} holds {kind}, not floats of 16 bits or more; quantised weights"
+                " cannot be converted"
+            )
         return self.slice(name)[:] if row is None else self.slice(name)[row : row + 1].squeeze(0)
 
 # %% ../../nbs/30_train/65_convert.ipynb #bb13a9df
@@ -97,58 +112,103 @@ def parts(sizes: Mapping[str, int], most: int) -> list[list[str]]:
         held += size
     return cut
 
-
+# %% ../../nbs/30_train/65_convert.ipynb #505d4501
 class Origin(NamedTuple):
-    "Where a tensor comes from: one of another name, one row of a stack (`row`), or several that become a stack."
+    """Where a tensor comes from: one of another name, one row of a stack (`row`), or several that
+    become a stack.
+    """
 
     names: tuple[str, ...]
     row: int | None = None
 
     def size(self, sizes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
         one = tuple(sizes[self.names[0]])
-        return one[1:] if self.row is not None else one if len(self.names) == 1 else (len(self.names), *one)
+        return (
+            one[1:]
+            if self.row is not None
+            else one
+            if len(self.names) == 1
+            else (len(self.names), *one)
+        )
 
     def read(self, source: TensorFolder | StoredWeights) -> Tensor:
         "The tensor; of a stack no more than the row is read."
         if self.row is not None:
             return source.tensor(self.names[0], self.row)
-        return source.tensor(self.names[0]) if len(self.names) == 1 else torch.stack([source.tensor(n) for n in self.names])
+        return (
+            source.tensor(self.names[0])
+            if len(self.names) == 1
+            else torch.stack([source.tensor(n) for n in self.names])
+        )
 
-
-def write_tensors(folder: Path, origins: Mapping[str, Origin], source: TensorFolder | StoredWeights, dtype: torch.dtype, part_bytes: int) -> None:
+# %% ../../nbs/30_train/65_convert.ipynb #a280ed31
+def write_tensors(
+    folder: Path,
+    origins: Mapping[str, Origin],
+    source: TensorFolder | StoredWeights,
+    dtype: torch.dtype,
+    part_bytes: int,
+) -> None:
     "Write tensors into safetensors under other names and in another dtype, in parts with an index."
     sizes, width = source.sizes(), dtype.itemsize
-    bytes_of = {new: torch.Size(origin.size(sizes)).numel() * width for new, origin in origins.items()}
+    bytes_of = {
+        new: torch.Size(origin.size(sizes)).numel() * width for new, origin in origins.items()
+    }
     cut = parts(bytes_of, part_bytes)
-    files = ["model.safetensors"] if len(cut) == 1 else [f"model-{i:05}-of-{len(cut):05}.safetensors" for i in range(1, len(cut) + 1)]
+    files = (
+        ["model.safetensors"]
+        if len(cut) == 1
+        else [f"model-{i:05}-of-{len(cut):05}.safetensors" for i in range(1, len(cut) + 1)]
+    )
     for file, held in zip(files, cut, strict=True):
         tensors = {new: origins[new].read(source).to(dtype).contiguous() for new in held}
-        if dtype == torch.float16 and (lost := [n for n, t in tensors.items() if not t.isfinite().all()]):
+        if dtype == torch.float16 and (
+            lost := [n for n, t in tensors.items() if not t.isfinite().all()]
+        ):
             raise RequestError(f"convert: {lost[0]} does not fit float16; take bfloat16 or float32")
         _safetensors().torch.save_file(tensors, folder / file, metadata={"format": "pt"})
     if len(cut) > 1:
         where = {name: file for file, held in zip(files, cut, strict=True) for name in held}
         total = {"total_size": sum(bytes_of.values())}
-        write_json_atomic(folder / "model.safetensors.index.json", {"metadata": total, "weight_map": where})
+        write_json_atomic(
+            folder / "model.safetensors.index.json", {"metadata": total, "weight_map": where}
+        )
 
 # %% ../../nbs/30_train/65_convert.ipynb #d9207c5b
-def _check_tensors(source: TensorFolder | StoredWeights, wanted: Mapping[str, torch.Size], tied: bool) -> None:
+def _check_tensors(
+    source: TensorFolder | StoredWeights, wanted: Mapping[str, torch.Size], tied: bool
+) -> None:
     "Raise RequestError where names or sizes are not those wanted."
-    found = {n: s for n, s in source.sizes().items() if not n.endswith("rotary_emb.inv_freq") and not (tied and n == "lm_head.weight")}
-    for what, names in (("lacks", set(wanted) - set(found)), ("also has", set(found) - set(wanted))):
+    found = {
+        n: s
+        for n, s in source.sizes().items()
+        if not n.endswith("rotary_emb.inv_freq") and not (tied and n == "lm_head.weight")
+    }
+    for what, names in (
+        ("lacks", set(wanted) - set(found)),
+        ("also has", set(found) - set(wanted)),
+    ):
         if names:
-            raise RequestError(f"convert: {source.folder} {what} {min(names)} ({len(names)} such); it is not the model that its configuration describes")
+            raise RequestError(
+                f"convert: {source.folder} {what} {min(names)} ({len(names)} such); it is not the"
+                " model that its configuration describes"
+            )
     for name, size in wanted.items():
         if tuple(size) != found[name]:
-            raise RequestError(f"convert: {source.folder}: {name} has size {list(found[name])}, its configuration says {list(size)}")
+            raise RequestError(
+                f"convert: {source.folder}: {name} has size {list(found[name])}, its configuration"
+                f" says {list(size)}"
+            )
 
-
+# %% ../../nbs/30_train/65_convert.ipynb #72ba934f
 def _new_folder(out: Path | str) -> tempfile.TemporaryDirectory:
     "A place beside `out` to fill; raises RequestError where `out` holds something."
     if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
         raise RequestError(f"convert: {out} exists and is not empty; choose another folder")
     Path(out).parent.mkdir(parents=True, exist_ok=True)
-    return tempfile.TemporaryDirectory(dir=Path(out).parent, prefix=f".{Path(out).name}.", ignore_cleanup_errors=True)
+    return tempfile.TemporaryDirectory(
+        dir=Path(out).parent, prefix=f".{Path(out).name}.", ignore_cleanup_errors=True
+    )
 
 
 def _origins(shape: ModelShape) -> tuple[dict[str, Origin], dict[str, Origin]]:
@@ -157,15 +217,27 @@ def _origins(shape: ModelShape) -> tuple[dict[str, Origin], dict[str, Origin]]:
     for name in expected(shape):
         theirs = hf_names(name, shape.n_experts)
         to_ours[name] = Origin(tuple(theirs))
-        to_theirs |= {n: Origin((name,), row if ".experts." in name else None) for row, n in enumerate(theirs)}
+        to_theirs |= {
+            n: Origin((name,), row if ".experts." in name else None) for row, n in enumerate(theirs)
+        }
     return to_ours, to_theirs
 
-
-def from_hf(folder: Path | str, out: Path | str, name: str | None = None, part_bytes: int = 5 * 10**9) -> ModelShape:
-    "Convert a Hugging Face folder to ours; returns the shape. Raises RequestError for what cannot be exact."
-    shape = shape_from_config(read_config(Path(folder) / "config.json"), name or Path(folder).resolve().name)
+# %% ../../nbs/30_train/65_convert.ipynb #9f85a0ed
+def from_hf(
+    folder: Path | str, out: Path | str, name: str | None = None, part_bytes: int = 5 * 10**9
+) -> ModelShape:
+    """Convert a Hugging Face folder to ours; returns the shape. Raises RequestError for what cannot
+    be exact.
+    """
+    shape = shape_from_config(
+        read_config(Path(folder) / "config.json"), name or Path(folder).resolve().name
+    )
     source, wanted, (to_ours, to_theirs) = TensorFolder(folder), expected(shape), _origins(shape)
-    _check_tensors(source, {n: torch.Size(origin.size(wanted)) for n, origin in to_theirs.items()}, shape.tied_embeddings)
+    _check_tensors(
+        source,
+        {n: torch.Size(origin.size(wanted)) for n, origin in to_theirs.items()},
+        shape.tied_embeddings,
+    )
     with _new_folder(out) as work:
         made = Path(work) / "made"
         made.mkdir()
@@ -182,11 +254,17 @@ def _ours(folder: Path | str) -> tuple[ModelShape, TensorFolder | StoredWeights]
         return stored.shape, stored
     return read_shape(folder), TensorFolder(folder)
 
-
+# %% ../../nbs/30_train/65_convert.ipynb #43f24fe8
 def to_hf(
-    folder: Path | str, out: Path | str, dtype: str = "float32", model_type: str | None = None, part_bytes: int = 5 * 10**9
+    folder: Path | str,
+    out: Path | str,
+    dtype: str = "float32",
+    model_type: str | None = None,
+    part_bytes: int = 5 * 10**9,
 ) -> ModelShape:
-    "Convert a folder of ours, or a run's checkpoint, to Hugging Face's, weights as `dtype`; returns the shape. Raises RequestError."
+    """Convert a folder of ours, or a run's checkpoint, to Hugging Face's, weights as `dtype`;
+    returns the shape. Raises RequestError.
+    """
     if dtype not in DTYPES:
         raise RequestError(f"convert: dtype {dtype}; allowed: {', '.join(DTYPES)}")
     shape, source = _ours(folder)
@@ -202,11 +280,15 @@ def to_hf(
 
 # %% ../../nbs/30_train/65_convert.ipynb #83fb35ff
 def save_weights(model: Decoder, folder: Path | str) -> Path:
-    "Write a model in our format: `shape.json` and model.safetensors. Raises RequestError where `folder` holds something."
+    """Write a model in our format: `shape.json` and model.safetensors. Raises RequestError where
+    `folder` holds something.
+    """
     with _new_folder(folder) as work:
         made = Path(work) / "made"
         made.mkdir()
-        held = {n: p.detach().to("cpu", torch.float32).contiguous() for n, p in model.named_parameters()}
+        held = {
+            n: p.detach().to("cpu", torch.float32).contiguous() for n, p in model.named_parameters()
+        }
         _safetensors().torch.save_file(held, made / "model.safetensors", metadata={"format": "pt"})
         write_json_atomic(made / SHAPE_FILE, model.shape.model_dump(mode="json"))
         os.replace(made, folder)
@@ -214,7 +296,9 @@ def save_weights(model: Decoder, folder: Path | str) -> Path:
 
 
 def load_weights(model: Decoder, folder: Path | str) -> Decoder:
-    "Copy the weights of a folder of ours into a model; raises RequestError where they are not of its shape."
+    """Copy the weights of a folder of ours into a model; raises RequestError where they are not of
+    its shape.
+    """
     source, own = TensorFolder(folder), dict(model.named_parameters())
     _check_tensors(source, {n: p.shape for n, p in own.items()}, tied=False)
     with torch.no_grad():
@@ -224,19 +308,31 @@ def load_weights(model: Decoder, folder: Path | str) -> Decoder:
 
 # %% ../../nbs/30_train/65_convert.ipynb #86d12967
 def _parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="python -m llmbench.train.convert", description="Weights from Hugging Face safetensors and back.")
+    p = argparse.ArgumentParser(
+        prog="python -m llmbench.train.convert",
+        description="Weights from Hugging Face safetensors and back.",
+    )
     verbs = p.add_subparsers(dest="verb", required=True)
     there = verbs.add_parser("from-hf", help="a folder with config.json and safetensors to ours")
     there.add_argument("--name", help="the model's name (default: that of the folder)")
-    back = verbs.add_parser("to-hf", help="a folder of ours, or a run's checkpoint, to config.json and safetensors")
-    back.add_argument("--dtype", default="float32", choices=list(DTYPES), help="of the weights (default float32)")
-    back.add_argument("--as", dest="model_type", choices=list(HF_TYPES), help="architecture (default: mixtral with experts, qwen2 with biases, else llama)")
+    back = verbs.add_parser(
+        "to-hf", help="a folder of ours, or a run's checkpoint, to config.json and safetensors"
+    )
+    back.add_argument(
+        "--dtype", default="float32", choices=list(DTYPES), help="of the weights (default float32)"
+    )
+    back.add_argument(
+        "--as",
+        dest="model_type",
+        choices=list(HF_TYPES),
+        help="architecture (default: mixtral with experts, qwen2 with biases, else llama)",
+    )
     for verb in (there, back):
         verb.add_argument("folder", help="what to read")
         verb.add_argument("out", help="the folder to write; must not exist, or be empty")
     return p
 
-
+# %% ../../nbs/30_train/65_convert.ipynb #97664969
 def main(argv: Sequence[str] | None = None) -> int:
     "Entry of `python -m llmbench.train.convert`; the exit code."
     a = _parser().parse_args(argv)
@@ -248,7 +344,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LlmbenchError as e:
         sys.stderr.write(f"{e}\n")
         return e.exit_code
-    sys.stdout.write(f"{a.out}: {shape.name}, {sum(s.numel() for s in expected(shape).values()):,} parameters\n")
+    sys.stdout.write(
+        f"{a.out}: {shape.name}, {sum(s.numel() for s in expected(shape).values()):,} parameters\n"
+    )
     return 0
 
 # %% ../../nbs/30_train/65_convert.ipynb #eb178e0f

@@ -16,7 +16,9 @@ import torch
 # %% ../../nbs/30_train/30_energy.ipynb #2ebf8547
 @dataclass(frozen=True)
 class Counter:
-    "A source of energy: `read` gives joules so far; `wraps_j` is where it starts again from zero, None for never."
+    """A source of energy: `read` gives joules so far; `wraps_j` is where it starts again from zero,
+    None for never.
+    """
 
     source: str
     read: Callable[[], float]
@@ -24,20 +26,33 @@ class Counter:
 
     def used_j(self, before: float, after: float) -> float:
         "Joules between two readings, one turn-over allowed."
-        return after - before if after >= before or self.wraps_j is None else after + self.wraps_j - before
+        return (
+            after - before
+            if after >= before or self.wraps_j is None
+            else after + self.wraps_j - before
+        )
 
 # %% ../../nbs/30_train/30_energy.ipynb #b01aa0e6
 _POWERCAP = Path("/sys/class/powercap")
 
-
+# %% ../../nbs/30_train/30_energy.ipynb #e8ed8d31
 def rapl_counter(folder: Path = _POWERCAP) -> Counter | None:
-    """Joules of all processor packages of this host together since this call, from the kernel's powercap files.
+    """Joules of all processor packages of this host together since this call, from the kernel's
+    powercap files.
 
-    None where they cannot be read. Each package turns over by itself; other zones (`psys`, the whole board) are left out.
+    None where they cannot be read. Each package turns over by itself; other zones (`psys`, the
+    whole board) are left out.
     """
     try:
-        zones = [z for z in sorted(folder.glob("intel-rapl:*")) if (z / "name").read_text().startswith("package")]
-        packages = [Counter("rapl", partial(_joules, z / "energy_uj"), _joules(z / "max_energy_range_uj")) for z in zones]
+        zones = [
+            z
+            for z in sorted(folder.glob("intel-rapl:*"))
+            if (z / "name").read_text().startswith("package")
+        ]
+        packages = [
+            Counter("rapl", partial(_joules, z / "energy_uj"), _joules(z / "max_energy_range_uj"))
+            for z in zones
+        ]
         last = [p.read() for p in packages]
     except (OSError, ValueError):
         return None
@@ -46,24 +61,30 @@ def rapl_counter(folder: Path = _POWERCAP) -> Counter | None:
     def read() -> float:
         nonlocal used_j, last
         now = [p.read() for p in packages]
-        used_j += sum(p.used_j(*span) for p, span in zip(packages, zip(last, now, strict=True), strict=True))
+        used_j += sum(
+            p.used_j(*span) for p, span in zip(packages, zip(last, now, strict=True), strict=True)
+        )
         last = now
         return used_j
 
     return Counter("rapl", read) if packages else None
 
-
+# %% ../../nbs/30_train/30_energy.ipynb #d0b0f5f6
 def _joules(file: Path) -> float:
     return int(file.read_text()) / 1e6
 
 # %% ../../nbs/30_train/30_energy.ipynb #499eb9e3
 def nvml_counter(device: torch.device) -> Counter | None:
-    "The card of a CUDA device through NVML; None without nvidia-ml-py, or where the card keeps no counter (before Volta)."
+    """The card of a CUDA device through NVML; None without nvidia-ml-py, or where the card keeps no
+    counter (before Volta).
+    """
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        handle = pynvml.nvmlDeviceGetHandleByUUID(
+            f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+        )
         pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     except ImportError:
         return None
@@ -71,7 +92,7 @@ def nvml_counter(device: torch.device) -> Counter | None:
         return None
     return Counter("nvml", lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3)
 
-
+# %% ../../nbs/30_train/30_energy.ipynb #766faa3a
 def amdsmi_counter(device: torch.device) -> Counter | None:
     "The card of a ROCm device through AMD SMI; None without amdsmi."
     try:
@@ -94,16 +115,20 @@ def amdsmi_counter(device: torch.device) -> Counter | None:
 
     return Counter("amdsmi", read)
 
-
+# %% ../../nbs/30_train/30_energy.ipynb #87d997de
 def energy_counter(device: torch.device, local_rank: int) -> Counter | None:
-    "The counter that this rank reads: its own card's, or on CPUs the host's packages on local rank 0."
+    """The counter that this rank reads: its own card's, or on CPUs the host's packages on local
+    rank 0.
+    """
     if device.type == "cuda":
         return amdsmi_counter(device) if torch.version.hip else nvml_counter(device)
     return rapl_counter() if local_rank == 0 else None
 
 # %% ../../nbs/30_train/30_energy.ipynb #e14e03f1
 class EnergyMeter:
-    "Joules between `start` and `stop`, over several such spans; `joules` stays None without a counter, and in the first span."
+    """Joules between `start` and `stop`, over several such spans; `joules` stays None without a
+    counter, and in the first span.
+    """
 
     def __init__(self, counter: Counter | None):
         self.counter, self.joules, self._before = counter, None, None
@@ -119,4 +144,6 @@ class EnergyMeter:
     def stop(self) -> None:
         "Add the difference."
         if self.counter and self._before is not None:
-            self.joules = (self.joules or 0.0) + self.counter.used_j(self._before, self.counter.read())
+            self.joules = (self.joules or 0.0) + self.counter.used_j(
+                self._before, self.counter.read()
+            )

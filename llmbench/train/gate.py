@@ -22,8 +22,13 @@ def make_pipes(folder: Path, ranks: int) -> None:
 
 
 def open_gate(folder: Path, rank: int) -> Callable[[], None]:
-    "A function that ends this rank's turn and returns when the next begins; raises RuntimeError where nobody gives turns any more."
-    said, mine = os.open(folder / "said", os.O_WRONLY), os.open(folder / f"rank-{rank}", os.O_RDONLY)
+    """A function that ends this rank's turn and returns when the next begins; raises RuntimeError
+    where nobody gives turns any more.
+    """
+    said, mine = (
+        os.open(folder / "said", os.O_WRONLY),
+        os.open(folder / f"rank-{rank}", os.O_RDONLY),
+    )
 
     def wait() -> None:
         try:
@@ -36,7 +41,7 @@ def open_gate(folder: Path, rank: int) -> Callable[[], None]:
 
     return wait
 
-
+# %% ../../nbs/30_train/40_gate.ipynb #de5eae72
 def gate_of(environ: Mapping[str, str]) -> Callable[[], None] | None:
     "The gate that a launcher named in the environment; None where a run has the machine to itself."
     folder = environ.get(FOLDER)

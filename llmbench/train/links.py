@@ -28,7 +28,9 @@ def _handed_over(tensor: torch.Tensor, rank: int) -> None:
 
 
 def link_gb_s(ranks: mesh.Ranks, size_bytes: int = 2**24, repeats: int = 5) -> float | None:
-    "10⁹ bytes a second from rank 0 to rank 1 with nothing beside it, the fastest of some; None on other ranks, for one rank, and between cards."
+    """10⁹ bytes a second from rank 0 to rank 1 with nothing beside it, the fastest of some; None on
+    other ranks, for one rank, and between cards.
+    """
     if ranks.world_size < 2 or ranks.device.type == "cuda":
         return None
     tensor, clock, times = torch.zeros(size_bytes // 4), make_clock(ranks.device), []
@@ -41,22 +43,38 @@ def link_gb_s(ranks: mesh.Ranks, size_bytes: int = 2**24, repeats: int = 5) -> f
     return size_bytes / min(times) / 1e9 if ranks.is_main else None
 
 # %% ../../nbs/30_train/20_links.ipynb #7b9d27b7
-Moved = tuple[str, int, str | None]  # kind, elements of the whole tensor, dtype as a trace writes it
+Moved = tuple[
+    str, int, str | None
+]  # kind, elements of the whole tensor, dtype as a trace writes it
 _DTYPES = {
-    "float": torch.float32, "double": torch.float64, "c10::BFloat16": torch.bfloat16, "c10::Half": torch.float16,
-    "int": torch.int32, "long int": torch.int64,
-}  # fmt: skip
-_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # torch renames both in 2.13
+    "float": torch.float32,
+    "double": torch.float64,
+    "c10::BFloat16": torch.bfloat16,
+    "c10::Half": torch.float16,
+    "int": torch.int32,
+    "long int": torch.int64,
+}
+_gather = getattr(
+    dist, "all_gather_single", dist.all_gather_into_tensor
+)  # torch renames both in 2.13
 _scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
-
+# %% ../../nbs/30_train/20_links.ipynb #7c605b83
 def _fastest_s(call: Moved, ranks: mesh.Ranks, repeats: int) -> float | None:
     kind, elements, dtype = call
-    if kind not in ("all_reduce", "all_gather", "reduce_scatter") or dtype not in _DTYPES or (kind != "all_reduce" and elements % ranks.world_size):
+    if (
+        kind not in ("all_reduce", "all_gather", "reduce_scatter")
+        or dtype not in _DTYPES
+        or (kind != "all_reduce" and elements % ranks.world_size)
+    ):
         return None
     whole = torch.zeros(elements, dtype=_DTYPES[dtype])
     part = whole.new_zeros(elements // ranks.world_size)
-    once = {"all_reduce": lambda: dist.all_reduce(whole), "all_gather": lambda: _gather(whole, part), "reduce_scatter": lambda: _scatter(part, whole)}[kind]
+    once = {
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_gather": lambda: _gather(whole, part),
+        "reduce_scatter": lambda: _scatter(part, whole),
+    }[kind]
     clock, times = make_clock(ranks.device), []
     for _ in range(repeats):
         mesh.barrier()
@@ -68,9 +86,11 @@ def _fastest_s(call: Moved, ranks: mesh.Ranks, repeats: int) -> float | None:
 
 # %% ../../nbs/30_train/20_links.ipynb #073798a5
 def alone_times(calls: Sequence[Moved], ranks: mesh.Ranks, repeats: int = 5) -> dict[str, float]:
-    """Seconds of these calls by kind, made again by all ranks together with nothing computed; each call as fast as its fastest repeat.
+    """Seconds of these calls by kind, made again by all ranks together with nothing computed; each
+    call as fast as its fastest repeat.
 
-    Empty for one rank, between cards, and where ranks made different calls; a kind is left out where one of its calls cannot be repeated.
+    Empty for one rank, between cards, and where ranks made different calls; a kind is left out
+    where one of its calls cannot be repeated.
     """
     if ranks.world_size < 2 or ranks.device.type == "cuda":
         return {}
@@ -81,5 +101,7 @@ def alone_times(calls: Sequence[Moved], ranks: mesh.Ranks, repeats: int = 5) -> 
     times: dict[str, float | None] = {}
     for call in sorted(everyone[0], key=str):
         seconds, before = _fastest_s(call, ranks, repeats), times.get(call[0], 0.0)
-        times[call[0]] = None if seconds is None or before is None else before + everyone[0][call] * seconds
+        times[call[0]] = (
+            None if seconds is None or before is None else before + everyone[0][call] * seconds
+        )
     return {kind: seconds for kind, seconds in times.items() if seconds is not None}

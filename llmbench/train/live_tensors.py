@@ -24,7 +24,9 @@ from ..spec.request import RunSpec
 
 # %% ../../nbs/30_train/45_live_tensors.ipynb #5e8eab7f
 class LiveTensors(TorchDispatchMode):
-    "While entered, knows the storages of all tensors that operators made or were given and that still exist; peak_bytes since reset."
+    """While entered, knows the storages of all tensors that operators made or were given and that
+    still exist; peak_bytes since reset.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +93,9 @@ def callbacks_watched(watched: LiveTensors) -> Iterator[None]:
 
 # %% ../../nbs/30_train/45_live_tensors.ipynb #6d84e5c1
 def live_peak_bytes(spec: RunSpec, device: torch.device, step: Callable[[], Any]) -> int | None:
-    "Most bytes of tensors that existed at once in the second of two calls of `step`; None where operators cannot be watched."
+    """Most bytes of tensors that existed at once in the second of two calls of `step`; None where
+    operators cannot be watched.
+    """
     if device.type != "cpu" or spec.compile or spec.attention == "flex":
         return None
     watched = LiveTensors()

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from . import mesh
 from llmbench.model.data import (
     TokenSource,
     micro_batch,
@@ -26,6 +25,7 @@ from llmbench.model.data import (
     sequence_digests,
     source_for,
 )
+from . import mesh
 from .energy import EnergyMeter
 from llmbench.train.measure import (
     CpuMemory,
@@ -36,30 +36,46 @@ from llmbench.train.measure import (
     synchronize,
     to_device,
 )
+
+# %% ../../nbs/30_train/55_loop.ipynb #f9afdd7c
 from ..model.decoder import Decoder, build_model
-from ..spec.request import RunSpec
 from ..model.precision import DTYPES
+from ..spec.request import RunSpec
 from .strategies.base import Strategy, TorchStrategy, learning_rate, prepare_model
 
 # %% ../../nbs/30_train/55_loop.ipynb #7b97afed
 @dataclass(frozen=True)
 class StepBatch:
-    "What one rank trains on in one step: micro batches on the device, and which sequences they are."
+    """What one rank trains on in one step: micro batches on the device, and which sequences they
+    are.
+    """
 
     micro_batches: list[Tensor]
-    sequences: list[tuple[int, str]]  # number in the whole run, digest of the content; of a shared sequence once
+    sequences: list[
+        tuple[int, str]
+    ]  # number in the whole run, digest of the content; of a shared sequence once
     tokens: int  # predictions, on this rank
     time_s: float
 
-
-def next_batch(step: int, spec: RunSpec, source: TokenSource, place: mesh.Place, device: torch.device) -> StepBatch:
-    "Make and move the share of global batch `step` for a rank at `place`; `time_s` is the host's time for it."
+# %% ../../nbs/30_train/55_loop.ipynb #4ef79de7
+def next_batch(
+    step: int, spec: RunSpec, source: TokenSource, place: mesh.Place, device: torch.device
+) -> StepBatch:
+    """Make and move the share of global batch `step` for a rank at `place`; `time_s` is the host's
+    time for it.
+    """
     started = time.perf_counter()
-    numbers = rank_sequences(step, micro=spec.batch.micro, accum=spec.batch.accum, dp=spec.strategy.dp, dp_rank=place.dp)
+    numbers = rank_sequences(
+        step, micro=spec.batch.micro, accum=spec.batch.accum, dp=spec.strategy.dp, dp_rank=place.dp
+    )
     arrays = [micro_batch(source, n) for n in numbers]
     tensors = [to_device(torch.from_numpy(a), device) for a in arrays]
     time_s = time.perf_counter() - started
-    seen = [pair for ns, a in zip(numbers, arrays, strict=True) for pair in zip(ns, sequence_digests(a), strict=True)]
+    seen = [
+        pair
+        for ns, a in zip(numbers, arrays, strict=True)
+        for pair in zip(ns, sequence_digests(a), strict=True)
+    ]
     tokens = sum(a.shape[0] * (a.shape[1] - 1) for a in arrays) // spec.strategy.cp
     return StepBatch(tensors, seen if place.cp == 0 else [], tokens, time_s)
 
@@ -71,21 +87,38 @@ class StepResult:
     step: int
     batch: StepBatch
     mark: Any
-    figures: Callable[[], list[float]]  # mean loss of each micro batch, then the gradient norm and the loss scale
+    figures: Callable[
+        [], list[float]
+    ]  # mean loss of each micro batch, then the gradient norm and the loss scale
     scaled: bool  # whether there is one
     lr: float
     allocated_bytes: int
     bookkeeping_s: float | None  # between the step before and this one, on the host
 
-
+# %% ../../nbs/30_train/55_loop.ipynb #ffc7265b
 class Trainer:
     "Runs steps of one strategy on one rank; `first` is where it begins, after a restart."
 
-    def __init__(self, strategy: Strategy, spec: RunSpec, ranks: mesh.Ranks, memory: CpuMemory | DeviceMemory, first: int = 0):
-        self.strategy, self.spec, self.ranks, self.memory, self.first = strategy, spec, ranks, memory, first
+    def __init__(
+        self,
+        strategy: Strategy,
+        spec: RunSpec,
+        ranks: mesh.Ranks,
+        memory: CpuMemory | DeviceMemory,
+        first: int = 0,
+    ):
+        self.strategy, self.spec, self.ranks, self.memory, self.first = (
+            strategy,
+            spec,
+            ranks,
+            memory,
+            first,
+        )
         self.clock, self.source = make_clock(ranks.device), source_for(spec)
         self.place = mesh.place_of(ranks.rank, spec.strategy)
-        self.counts = self.place.tp == 0 and self.place.pp == spec.strategy.pp - 1  # others hold the same tokens
+        self.counts = (
+            self.place.tp == 0 and self.place.pp == spec.strategy.pp - 1
+        )  # others hold the same tokens
         self.gradient_bytes: int | None = None
         self.window = Stopwatch()  # over the steps that are not warm-up
         self._left_at: float | None = None  # when the last step's clock stopped
@@ -105,7 +138,9 @@ class Trainer:
         self.clock.end(mark)
         self._left_at, self._waited_s = time.perf_counter(), 0.0
         figures = fetch([*losses, norm] if scale is None else [*losses, norm, scale])
-        return StepResult(step, batch, mark, figures, scale is not None, lr, self.memory.allocated_bytes(), own_s)
+        return StepResult(
+            step, batch, mark, figures, scale is not None, lr, self.memory.allocated_bytes(), own_s
+        )
 
     def _own_time_s(self, batch: StepBatch) -> float | None:
         "Host seconds since the last step that were neither the batch's nor a wait for the device."
@@ -125,11 +160,19 @@ class Trainer:
         *losses, norm = figures
         self._waited_s += time.perf_counter() - asked
         return {
-            "step": done.step, "time_s": time_s, "data_time_s": done.batch.time_s, "bookkeeping_s": done.bookkeeping_s,
-            "tokens": done.batch.tokens, "loss": sum(losses) / len(losses) if losses else None, "grad_norm": norm, "lr": done.lr,
-            "allocated_bytes": done.allocated_bytes, "sequences": done.batch.sequences, "counts": self.counts,
+            "step": done.step,
+            "time_s": time_s,
+            "data_time_s": done.batch.time_s,
+            "bookkeeping_s": done.bookkeeping_s,
+            "tokens": done.batch.tokens,
+            "loss": sum(losses) / len(losses) if losses else None,
+            "grad_norm": norm,
+            "lr": done.lr,
+            "allocated_bytes": done.allocated_bytes,
+            "sequences": done.batch.sequences,
+            "counts": self.counts,
             **({} if scale is None else {"loss_scale": scale, "skipped": not math.isfinite(norm)}),
-        }  # fmt: skip
+        }
 
 # %% ../../nbs/30_train/55_loop.ipynb #eb795bcf
 class Diverged(Exception):
@@ -162,7 +205,7 @@ def _pause(trainer: Trainer, running: Sequence[Meter], act: Callable[[], None]) 
         meter.start()
     trainer.forget_pause()
 
-
+# %% ../../nbs/30_train/55_loop.ipynb #1989fe9e
 def _begin_window(trainer: Trainer, meters: Sequence[Meter]) -> Sequence[Meter]:
     "Start the meters on an idle device, on all ranks together."
     _pause(trainer, (), mesh.barrier)
@@ -170,15 +213,20 @@ def _begin_window(trainer: Trainer, meters: Sequence[Meter]) -> Sequence[Meter]:
         meter.start()
     return meters
 
-
+# %% ../../nbs/30_train/55_loop.ipynb #fa68a6c5
 def run_steps(
-    trainer: Trainer, on_step: Callable[[dict[str, Any]], None], meter: EnergyMeter | None = None, keeper: Keeper | None = None,
+    trainer: Trainer,
+    on_step: Callable[[dict[str, Any]], None],
+    meter: EnergyMeter | None = None,
+    keeper: Keeper | None = None,
     gate: Callable[[], None] | None = None,
-) -> None:  # fmt: skip
-    """Train the request's steps from the trainer's first on and hand each step's facts to `on_step`, in order.
+) -> None:
+    """Train the request's steps from the trainer's first on and hand each step's facts to
+    `on_step`, in order.
 
-    meter: runs over the steps that are not warm-up, beside the trainer's stopwatch. keeper: asked after each step. gate: passed before each step, when
-    the device is idle. Raises Diverged, on every rank at the same step, after that step's facts were handed over.
+    meter: runs over the steps that are not warm-up, beside the trainer's stopwatch. keeper: asked
+    after each step. gate: passed before each step, when the device is idle. Raises Diverged, on
+    every rank at the same step, after that step's facts were handed over.
     """
     waiting: list[StepResult] = []
     running: Sequence[Meter] = ()
@@ -188,7 +236,9 @@ def run_steps(
         on_step(facts)
         skipped = facts.get("skipped", False) and facts["loss_scale"] > 1.0
         if not math.isfinite(facts["grad_norm"]) and not skipped:
-            raise Diverged(f"step {facts['step']}: gradient norm {facts['grad_norm']}, loss {facts['loss']}")
+            raise Diverged(
+                f"step {facts['step']}: gradient norm {facts['grad_norm']}, loss {facts['loss']}"
+            )
 
     mesh.barrier()
     synchronize(trainer.ranks.device)
@@ -215,13 +265,19 @@ Build = Callable[[Decoder, RunSpec, mesh.Ranks], Strategy]
 
 
 def join_for(spec: RunSpec) -> mesh.Ranks:
-    "Enter the process group of a request: its deadline, its hardware; no group for the single process."
+    """Enter the process group of a request: its deadline, its hardware; no group for the single
+    process.
+    """
     alone = spec.strategy.name == "single"
-    return mesh.join(collective_timeout_s=spec.timeouts.collective_s, alone=alone, hardware=spec.hardware)
+    return mesh.join(
+        collective_timeout_s=spec.timeouts.collective_s, alone=alone, hardware=spec.hardware
+    )
 
 
 def trial(build: Build, spec: RunSpec) -> list[dict[str, Any]]:
-    "Join, train `spec` under the strategy that `build` makes, leave; this rank's facts of every step."
+    """Join, train `spec` under the strategy that `build` makes, leave; this rank's facts of every
+    step.
+    """
     ranks = join_for(spec)
     rows: list[dict[str, Any]] = []
     model = build_model(spec.model, spec.seed, DTYPES[spec.precision.compute])
@@ -231,5 +287,6 @@ def trial(build: Build, spec: RunSpec) -> list[dict[str, Any]]:
     rows[0] |= trainer.strategy.state_bytes()
     model = trainer = None
     gc.collect()
-    mesh.leave()  # not after an error: a rank that failed would wait here for the others, and they for it
+    # not after an error: a rank that failed would wait here for the others, and they for it
+    mesh.leave()
     return rows

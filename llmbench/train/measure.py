@@ -38,7 +38,7 @@ class CpuClock:
         "Seconds between begin and end."
         return mark[1] - mark[0]
 
-
+# %% ../../nbs/30_train/15_measure.ipynb #46e0a247
 class DeviceClock:
     "Times by events in the device's stream (CUDA and ROCm); reading waits for the step's end."
 
@@ -64,7 +64,7 @@ def make_clock(device: torch.device) -> CpuClock | DeviceClock:
     "The clock that belongs to a device."
     return DeviceClock() if device.type == "cuda" else CpuClock()
 
-
+# %% ../../nbs/30_train/15_measure.ipynb #d39fea10
 def synchronize(device: torch.device) -> None:
     "Wait until the device has done everything that was queued."
     if device.type == "cuda":
@@ -81,9 +81,11 @@ def clock_cost_s(device: torch.device, repeats: int = 1000) -> float:
 
 # %% ../../nbs/30_train/15_measure.ipynb #d63a743a
 class Stopwatch:
-    """Seconds of the host's monotonic clock between `start` and `stop`, over several such spans; None before the first stop.
+    """Seconds of the host's monotonic clock between `start` and `stop`, over several such spans;
+    None before the first stop.
 
-    The device has to be idle at both ends: then its work, its idle time and the host's gaps are all inside.
+    The device has to be idle at both ends: then its work, its idle time and the host's gaps are all
+    inside.
     """
 
     def __init__(self):
@@ -108,7 +110,9 @@ def _status_bytes(field: str) -> int:
 
 
 def _resident_bytes(statm: int) -> int:
-    "The resident set, from an open /proc/self/statm: it is read after every step, so it must cost microseconds."
+    """The resident set, from an open /proc/self/statm: it is read after every step, so it must cost
+    microseconds.
+    """
     return int(os.pread(statm, 128, 0).split()[1]) * _PAGE
 
 
@@ -118,7 +122,7 @@ def _trim_heap() -> None:
     except (OSError, AttributeError):  # another libc: the baseline is a little higher, never lower
         pass
 
-
+# %% ../../nbs/30_train/15_measure.ipynb #359c5767
 class CpuMemory:
     "Growth of the resident set over a baseline, in bytes; `reset` before the first step."
 
@@ -134,7 +138,9 @@ class CpuMemory:
         _trim_heap()
         try:
             Path("/proc/self/clear_refs").write_text("5")
-        except OSError:  # not permitted in some containers: the peak then includes building the model
+        except (
+            OSError
+        ):  # not permitted in some containers: the peak then includes building the model
             pass
 
     def allocated_bytes(self) -> int:
@@ -146,7 +152,10 @@ class CpuMemory:
 
     def peaks(self) -> dict[str, int | None]:
         "Peak since reset; a process has no reserved pool to report."
-        return {"peak_allocated_bytes": max(0, _status_bytes("VmHWM") - self._baseline), "peak_reserved_bytes": None}
+        return {
+            "peak_allocated_bytes": max(0, _status_bytes("VmHWM") - self._baseline),
+            "peak_reserved_bytes": None,
+        }
 
 # %% ../../nbs/30_train/15_measure.ipynb #d970c436
 class DeviceMemory:
@@ -179,7 +188,9 @@ def make_memory(device: torch.device) -> CpuMemory | DeviceMemory:
 
 # %% ../../nbs/30_train/15_measure.ipynb #cee10413
 def limit_memory(device: torch.device, gib: float | None) -> None:
-    "Let this process take so many GiB more on its device, and no more; what asks for more is told that memory is out. None: no limit."
+    """Let this process take so many GiB more on its device, and no more; what asks for more is told
+    that memory is out. None: no limit.
+    """
     if gib is None:
         return
     size = int(gib * 2**30)
@@ -192,8 +203,12 @@ def limit_memory(device: torch.device, gib: float | None) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (_status_bytes("VmData") + size, hard))
 
 # %% ../../nbs/30_train/15_measure.ipynb #20085d76
-def _product_seconds(device: torch.device, dtype: torch.dtype, size: int, budget_s: float) -> list[float]:
-    "Seconds of matrix products one after the other until the budget is used; the first one warms up, where it leaves time for others."
+def _product_seconds(
+    device: torch.device, dtype: torch.dtype, size: int, budget_s: float
+) -> list[float]:
+    """Seconds of matrix products one after the other until the budget is used; the first one warms
+    up, where it leaves time for others.
+    """
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     clock, times = make_clock(device), []
     while not times or sum(times) < budget_s:
@@ -203,13 +218,18 @@ def _product_seconds(device: torch.device, dtype: torch.dtype, size: int, budget
         times.append(clock.seconds(mark))
     return times[1:] or times
 
-
+# %% ../../nbs/30_train/15_measure.ipynb #ef52782a
 def matmul_tflops(
-    device: torch.device, dtype: torch.dtype, sizes: Sequence[int] = (512, 1024), budget_s: float = 0.2
+    device: torch.device,
+    dtype: torch.dtype,
+    sizes: Sequence[int] = (512, 1024),
+    budget_s: float = 0.2,
 ) -> float:
-    """TFLOP/s of the fastest product of two (size, size) matrices, laid out as a linear layer has them: 2 × size³ operations each.
+    """TFLOP/s of the fastest product of two (size, size) matrices, laid out as a linear layer has
+    them: 2 × size³ operations each.
 
-    Sizes rise; each takes `budget_s` seconds or one product, and none is tried after one that had no time for a second product.
+    Sizes rise; each takes `budget_s` seconds or one product, and none is tried after one that had
+    no time for a second product.
     """
     best = 0.0
     for size in sizes:
@@ -220,7 +240,9 @@ def matmul_tflops(
     return best
 
 # %% ../../nbs/30_train/15_measure.ipynb #416b8ca9
-def host_to_device_gb_s(device: torch.device, size_bytes: int = 256 * 2**20, repeats: int = 5) -> float | None:
+def host_to_device_gb_s(
+    device: torch.device, size_bytes: int = 256 * 2**20, repeats: int = 5
+) -> float | None:
     "Median GB/s (10⁹ bytes) of copies from pinned host memory; None on a CPU."
     if device.type != "cuda":
         return None
@@ -236,7 +258,9 @@ def host_to_device_gb_s(device: torch.device, size_bytes: int = 256 * 2**20, rep
 
 # %% ../../nbs/30_train/15_measure.ipynb #65362a96
 def fetch(values: list[Tensor]) -> Callable[[], list[float]]:
-    "Start copying scalars to the host; calling the result waits for that copy and for nothing queued after it."
+    """Start copying scalars to the host; calling the result waits for that copy and for nothing
+    queued after it.
+    """
     stacked = torch.stack([v.detach().double() for v in values])
     if stacked.device.type != "cuda":
         return stacked.tolist

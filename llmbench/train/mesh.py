@@ -38,21 +38,29 @@ class Ranks:
 
 def _environment_rank() -> tuple[int, int, int]:
     "RANK, WORLD_SIZE and LOCAL_RANK as the launcher set them; (0, 1, 0) without a launcher."
-    return tuple(int(os.environ.get(k, d)) for k, d in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
+    return tuple(
+        int(os.environ.get(k, d)) for k, d in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
+    )
 
-
+# %% ../../nbs/30_train/10_mesh.ipynb #22a25276
 def pick_device(local_rank: int, hardware: str) -> torch.device:
-    """The CPU where the request's hardware says so, else the accelerator of this local rank (CUDA and ROCm answer alike).
+    """The CPU where the request's hardware says so, else the accelerator of this local rank (CUDA
+    and ROCm answer alike).
 
-    Raises LlmbenchError where the card is missing: a run for a GPU never falls back to another device.
+    Raises LlmbenchError where the card is missing: a run for a GPU never falls back to another
+    device.
     """
     if hardware == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise LlmbenchError(f"hardware {hardware}: torch sees no GPU here; set hardware: cpu, or run it where there is one")
+        raise LlmbenchError(
+            f"hardware {hardware}: torch sees no GPU here; set hardware: cpu, or run it where there"
+            " is one"
+        )
     if local_rank >= torch.cuda.device_count():
         raise LlmbenchError(
-            f"local rank {local_rank} has no device: {torch.cuda.device_count()} are visible; start fewer ranks a host"
+            f"local rank {local_rank} has no device: {torch.cuda.device_count()} are visible; start"
+            " fewer ranks a host"
         )
     return torch.device("cuda", local_rank)
 
@@ -68,16 +76,18 @@ def _store_on_socket(rank: int, world_size: int, timeout: timedelta) -> dist.Sto
 
 # %% ../../nbs/30_train/10_mesh.ipynb #7c271d2b
 def _limit_new_groups(timeout: timedelta) -> None:
-    "Give the groups that DeepSpeed and device meshes make without a timeout this one: torch's own default is 30 minutes."
+    """Give the groups that DeepSpeed and device meshes make without a timeout this one: torch's own
+    default is 30 minutes.
+    """
     torch.distributed.distributed_c10d.default_pg_timeout = timeout
     torch.distributed.distributed_c10d.default_pg_nccl_timeout = timeout
 
-
+# %% ../../nbs/30_train/10_mesh.ipynb #ab9a5460
 def join(*, collective_timeout_s: int, alone: bool = False, hardware: str = "cpu") -> Ranks:
     """Enter the process group that the environment describes and return this process's place in it.
 
-    alone: make no group (the `single` strategy); hardware: the request's profile, which decides the device.
-    Raises LlmbenchError when `alone` has peers, or the hardware is not here.
+    alone: make no group (the `single` strategy); hardware: the request's profile, which decides the
+    device. Raises LlmbenchError when `alone` has peers, or the hardware is not here.
     """
     rank, world_size, local_rank = _environment_rank()
     device = pick_device(local_rank, hardware)
@@ -98,12 +108,13 @@ def join(*, collective_timeout_s: int, alone: bool = False, hardware: str = "cpu
     dist.init_process_group(backend, timeout=timeout, **place)
     return Ranks(rank, world_size, local_rank, device, backend.split(":")[-1])
 
-
+# %% ../../nbs/30_train/10_mesh.ipynb #c0390a04
 def leave() -> None:
     """End the process group, all ranks together.
 
-    Models and optimizers hold references into the group; the caller drops them first. A gloo thread that
-    outlives its group aborts about one process in ten at interpreter exit, hence collect, wait, destroy.
+    Models and optimizers hold references into the group; the caller drops them first. A gloo thread
+    that outlives its group aborts about one process in ten at interpreter exit, hence collect,
+    wait, destroy.
     """
     if dist.is_initialized():
         gc.collect()
@@ -113,7 +124,9 @@ def leave() -> None:
 # %% ../../nbs/30_train/10_mesh.ipynb #9638d14a
 @dataclass(frozen=True)
 class Place:
-    "Coordinates of a rank on the grid: pipeline stage, data replica, piece of the sequence, piece of each matrix."
+    """Coordinates of a rank on the grid: pipeline stage, data replica, piece of the sequence, piece
+    of each matrix.
+    """
 
     pp: int
     dp: int
@@ -130,21 +143,33 @@ def place_of(rank: int, strategy: Strategy) -> Place:
 
 # %% ../../nbs/30_train/10_mesh.ipynb #636b4415
 def device_mesh(ranks: Ranks, strategy: Strategy) -> DeviceMesh:
-    "The grid of all ranks with named dimensions of more than one rank (`shard` alone for a process alone)."
+    """The grid of all ranks with named dimensions of more than one rank (`shard` alone for a
+    process alone).
+    """
     copies = strategy.dp_replicate
-    sizes = {"pp": strategy.pp, "replicate": copies, "shard": strategy.dp // copies, "cp": strategy.cp, "tp": strategy.tp}
+    sizes = {
+        "pp": strategy.pp,
+        "replicate": copies,
+        "shard": strategy.dp // copies,
+        "cp": strategy.cp,
+        "tp": strategy.tp,
+    }
     wide = {name: size for name, size in sizes.items() if size > 1} or {"shard": 1}
     return init_device_mesh(ranks.device.type, tuple(wide.values()), mesh_dim_names=tuple(wide))
 
 
 def expert_mesh(ranks: Ranks, strategy: Strategy) -> DeviceMesh:
-    "The data parallel ranks as rows of `ep` that hold all experts together; the ranks of a column, twins, hold the same ones."
+    """The data parallel ranks as rows of `ep` that hold all experts together; the ranks of a
+    column, twins, hold the same ones.
+    """
     shape = (strategy.dp // strategy.ep, strategy.ep)
     return init_device_mesh(ranks.device.type, shape, mesh_dim_names=("twins", "experts"))
 
-
+# %% ../../nbs/30_train/10_mesh.ipynb #45ce602f
 def along(mesh: DeviceMesh, *names: str) -> DeviceMesh | None:
-    "The part of the grid along these dimensions as one dimension; None where none of them has more than one rank."
+    """The part of the grid along these dimensions as one dimension; None where none of them has
+    more than one rank.
+    """
     present = [name for name in names if name in (mesh.mesh_dim_names or ())]
     if len(present) < 2:
         return mesh[present[0]] if present else None

@@ -18,17 +18,21 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from . import mesh
 from ..core.files import write_json_atomic, write_text_atomic
-from .measure import synchronize
 from ..spec.request import Profile
+from . import mesh
+from .measure import synchronize
 
 # %% ../../nbs/30_train/35_profiler.ipynb #7910d059
-_PYTHON = re.compile(r"\.py\(\d+\): |^<|^nn\.Module: ")  # frames that `stacks` adds; operators are what is asked for
+_PYTHON = re.compile(
+    r"\.py\(\d+\): |^<|^nn\.Module: "
+)  # frames that `stacks` adds; operators are what is asked for
 
 
 def kernel_rows(recorded: profile, top: int = 40) -> list[dict[str, Any]]:
-    "The slowest kernels or operators: name, calls, self_time_s, share_pct of the self time of all, and shapes where kept."
+    """The slowest kernels or operators: name, calls, self_time_s, share_pct of the self time of
+    all, and shapes where kept.
+    """
     named = recorded.key_averages(group_by_input_shape=bool(recorded.record_shapes))
     averages = [a for a in named if not _PYTHON.search(a.key)]
     device = any(a.self_device_time_total for a in averages)
@@ -37,19 +41,32 @@ def kernel_rows(recorded: profile, top: int = 40) -> list[dict[str, Any]]:
     ordered = sorted((a for a in averages if time_us(a) > 0), key=lambda a: (-time_us(a), a.key))
     return [
         {
-            "name": a.key, "calls": a.count, "self_time_s": time_us(a) / 1e6, "share_pct": 100 * time_us(a) / total,
+            "name": a.key,
+            "calls": a.count,
+            "self_time_s": time_us(a) / 1e6,
+            "share_pct": 100 * time_us(a) / total,
             "where": "device" if device else "host",
-        } | ({"shapes": str(a.input_shapes)} if recorded.record_shapes else {})
+        }
+        | ({"shapes": str(a.input_shapes)} if recorded.record_shapes else {})
         for a in ordered[:top]
-    ]  # fmt: skip
+    ]
 
 # %% ../../nbs/30_train/35_profiler.ipynb #58b332e0
 def memory_timeline(events: Iterable[Mapping[str, Any]]) -> list[tuple[float, str, int]]:
     "(ms, device, bytes allocated) at every allocation and release in a trace."
-    marks = [e for e in events if e.get("name") == "[memory]" and "Total Allocated" in e.get("args", {})]
+    marks = [
+        e for e in events if e.get("name") == "[memory]" and "Total Allocated" in e.get("args", {})
+    ]
     start = min((e["ts"] for e in marks), default=0.0)
     device = {0: "cpu", 1: "cuda"}
-    rows = [((e["ts"] - start) / 1e3, device.get(e["args"].get("Device Type"), "other"), e["args"]["Total Allocated"]) for e in marks]
+    rows = [
+        (
+            (e["ts"] - start) / 1e3,
+            device.get(e["args"].get("Device Type"), "other"),
+            e["args"]["Total Allocated"],
+        )
+        for e in marks
+    ]
     return sorted(rows)
 
 
@@ -68,17 +85,28 @@ def _save(recorded: profile, folder: Path, rank: int, settings: Profile) -> None
     content = text.read_bytes()
     text.unlink()
     (folder / f"trace-rank-{rank:03d}.json.gz").write_bytes(gzip.compress(content, 6))
-    write_json_atomic(folder / f"kernels-rank-{rank:03d}.json", {"steps": settings.steps, "rank": rank, "kernels": kernel_rows(recorded)})
+    write_json_atomic(
+        folder / f"kernels-rank-{rank:03d}.json",
+        {"steps": settings.steps, "rank": rank, "kernels": kernel_rows(recorded)},
+    )
     if settings.memory:
-        write_text_atomic(folder / f"memory-rank-{rank:03d}.csv", timeline_csv(memory_timeline(json.loads(content)["traceEvents"])))
+        write_text_atomic(
+            folder / f"memory-rank-{rank:03d}.csv",
+            timeline_csv(memory_timeline(json.loads(content)["traceEvents"])),
+        )
 
-
-def _with_torch(step: Callable[[], Any], settings: Profile, ranks: mesh.Ranks, folder: Path) -> None:
+# %% ../../nbs/30_train/35_profiler.ipynb #ff9039fe
+def _with_torch(
+    step: Callable[[], Any], settings: Profile, ranks: mesh.Ranks, folder: Path
+) -> None:
     cuda = ranks.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     watch = ranks.rank in settings.ranks
     recorded = profile(
-        activities=activities, record_shapes=settings.shapes, with_stack=settings.stacks, profile_memory=settings.memory
+        activities=activities,
+        record_shapes=settings.shapes,
+        with_stack=settings.stacks,
+        profile_memory=settings.memory,
     )
     if watch:
         recorded.start()
@@ -89,7 +117,7 @@ def _with_torch(step: Callable[[], Any], settings: Profile, ranks: mesh.Ranks, f
         recorded.stop()
         _save(recorded, folder, ranks.rank, settings)
 
-
+# %% ../../nbs/30_train/35_profiler.ipynb #655acbaa
 def _with_nsys(step: Callable[[], Any], settings: Profile, ranks: mesh.Ranks) -> None:
     "Open the range that `nsys profile --capture-range=cudaProfilerApi` waits for."
     watch = ranks.rank in settings.ranks and ranks.device.type == "cuda"
@@ -104,8 +132,12 @@ def _with_nsys(step: Callable[[], Any], settings: Profile, ranks: mesh.Ranks) ->
         torch.cuda.profiler.stop()
 
 
-def profile_steps(step: Callable[[], Any], settings: Profile, ranks: mesh.Ranks, folder: Path) -> None:
-    "Take `settings.steps` more steps under the profiler that the request names; files go into `folder`."
+def profile_steps(
+    step: Callable[[], Any], settings: Profile, ranks: mesh.Ranks, folder: Path
+) -> None:
+    """Take `settings.steps` more steps under the profiler that the request names; files go into
+    `folder`.
+    """
     mesh.barrier()
     if settings.tool == "torch":
         _with_torch(step, settings, ranks, folder)

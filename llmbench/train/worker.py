@@ -9,7 +9,9 @@ __all__ = ['log', 'load_strategy', 'classify', 'on_terminate', 'start_facts', 'c
 # %% ../../nbs/30_train/60_worker.ipynb #5e1fa7c3
 import gc
 
-gc.disable()  # importing torch makes hundreds of thousands of objects and no garbage: half a second of CPU in every rank
+# importing torch makes hundreds of thousands of objects and no garbage: half a second of CPU in
+# every rank
+gc.disable()
 
 # %% ../../nbs/30_train/60_worker.ipynb #b629ee22
 import argparse
@@ -28,18 +30,27 @@ from typing import Any
 import torch
 import yaml
 
-from . import mesh
+from ..core.errors import LlmbenchError, RequestError
+from ..core.files import write_json_atomic
+from ..core.hardware import capture_env, device_facts
+from ..core.numbers import human_duration
 from ..plan.flops import model_flops_per_token, parameter_count
+from . import mesh
 from .checkpoint import Checkpoints, take_weights
 from .collectives import all_reduce_bus_gb_s, profiled_window
-from ..core.errors import LlmbenchError, RequestError
-from ..core.numbers import human_duration
-from ..core.files import write_json_atomic
 from .energy import EnergyMeter, energy_counter
 from .gate import NAME, gate_of
-from ..core.hardware import capture_env, device_facts
 from .links import link_gb_s
 from .loop import Build, Diverged, Trainer, join_for, run_steps
+
+# %% ../../nbs/30_train/60_worker.ipynb #9af7809c
+from ..core.records import RankLog, assemble, marked_result, read_ranks, utc_now, write_run
+from ..core.schema import DeviceRecord, RunFile, Status
+from ..model.decoder import build_model
+from ..model.precision import DTYPES
+from ..spec.request import RunSpec, Strategy, run_id, spec_record
+from ..spec.resolve import load_run
+from ..spec.restarts import resume_folder
 from llmbench.train.measure import (
     clock_cost_s,
     host_to_device_gb_s,
@@ -47,28 +58,35 @@ from llmbench.train.measure import (
     make_memory,
     matmul_tflops,
 )
-from ..model.decoder import build_model
-from ..model.precision import DTYPES
 from .profiler import profile_steps
-from ..core.records import RankLog, assemble, marked_result, read_ranks, utc_now, write_run
-from ..spec.restarts import resume_folder
-from ..core.schema import DeviceRecord, RunFile, Status
-from ..spec.resolve import load_run
-from ..spec.request import RunSpec, Strategy, run_id, spec_record
 
 gc.enable()
 log = logging.getLogger(__name__)
 
 # %% ../../nbs/30_train/60_worker.ipynb #4979d8d1
 _MODULES = {
-    "single": "single", "ddp": "ddp", "fsdp": "fsdp", "zero1": "zero", "zero2": "zero", "zero3": "zero",
-    "hsdp": "mixed", "tp": "mixed", "pp": "mixed", "cp": "mixed", "mixed": "mixed", "ep": "experts",
-}  # fmt: skip
+    "single": "single",
+    "ddp": "ddp",
+    "fsdp": "fsdp",
+    "zero1": "zero",
+    "zero2": "zero",
+    "zero3": "zero",
+    "hsdp": "mixed",
+    "tp": "mixed",
+    "pp": "mixed",
+    "cp": "mixed",
+    "mixed": "mixed",
+    "ep": "experts",
+}
 
 
 def load_strategy(strategy: Strategy, device: torch.device) -> Build:
-    "The `build` function of a strategy, its framework imported: what that takes is not the training's memory."
-    split = max(strategy.tp, strategy.pp, strategy.cp) > 1  # fsdp of a model that is split otherwise, too
+    """The `build` function of a strategy, its framework imported: what that takes is not the
+    training's memory.
+    """
+    split = (
+        max(strategy.tp, strategy.pp, strategy.cp) > 1
+    )  # fsdp of a model that is split otherwise, too
     which = "mixed" if split else "experts" if strategy.ep > 1 else _MODULES[strategy.name]
     module = importlib.import_module(f"llmbench.train.strategies.{which}")
     if hasattr(module, "load"):
@@ -76,7 +94,14 @@ def load_strategy(strategy: Strategy, device: torch.device) -> Build:
     return module.build
 
 # %% ../../nbs/30_train/60_worker.ipynb #b31a3850
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc", "std::bad_alloc")
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "bad_alloc",
+    "std::bad_alloc",
+)
 _LATE = ("timed out", "timeout", "deadline exceeded")
 
 
@@ -91,7 +116,9 @@ def classify(error: BaseException) -> tuple[Status, str]:
         return Status.refused, str(error)
     if isinstance(error, KeyboardInterrupt):
         return Status.cancelled, "interrupted"
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(w in text for w in _OUT_OF_MEMORY):
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
+        w in text for w in _OUT_OF_MEMORY
+    ):
         return Status.oom, reason
     if any(w in text for w in _LATE):
         return Status.timeout, reason
@@ -99,7 +126,9 @@ def classify(error: BaseException) -> tuple[Status, str]:
 
 # %% ../../nbs/30_train/60_worker.ipynb #d85451b7
 def on_terminate(last_words: Callable[[], None]) -> None:
-    "Call `last_words` and exit with 143 when SIGTERM arrives, also while the main thread waits in native code."
+    """Call `last_words` and exit with 143 when SIGTERM arrives, also while the main thread waits in
+    native code.
+    """
     import signal
 
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -113,27 +142,38 @@ def on_terminate(last_words: Callable[[], None]) -> None:
 
 # %% ../../nbs/30_train/60_worker.ipynb #bcc9d2e8
 def _expected_device(spec: RunSpec) -> torch.device:
-    "The device that this rank will take; the CPU where its card is missing (the run is then refused)."
+    """The device that this rank will take; the CPU where its card is missing (the run is then
+    refused).
+    """
     try:
         return mesh.pick_device(int(os.environ.get("LOCAL_RANK", 0)), spec.hardware)
     except LlmbenchError:
         return torch.device("cpu")
 
-
+# %% ../../nbs/30_train/60_worker.ipynb #69398599
 def start_facts(spec: RunSpec, name: str, attempt: int) -> dict[str, Any]:
     "The fields of a rank's start line."
     device = _expected_device(spec)
-    backend = None if spec.strategy.name == "single" else "nccl" if device.type == "cuda" else "gloo"
+    backend = (
+        None if spec.strategy.name == "single" else "nccl" if device.type == "cuda" else "gloo"
+    )
     record = spec_record(spec).model_dump(mode="json")
     record["model"]["parameters"] = parameter_count(spec.model)
     seen = device_facts(device)
     env = capture_env(device, backend, torch.get_num_threads())
     env["driver"] = seen.get("driver")
     return {
-        "rank": int(os.environ.get("RANK", 0)), "host": socket.gethostname(), "device": str(device),
-        "run_id": name, "study": spec.study, "attempt": attempt, "started_at": utc_now(), "spec": record, "env": env,
+        "rank": int(os.environ.get("RANK", 0)),
+        "host": socket.gethostname(),
+        "device": str(device),
+        "run_id": name,
+        "study": spec.study,
+        "attempt": attempt,
+        "started_at": utc_now(),
+        "spec": record,
+        "env": env,
         "device_record": {k: v for k, v in seen.items() if k in DeviceRecord.model_fields},
-    }  # fmt: skip
+    }
 
 # %% ../../nbs/30_train/60_worker.ipynb #c6d67a8f
 _SLOW_FORMAT = 2  # times slower than float32: the format, not the machine, is why
@@ -142,10 +182,12 @@ _MOMENT = 2  # times that a shared machine may have been slower while the produc
 
 
 def cannot_end_in_time(spec: RunSpec, tflops: float, plain_tflops: float) -> str | None:
-    """Why the steps cannot end before `timeouts.run_s`, by the products of all ranks together; None where they may.
+    """Why the steps cannot end before `timeouts.run_s`, by the products of all ranks together; None
+    where they may.
 
-    tflops: what they reach in the request's data type; plain_tflops: in float32. A format without quick products here is
-    judged by what a step usually reaches of them, any other only where even twice the rate would not do.
+    tflops: what they reach in the request's data type; plain_tflops: in float32. A format without
+    quick products here is judged by what a step usually reaches of them, any other only where even
+    twice the rate would not do.
     """
     flops = spec.steps * spec.batch.global_tokens * model_flops_per_token(spec.model, spec.seq_len)
     slow = tflops * _SLOW_FORMAT < plain_tflops
@@ -156,13 +198,18 @@ def cannot_end_in_time(spec: RunSpec, tflops: float, plain_tflops: float) -> str
     beside = f", {plain_tflops / tflops:.2g} times fewer than in float32" if slow else ""
     ways = ["-o precision=fp32"] * slow + [f"-o timeouts.run_s={math.ceil(2 * needed_s / 60) * 60}"]
     return (
-        f"products in {compute} reach {tflops * 1e3:.3g} GFLOP/s here{beside}, so {spec.steps} steps take about {human_duration(needed_s)} "
-        f"or more, and timeouts.run_s is {spec.timeouts.run_s}; type {' or '.join(ways)}"
+        f"products in {compute} reach {tflops * 1e3:.3g} GFLOP/s here{beside}, so {spec.steps}"
+        f" steps take about {human_duration(needed_s)} or more, and timeouts.run_s is"
+        f" {spec.timeouts.run_s}; type {' or '.join(ways)}"
     )
 
 # %% ../../nbs/30_train/60_worker.ipynb #c8a4d2a4
-def train_rank(spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None = None) -> list[list[dict[str, Any]]] | None:
-    "Train this rank's part, from the newest checkpoint in `resume` on, and log it; on rank 0 the rows of all ranks, else None."
+def train_rank(
+    spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None = None
+) -> list[list[dict[str, Any]]] | None:
+    """Train this rank's part, from the newest checkpoint in `resume` on, and log it; on rank 0 the
+    rows of all ranks, else None.
+    """
     ranks = join_for(spec)
     mesh.barrier()
     gate = gate_of(os.environ)
@@ -172,7 +219,9 @@ def train_rank(spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None 
     build = load_strategy(spec.strategy, ranks.device)
     memory = make_memory(ranks.device)
     limit_memory(ranks.device, spec.memory_limit_gib)
-    strategy = build(build_model(spec.model, spec.seed, DTYPES[spec.precision.compute]), spec, ranks)
+    strategy = build(
+        build_model(spec.model, spec.seed, DTYPES[spec.precision.compute]), spec, ranks
+    )
     if spec.weights is not None:
         take_weights(strategy, spec.weights)
     _save_config(strategy, ranks, out)
@@ -192,7 +241,11 @@ def train_rank(spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None 
         norms = {"param_norm_before": norm_before, "param_norm_after": strategy.parameter_norm()}
         rank_log.write("wall", measured_wall_s=trainer.window.seconds)
         rank_log.write("memory", **state, **norms, memory_source=memory.source)
-        rank_log.write("energy", energy_j=meter.joules, counts=ranks.device.type == "cuda" or ranks.local_rank == 0)
+        rank_log.write(
+            "energy",
+            energy_j=meter.joules,
+            counts=ranks.device.type == "cuda" or ranks.local_rank == 0,
+        )
         _observe(trainer, out, rank_log)
         rank_log.write("end", status=Status.ok, reason=None, time=utc_now())
     gathered = mesh.gather_to_main(rank_log.rows)
@@ -201,9 +254,11 @@ def train_rank(spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None 
     mesh.leave()
     return gathered
 
-
+# %% ../../nbs/30_train/60_worker.ipynb #dbd419ca
 def _log_ceilings(spec: RunSpec, ranks: mesh.Ranks, rank_log: RankLog) -> None:
-    "What device and links can do without a model; all ranks at once, because they share them. Raises RequestError, on every rank, for a run that cannot end in time."
+    """What device and links can do without a model; all ranks at once, because they share them.
+    Raises RequestError, on every rank, for a run that cannot end in time.
+    """
     if ranks.device.type == "cpu":
         _check_products(spec, ranks, _log_products(spec, ranks, rank_log), rank_log)
     links = {"all_reduce_bus_gb_s": all_reduce_bus_gb_s(ranks), "link_gb_s": link_gb_s(ranks)}
@@ -211,44 +266,74 @@ def _log_ceilings(spec: RunSpec, ranks: mesh.Ranks, rank_log: RankLog) -> None:
 
 
 def _log_products(spec: RunSpec, ranks: mesh.Ranks, rank_log: RankLog) -> float:
-    "TFLOP/s of this rank's matrix products in the request's data type, all ranks at once; they are logged."
+    """TFLOP/s of this rank's matrix products in the request's data type, all ranks at once; they
+    are logged.
+    """
     mesh.barrier()
     reached = matmul_tflops(ranks.device, DTYPES[spec.precision.compute])
     rank_log.write("ceiling", matmul_tflops=reached)
     return reached
 
-
+# %% ../../nbs/30_train/60_worker.ipynb #4c986e71
 def _check_products(spec: RunSpec, ranks: mesh.Ranks, reached: float, rank_log: RankLog) -> None:
-    "Note a data type that is slower than float32 here; refuse a run that its products alone keep beyond its deadline."
-    plain = reached if spec.precision.compute == "float32" else matmul_tflops(ranks.device, torch.float32)
+    """Note a data type that is slower than float32 here; refuse a run that its products alone keep
+    beyond its deadline.
+    """
+    plain = (
+        reached
+        if spec.precision.compute == "float32"
+        else matmul_tflops(ranks.device, torch.float32)
+    )
     together = mesh.sum_over_ranks(torch.tensor([reached, plain], dtype=torch.float64)).tolist()
     if late := cannot_end_in_time(spec, *together):
         raise RequestError(late)
     if ranks.is_main and reached < plain:
-        text = f"products in {spec.precision.compute} are {plain / reached:.3g} times slower than in float32 on this CPU"
+        text = (
+            f"products in {spec.precision.compute} are {plain / reached:.3g} times slower than in"
+            " float32 on this CPU"
+        )
         rank_log.write("event", name="slow_precision", text=text, time=utc_now())
 
 
-_ALL_TOGETHER = ("ddp", "fsdp", "zero1", "zero2", "zero3")  # every collective of theirs is one of all data parallel ranks
+_ALL_TOGETHER = (
+    "ddp",
+    "fsdp",
+    "zero1",
+    "zero2",
+    "zero3",
+)  # every collective of theirs is one of all data parallel ranks
 
-
+# %% ../../nbs/30_train/60_worker.ipynb #655be0ec
 def _observe(trainer: Trainer, out: Path, rank_log: RankLog) -> None:
-    "More steps after the timed ones: profiled for the collectives, watched for the memory of tensors, then as the request's profile block asks."
-    from llmbench.train.live_tensors import live_peak_bytes  # half a second of imports that no rank needs before its steps
+    """More steps after the timed ones: profiled for the collectives, watched for the memory of
+    tensors, then as the request's profile block asks.
+    """
+    from llmbench.train.live_tensors import (
+        live_peak_bytes,
+    )  # half a second of imports that no rank needs before its steps
 
     spec, ranks = trainer.spec, trainer.ranks
     numbers = itertools.count(spec.steps)
-    if ranks.device.type == "cpu":  # once more: the machine may have been slower in the moment before training
+    if (
+        ranks.device.type == "cpu"
+    ):  # once more: the machine may have been slower in the moment before training
         _log_products(spec, ranks, rank_log)
     if spec.collective_steps and ranks.world_size > 1:
         again = spec.strategy.name in _ALL_TOGETHER and spec.strategy.dp == ranks.world_size
-        window = profiled_window(lambda: trainer.step(next(numbers)), spec.collective_steps, ranks, again=again)
+        window = profiled_window(
+            lambda: trainer.step(next(numbers)), spec.collective_steps, ranks, again=again
+        )
         rank_log.write("window", **window)
-    rank_log.write("memory", live_tensor_peak_bytes=live_peak_bytes(spec, ranks.device, lambda: trainer.step(next(numbers))))
+    rank_log.write(
+        "memory",
+        live_tensor_peak_bytes=live_peak_bytes(
+            spec, ranks.device, lambda: trainer.step(next(numbers))
+        ),
+    )
     if spec.profile:
         profile_steps(lambda: trainer.step(next(numbers)), spec.profile, ranks, out)
 
-
+# %% ../../nbs/30_train/60_worker.ipynb #6d4491cc
 def _save_config(strategy: Any, ranks: mesh.Ranks, out: Path) -> None:
     "What a strategy derived from the request (DeepSpeed's JSON) goes beside the run."
     config = getattr(strategy, "config", None)
@@ -257,21 +342,33 @@ def _save_config(strategy: Any, ranks: mesh.Ranks, out: Path) -> None:
 
 # %% ../../nbs/30_train/60_worker.ipynb #d52464d8
 def run_rank(
-    spec: RunSpec, out: Path, name: str, attempt: int, *, launched: bool = False, resume: Path | None = None
+    spec: RunSpec,
+    out: Path,
+    name: str,
+    attempt: int,
+    *,
+    launched: bool = False,
+    resume: Path | None = None,
 ) -> tuple[Status, RunFile | None]:
-    """Train this process's rank of a run into `out`; the status, and on rank 0 the run file, which is written.
+    """Train this process's rank of a run into `out`; the status, and on rank 0 the run file, which
+    is written.
 
-    launched: this process belongs to a launcher, which may end it by SIGTERM; last words are then written.
-    resume: a run's folder whose newest checkpoint is taken up; where it is `out`, the run that is in it goes on.
+    launched: this process belongs to a launcher, which may end it by SIGTERM; last words are then
+    written. resume: a run's folder whose newest checkpoint is taken up; where it is `out`, the run
+    that is in it goes on.
     """
     rank_log = RankLog(out, int(os.environ.get("RANK", 0)), go_on=resume == out)
     again = {"last_word_at": rank_log.last_word_at} if rank_log.last_word_at else {}
     rank_log.write("start", **start_facts(spec, name, attempt), **again)
     if launched:
-        on_terminate(lambda: _fail(rank_log, out, Status.crash, "ended by the launcher (SIGTERM)", by_launcher=True))
+        on_terminate(
+            lambda: _fail(
+                rank_log, out, Status.crash, "ended by the launcher (SIGTERM)", by_launcher=True
+            )
+        )
     try:
         gathered = train_rank(spec, out, rank_log, resume)
-    except BaseException as e:  # noqa: BLE001 (every way to fail becomes a row; the cause is in it)
+    except BaseException as e:
         status, reason = classify(e)
         run = _fail(rank_log, out, status, reason)
         log.error("rank %d: %s", rank_log.rank, reason, exc_info=status == Status.crash)
@@ -282,9 +379,11 @@ def run_rank(
     write_run(out, run)
     return run.status, run
 
-
+# %% ../../nbs/30_train/60_worker.ipynb #c9116efc
 def _fail(rank_log: RankLog, out: Path, status: Status, reason: str, **more: Any) -> RunFile | None:
-    "The last line of a rank that fails; rank 0 writes the run file from what all ranks of this host have said."
+    """The last line of a rank that fails; rank 0 writes the run file from what all ranks of this
+    host have said.
+    """
     if rank_log.rows[-1]["kind"] == "end":
         return None  # its work was done when the signal came
     rank_log.write("end", status=status, reason=reason, time=utc_now(), **more)
@@ -299,17 +398,34 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m llmbench.train",
         description="Train one rank of a run; start it with torchrun for several ranks.",
-        epilog="example: torchrun --standalone --nproc-per-node 2 -m llmbench.train --spec params/cpu/ddp.yaml --out /tmp/ddp",
+        epilog=(
+            "example: torchrun --standalone --nproc-per-node 2 -m llmbench.train --spec"
+            " params/cpu/ddp.yaml --out /tmp/ddp"
+        ),
     )
-    parser.add_argument("--spec", required=True, help="a parameter file (YAML), or a resolved spec (JSON)")
-    parser.add_argument("--out", required=True, type=Path, help="folder of this run; made if missing")
+    parser.add_argument(
+        "--spec", required=True, help="a parameter file (YAML), or a resolved spec (JSON)"
+    )
+    parser.add_argument(
+        "--out", required=True, type=Path, help="folder of this run; made if missing"
+    )
     parser.add_argument("--run-id", help="name of the run (default: study.name.hash.attempt)")
-    parser.add_argument("--attempt", type=int, default=1, help="which repeat of the same request this is (default 1)")
-    parser.add_argument("--resume", nargs="?", const="", metavar="FOLDER",
-                        help="go on from the newest checkpoint in --out, or in the folder of another run")  # fmt: skip
+    parser.add_argument(
+        "--attempt",
+        type=int,
+        default=1,
+        help="which repeat of the same request this is (default 1)",
+    )
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="FOLDER",
+        help="go on from the newest checkpoint in --out, or in the folder of another run",
+    )
     return parser.parse_args(argv)
 
-
+# %% ../../nbs/30_train/60_worker.ipynb #3da86101
 def checked_spec(path: str) -> RunSpec:
     "The request of a file, checked against the ranks that are running; raises RequestError."
     spec = load_run(path)
@@ -321,10 +437,12 @@ def checked_spec(path: str) -> RunSpec:
         )
     return spec
 
-
+# %% ../../nbs/30_train/60_worker.ipynb #1170332f
 def main(argv: list[str] | None = None) -> int:
     "Entry of each rank; the exit code."
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
+    )
     arguments = _arguments(argv)
     try:
         spec = checked_spec(arguments.spec)
@@ -333,8 +451,12 @@ def main(argv: list[str] | None = None) -> int:
     except (RequestError, yaml.YAMLError) as e:
         sys.stderr.write(f"llmbench.train: {e}\n")
         return 2
-    status, run = run_rank(spec, arguments.out, name, arguments.attempt, launched=True, resume=resume)
+    status, run = run_rank(
+        spec, arguments.out, name, arguments.attempt, launched=True, resume=resume
+    )
     if run is not None:
         sys.stdout.write(marked_result(run))
-    agreed = run is None and status == Status.diverged  # torchrun ends rank 0 when another rank exits with an error
+    agreed = (
+        run is None and status == Status.diverged
+    )  # torchrun ends rank 0 when another rank exits with an error
     return 0 if status == Status.ok or agreed else 1

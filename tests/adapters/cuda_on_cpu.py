@@ -13,7 +13,9 @@ def _is_cuda(place) -> bool:
 
 
 class OnCpu(TorchFunctionMode):
-    """Factory functions and moves that name a GPU get the CPU; `Tensor.type()` answers as a GPU's would."""
+    """Factory functions and moves that name a GPU get the CPU; `Tensor.type()` answers as a GPU's
+    would.
+    """
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs, name = dict(kwargs or {}), getattr(function, "__name__", "")
@@ -24,9 +26,16 @@ class OnCpu(TorchFunctionMode):
         if name == "cuda" and args:
             return args[0]
         if name == "to":
-            args = tuple(torch.device("cpu") if isinstance(a, str | torch.device) and _is_cuda(a) else a for a in args)
+            args = tuple(
+                torch.device("cpu") if isinstance(a, str | torch.device) and _is_cuda(a) else a
+                for a in args
+            )
         found = function(*args, **kwargs)
-        return found.replace("torch.", "torch.cuda.", 1) if name == "type" and isinstance(found, str) else found
+        return (
+            found.replace("torch.", "torch.cuda.", 1)
+            if name == "type" and isinstance(found, str)
+            else found
+        )
 
 
 class _Stream:

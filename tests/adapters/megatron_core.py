@@ -12,29 +12,46 @@ redirect = cuda_on_cpu.install()
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from megatron.core import parallel_state  # noqa: E402
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads  # noqa: E402
+from megatron.core.distributed import (  # noqa: E402
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
 from megatron.core.models.gpt import GPTModel  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
 from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E402
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
 
-from llmbench.train import mesh  # noqa: E402
 from llmbench.frameworks.parts import Parts, leave  # noqa: E402
+from llmbench.train import mesh  # noqa: E402
 from llmbench.train.strategies.base import learning_rate  # noqa: E402
 
 
 def its_weights(ours: dict[str, torch.Tensor], shape) -> dict[str, torch.Tensor]:
-    """Our decoder's weights by Megatron's names: query, key and value of a group lie together, gate and up behind one another."""
-    found = {"embedding.word_embeddings.weight": ours["embedding.weight"], "decoder.final_layernorm.weight": ours["norm.weight"],
-             "output_layer.weight": ours["head.weight"]}
+    """Our decoder's weights by Megatron's names: query, key and value of a group lie together, gate
+    and up behind one another.
+    """
+    found = {
+        "embedding.word_embeddings.weight": ours["embedding.weight"],
+        "decoder.final_layernorm.weight": ours["norm.weight"],
+        "output_layer.weight": ours["head.weight"],
+    }
     for layer in range(shape.n_layers):
         a, b = f"blocks.{layer}.", f"decoder.layers.{layer}."
-        q, k, v = (ours[f"{a}attention.{n}.weight"].unflatten(0, (shape.n_kv_heads, -1)) for n in ("query", "key", "value"))
+        q, k, v = (
+            ours[f"{a}attention.{n}.weight"].unflatten(0, (shape.n_kv_heads, -1))
+            for n in ("query", "key", "value")
+        )
         found |= {
-            f"{b}self_attention.linear_qkv.weight": torch.cat([q, k, v], dim=1).flatten(0, 1), f"{b}self_attention.linear_proj.weight": ours[f"{a}attention.out.weight"],
-            f"{b}mlp.linear_fc1.weight": torch.cat([ours[f"{a}mlp.gate.weight"], ours[f"{a}mlp.up.weight"]]), f"{b}mlp.linear_fc2.weight": ours[f"{a}mlp.down.weight"],
-            f"{b}input_layernorm.weight": ours[f"{a}attention_norm.weight"], f"{b}pre_mlp_layernorm.weight": ours[f"{a}mlp_norm.weight"],
+            f"{b}self_attention.linear_qkv.weight": torch.cat([q, k, v], dim=1).flatten(0, 1),
+            f"{b}self_attention.linear_proj.weight": ours[f"{a}attention.out.weight"],
+            f"{b}mlp.linear_fc1.weight": torch.cat(
+                [ours[f"{a}mlp.gate.weight"], ours[f"{a}mlp.up.weight"]]
+            ),
+            f"{b}mlp.linear_fc2.weight": ours[f"{a}mlp.down.weight"],
+            f"{b}input_layernorm.weight": ours[f"{a}attention_norm.weight"],
+            f"{b}pre_mlp_layernorm.weight": ours[f"{a}mlp_norm.weight"],
         }
     return found
 
@@ -42,17 +59,42 @@ def its_weights(ours: dict[str, torch.Tensor], shape) -> dict[str, torch.Tensor]
 def model_of(spec, weights) -> tuple[TransformerConfig, GPTModel]:
     m = spec.model
     config = TransformerConfig(
-        num_layers=m.n_layers, hidden_size=m.d_model, num_attention_heads=m.n_heads, num_query_groups=m.n_kv_heads, ffn_hidden_size=m.d_ff,
-        layernorm_epsilon=m.norm_eps, normalization="RMSNorm", activation_func=torch.nn.functional.silu, gated_linear_unit=True, add_bias_linear=False,
-        hidden_dropout=0.0, attention_dropout=0.0, use_cpu_initialization=True, pipeline_dtype=torch.float32, attention_softmax_in_fp32=True,
-        bias_activation_fusion=False, masked_softmax_fusion=False, bias_dropout_fusion=False, gradient_accumulation_fusion=False, persist_layer_norm=False,
+        num_layers=m.n_layers,
+        hidden_size=m.d_model,
+        num_attention_heads=m.n_heads,
+        num_query_groups=m.n_kv_heads,
+        ffn_hidden_size=m.d_ff,
+        layernorm_epsilon=m.norm_eps,
+        normalization="RMSNorm",
+        activation_func=torch.nn.functional.silu,
+        gated_linear_unit=True,
+        add_bias_linear=False,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        use_cpu_initialization=True,
+        pipeline_dtype=torch.float32,
+        attention_softmax_in_fp32=True,
+        bias_activation_fusion=False,
+        masked_softmax_fusion=False,
+        bias_dropout_fusion=False,
+        gradient_accumulation_fusion=False,
+        persist_layer_norm=False,
         apply_rope_fusion=False,
     )
     layers = get_gpt_layer_local_spec(normalization="RMSNorm")
-    model = GPTModel(config, layers, vocab_size=m.vocab_size, max_sequence_length=spec.seq_len, position_embedding_type="rope", rotary_base=int(m.rope_theta),
-                     share_embeddings_and_output_weights=False)
+    model = GPTModel(
+        config,
+        layers,
+        vocab_size=m.vocab_size,
+        max_sequence_length=spec.seq_len,
+        position_embedding_type="rope",
+        rotary_base=int(m.rope_theta),
+        share_embeddings_and_output_weights=False,
+    )
     left = model.load_state_dict(its_weights(weights, m), strict=False)
-    assert not left.unexpected_keys and all(name.endswith("_extra_state") for name in left.missing_keys), left
+    assert not left.unexpected_keys and all(
+        name.endswith("_extra_state") for name in left.missing_keys
+    ), left
     return config, model
 
 
@@ -63,19 +105,37 @@ def main(folder: Path) -> None:
         os.environ.setdefault(name, alone)
     mesh.join(collective_timeout_s=60, hardware="cpu")
     if not dist.is_initialized():  # one process has no group of ours, and Megatron wants one
-        dist.init_process_group("gloo", init_method=f"file://{folder.resolve()}/meet", rank=0, world_size=1)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder.resolve()}/meet", rank=0, world_size=1
+        )
     parallel_state.initialize_model_parallel(create_gloo_process_groups=True)
     cuda_on_cpu.without_random_state()
     config, plain = model_of(spec, parts.model.state_dict())
-    model = DistributedDataParallel(config, DistributedDataParallelConfig(grad_reduce_in_fp32=True, overlap_grad_reduce=False, use_distributed_optimizer=False), plain)
-    settings = OptimizerConfig(optimizer="adam", lr=o.lr, weight_decay=0.0, adam_beta1=o.betas[0], adam_beta2=o.betas[1], adam_eps=o.eps, clip_grad=o.clip_norm or 0.0)
+    model = DistributedDataParallel(
+        config,
+        DistributedDataParallelConfig(
+            grad_reduce_in_fp32=True, overlap_grad_reduce=False, use_distributed_optimizer=False
+        ),
+        plain,
+    )
+    settings = OptimizerConfig(
+        optimizer="adam",
+        lr=o.lr,
+        weight_decay=0.0,
+        adam_beta1=o.betas[0],
+        adam_beta2=o.betas[1],
+        adam_eps=o.eps,
+        clip_grad=o.clip_norm or 0.0,
+    )
     optimizer = get_megatron_optimizer(settings, [model])
     seen = torch.arange(spec.seq_len)[None]
     hidden = torch.ones(1, 1, spec.seq_len, spec.seq_len, dtype=torch.bool).triu(1)
 
     def forward(batches, run):
         tokens = next(batches)
-        losses = run(tokens[:, :-1], seen.expand(len(tokens), -1), hidden, labels=tokens[:, 1:].contiguous())
+        losses = run(
+            tokens[:, :-1], seen.expand(len(tokens), -1), hidden, labels=tokens[:, 1:].contiguous()
+        )
         return losses, lambda given: (given.float().mean(), {"loss": given.detach().float().mean()})
 
     batches, told = iter(parts.loader(dp_rank=dist.get_rank())), []
@@ -84,8 +144,15 @@ def main(folder: Path) -> None:
         optimizer.zero_grad()
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, o)
-        found = get_forward_backward_func()(forward_step_func=forward, data_iterator=batches, model=model, num_microbatches=spec.batch.accum, seq_length=spec.seq_len,
-                                            micro_batch_size=spec.batch.micro, forward_only=False)
+        found = get_forward_backward_func()(
+            forward_step_func=forward,
+            data_iterator=batches,
+            model=model,
+            num_microbatches=spec.batch.accum,
+            seq_length=spec.seq_len,
+            micro_batch_size=spec.batch.micro,
+            forward_only=False,
+        )
         finalize_model_grads([model])
         optimizer.step()
         loss = torch.stack([f["loss"] for f in found]).mean()

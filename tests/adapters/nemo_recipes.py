@@ -5,7 +5,20 @@ import runpy
 import sys
 
 for path in sys.argv[1:]:
-    recipe = runpy.run_path(path, run_name="recipe")["recipe"]  # an attribute that NeMo does not have is an error of its configuration
+    recipe = runpy.run_path(path, run_name="recipe")[
+        "recipe"
+    ]  # an attribute that NeMo does not have is an error of its configuration
     strategy = recipe.trainer.strategy
-    print(json.dumps({"file": path, "tp": strategy.tensor_model_parallel_size, "pp": strategy.pipeline_model_parallel_size, "steps": recipe.trainer.max_steps,
-                      "sequences": recipe.data.global_batch_size, "seq_len": recipe.data.seq_length}), flush=True)
+    print(
+        json.dumps(
+            {
+                "file": path,
+                "tp": strategy.tensor_model_parallel_size,
+                "pp": strategy.pipeline_model_parallel_size,
+                "steps": recipe.trainer.max_steps,
+                "sequences": recipe.data.global_batch_size,
+                "seq_len": recipe.data.seq_length,
+            }
+        ),
+        flush=True,
+    )

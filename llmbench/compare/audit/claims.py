@@ -16,14 +16,35 @@ from typing import Any
 from ...core.hardware import ACCELERATORS, Accelerator, accelerator
 
 # %% ../../../nbs/70_compare/audit/10_claims.ipynb #aa119af5
-_WORDS = {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "hr": "h", "hour": "h", "gpus": "gpu", "devices": "device",
-          "avg": "mean", "average": "mean", "tok": "tokens", "token": "tokens", "efficiency": "eff", "dollar": "usd",
-          "gbps": "gb per s", "percent": "pct", "memory": "mem", "vram": "mem", "parameters": "params", "num": "n"}  # fmt: skip
+_WORDS = {
+    "sec": "s",
+    "secs": "s",
+    "second": "s",
+    "seconds": "s",
+    "hr": "h",
+    "hour": "h",
+    "gpus": "gpu",
+    "devices": "device",
+    "avg": "mean",
+    "average": "mean",
+    "tok": "tokens",
+    "token": "tokens",
+    "efficiency": "eff",
+    "dollar": "usd",
+    "gbps": "gb per s",
+    "percent": "pct",
+    "memory": "mem",
+    "vram": "mem",
+    "parameters": "params",
+    "num": "n",
+}
 _SIGNS = {"$": " usd ", "%": " pct ", "/": " per "}
 
-
+# %% ../../../nbs/70_compare/audit/10_claims.ipynb #67c5d31b
 def reduced(name: str) -> str:
-    "A field's name as lower-case words: 'Step Time (s)' and 'step_time_sec' are both 'step time s'."
+    """A field's name as lower-case words: 'Step Time (s)' and 'step_time_sec' are both 'step time
+    s'.
+    """
     text = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name) if name.isidentifier() else name
     for sign, word in _SIGNS.items():
         text = text.replace(sign, word)
@@ -31,36 +52,87 @@ def reduced(name: str) -> str:
     return " ".join(_WORDS.get(w, w) for w in words)
 
 # %% ../../../nbs/70_compare/audit/10_claims.ipynb #6a6a3a79
-_FIELDS = [(re.compile(pattern), name) for pattern, name in (
-    (r"strategy( name)?|method|parallel strategy|parallelism", "strategy"),
-    (r"(n |total )?gpu( count)?|n (gpu|ranks)|world size|(device|gpu) count", "gpus"),
-    (r"(total |global )?(throughput )?tokens per s( total)?|throughput", "tokens_per_s"),
-    (r"(throughput )?tokens per s per (gpu|device)", "tokens_per_s_per_gpu"),
-    (r".*per (gpu )?core", "rate_per_core"), (r"steps per s", "steps_per_s"),
-    (r"(mean |median )?(step|iteration|iter) time( mean)?( s| ms)?", "step_time_s"),
-    (r"(raw )?step times( s)?", "step_times"), (r"(raw )?(loss values|losses)", "losses"),
-    (r"(scaling|parallel) eff( pct)?", "scaling_efficiency_pct"), (r"scaling baseline", "scaling_baseline"),
-    (r"(h2d|host to device)( transfer)?( gb (per )?s)?( per gpu)?", "h2d_gb_s"),
-    (r"tokens per usd", "tokens_per_usd"), (r"usd per (1m|m|million) tokens", "usd_per_1m_tokens"),
-    (r"(\d+ gpu )?(cost|usd|price) per h", "usd_per_hour"), (r"(usd|price|cost) per gpu( per)? h", "usd_per_gpu_hour"), (r"seq(uence)? len(gth)?", "seq_len"),
-    (r"(per device|per gpu|micro) batch( size)?|batch( size)? per (device|gpu)|(train )?micro batch size per gpu", "micro_batch"),
-    (r"grad(ient)? accum(ulation)?( steps)?", "grad_accum"), (r"global batch( size)?", "global_batch"),
-    (r"global batch tokens|global tokens", "global_tokens"), (r"warmup steps", "warmup_steps"),
-    (r"mfu( pct)?", "mfu_pct"), (r"tflops per gpu", "tflops_per_gpu"), (r"device( name)?|gpu model|hardware", "device"),
-    (r"platform", "platform"), (r"software stack", "stack"), (r"(pytorch|torch) version", "torch_version"),
-    (r"gpu cores", "gpu_cores"), (r"source", "source"), (r"model( name)?", "model"), (r"(n )?params", "parameters"),
-    (r"(n )?layers", "n_layers"), (r"hidden size|d model", "d_model"), (r"vocab(ulary)?( size)?", "vocab_size"),
-    (r"max seq(uence)? len(gth)?", "max_seq_len"), (r"(mixed )?precision", "precision"),
-    (r"tensor model parallel size|tp", "tp"), (r"pipeline model parallel size|pp", "pp"), (r"data parallel size|dp", "dp"), (r"context parallel size|cp", "cp"),
-)]  # fmt: skip
-_TEXTS = {"strategy", "device", "platform", "stack", "torch_version", "source", "model", "precision", "scaling_baseline"}
+_FIELDS = [
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"strategy( name)?|method|parallel strategy|parallelism", "strategy"),
+        (r"(n |total )?gpu( count)?|n (gpu|ranks)|world size|(device|gpu) count", "gpus"),
+        (r"(total |global )?(throughput )?tokens per s( total)?|throughput", "tokens_per_s"),
+        (r"(throughput )?tokens per s per (gpu|device)", "tokens_per_s_per_gpu"),
+        (r".*per (gpu )?core", "rate_per_core"),
+        (r"steps per s", "steps_per_s"),
+        (r"(mean |median )?(step|iteration|iter) time( mean)?( s| ms)?", "step_time_s"),
+        (r"(raw )?step times( s)?", "step_times"),
+        (r"(raw )?(loss values|losses)", "losses"),
+        (r"(scaling|parallel) eff( pct)?", "scaling_efficiency_pct"),
+        (r"scaling baseline", "scaling_baseline"),
+        (r"(h2d|host to device)( transfer)?( gb (per )?s)?( per gpu)?", "h2d_gb_s"),
+        (r"tokens per usd", "tokens_per_usd"),
+        (r"usd per (1m|m|million) tokens", "usd_per_1m_tokens"),
+        (r"(\d+ gpu )?(cost|usd|price) per h", "usd_per_hour"),
+        (r"(usd|price|cost) per gpu( per)? h", "usd_per_gpu_hour"),
+        (r"seq(uence)? len(gth)?", "seq_len"),
+        (
+            (
+                r"(per device|per gpu|micro) batch( size)?|batch( size)? per (device|gpu)|(train"
+                r" )?micro batch size per gpu"
+            ),
+            "micro_batch",
+        ),
+        (r"grad(ient)? accum(ulation)?( steps)?", "grad_accum"),
+        (r"global batch( size)?", "global_batch"),
+        (r"global batch tokens|global tokens", "global_tokens"),
+        (r"warmup steps", "warmup_steps"),
+        (r"mfu( pct)?", "mfu_pct"),
+        (r"tflops per gpu", "tflops_per_gpu"),
+        (r"device( name)?|gpu model|hardware", "device"),
+        (r"platform", "platform"),
+        (r"software stack", "stack"),
+        (r"(pytorch|torch) version", "torch_version"),
+        (r"gpu cores", "gpu_cores"),
+        (r"source", "source"),
+        (r"model( name)?", "model"),
+        (r"(n )?params", "parameters"),
+        (r"(n )?layers", "n_layers"),
+        (r"hidden size|d model", "d_model"),
+        (r"vocab(ulary)?( size)?", "vocab_size"),
+        (r"max seq(uence)? len(gth)?", "max_seq_len"),
+        (r"(mixed )?precision", "precision"),
+        (r"tensor model parallel size|tp", "tp"),
+        (r"pipeline model parallel size|pp", "pp"),
+        (r"data parallel size|dp", "dp"),
+        (r"context parallel size|cp", "cp"),
+    )
+]
+
+# %% ../../../nbs/70_compare/audit/10_claims.ipynb #2fd3940d
+_TEXTS = {
+    "strategy",
+    "device",
+    "platform",
+    "stack",
+    "torch_version",
+    "source",
+    "model",
+    "precision",
+    "scaling_baseline",
+}
 _LISTS = {"step_times", "losses"}
 MEASURES = {
-    "tokens_per_s", "tokens_per_s_per_gpu", "rate_per_core", "step_time_s", "step_times", "scaling_efficiency_pct", "h2d_gb_s",
-    "tokens_per_usd", "usd_per_1m_tokens", "mfu_pct", "tflops_per_gpu",
-}  # fmt: skip
+    "tokens_per_s",
+    "tokens_per_s_per_gpu",
+    "rate_per_core",
+    "step_time_s",
+    "step_times",
+    "scaling_efficiency_pct",
+    "h2d_gb_s",
+    "tokens_per_usd",
+    "usd_per_1m_tokens",
+    "mfu_pct",
+    "tflops_per_gpu",
+}
 
-
+# %% ../../../nbs/70_compare/audit/10_claims.ipynb #eb241bc0
 def field_of(name: str) -> str | None:
     "The field that a name means; None where it is none of ours."
     words = reduced(name)
@@ -72,7 +144,9 @@ _SIZES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def number(text: Any) -> float | None:
-    "The first number in a printed figure, thousands commas removed, M and B of a parameter count applied; None where there is none."
+    """The first number in a printed figure, thousands commas removed, M and B of a parameter count
+    applied; None where there is none.
+    """
     if isinstance(text, bool) or text is None:
         return None
     found = _NUMBER.search(str(text))
@@ -80,23 +154,34 @@ def number(text: Any) -> float | None:
         return None
     size = re.match(r"\s?([KMBT])(?![A-Za-z])", str(text)[found.end() :])
     value = float(found[0].replace(",", "")) * (_SIZES[size[1]] if size else 1)
-    return value if value == 0 or 1e-18 < abs(value) < 1e18 else None  # outside of it nothing was measured
+    return (
+        value if value == 0 or 1e-18 < abs(value) < 1e18 else None
+    )  # outside of it nothing was measured
 
-
+# %% ../../../nbs/70_compare/audit/10_claims.ipynb #d28bbe5e
 def value_of(name: str, header: str, printed: Any) -> Any:
-    "A printed cell as the value of field `name` (lists and texts as such, times in seconds); None where it holds none."
+    """A printed cell as the value of field `name` (lists and texts as such, times in seconds); None
+    where it holds none.
+    """
     if name in _LISTS:
-        return [n for v in printed if (n := number(v)) is not None] if isinstance(printed, list) else None
+        return (
+            [n for v in printed if (n := number(v)) is not None]
+            if isinstance(printed, list)
+            else None
+        )
     if name in _TEXTS:
         return str(printed).strip() or None if printed is not None else None
     found = number(printed)
-    milli = name == "step_time_s" and (reduced(header).endswith(" ms") or re.search(r"\d\s*ms\b", str(printed)))
+    milli = name == "step_time_s" and (
+        reduced(header).endswith(" ms") or re.search(r"\d\s*ms\b", str(printed))
+    )
     return found / 1000 if found is not None and milli else found
 
 # %% ../../../nbs/70_compare/audit/10_claims.ipynb #a1af1ecd
 @dataclass(frozen=True)
 class Row:
-    """One published measurement: fields in SI-like units by name, how each was printed, and where it stands.
+    """One published measurement: fields in SI-like units by name, how each was printed, and where
+    it stands.
 
     `told` names the fields that come from the text around the row and not from the row itself.
     """
@@ -130,18 +215,30 @@ class Row:
             return f"{strategy} {gpus:g} GPU{'s' if gpus != 1 else ''}"
         return strategy or self.place or Path(self.file).stem
 
-
+# %% ../../../nbs/70_compare/audit/10_claims.ipynb #9e0fded8
 def _is_measurement(values: Mapping[str, Any]) -> bool:
     return any(values.get(name) for name in MEASURES)
 
 # %% ../../../nbs/70_compare/audit/10_claims.ipynb #ab938836
-def make_row(file: str, place: str, cells: Iterable[tuple[str, Any]], context: Mapping[str, Any] | None = None) -> Row | None:
-    "The row of (name, printed) pairs with what the text around it told; None where nothing was measured."
+def make_row(
+    file: str,
+    place: str,
+    cells: Iterable[tuple[str, Any]],
+    context: Mapping[str, Any] | None = None,
+) -> Row | None:
+    """The row of (name, printed) pairs with what the text around it told; None where nothing was
+    measured.
+    """
     values: dict[str, Any] = {}
     printed: dict[str, str] = {}
     for header, cell in cells:
         name = field_of(header)
-        if name == "gpus" and number(cell) is None or name == "gpus" and re.search(r"[A-Za-z]{2}", str(cell)):
+        if (
+            name == "gpus"
+            and number(cell) is None
+            or name == "gpus"
+            and re.search(r"[A-Za-z]{2}", str(cell))
+        ):
             name = "device"  # a column GPU that holds names
         if name is None or name in values or (value := value_of(name, header, cell)) is None:
             continue
@@ -162,4 +259,10 @@ def cards(text: str | None) -> list[Accelerator]:
     if exact or not text:
         return [exact] if exact else []
     product = {a.name: re.split(r"[ -]", a.name)[0] for a in ACCELERATORS}
-    return [a for a in ACCELERATORS if re.search(rf"(?<![A-Za-z0-9])(\d+\s?x\s?)?{product[a.name]}(?![A-Za-z0-9])", text, re.IGNORECASE)]
+    return [
+        a
+        for a in ACCELERATORS
+        if re.search(
+            rf"(?<![A-Za-z0-9])(\d+\s?x\s?)?{product[a.name]}(?![A-Za-z0-9])", text, re.IGNORECASE
+        )
+    ]

@@ -17,31 +17,68 @@ from ...core.numbers import relative_difference
 
 # %% ../../../nbs/70_compare/audit/15_faults.ipynb #549d1ce3
 FAULTS = {
-    1: ("the device is not synchronised in the timed region", "time with device events, or synchronise before both ends of the clock"),
-    2: ("a step without its gradient accumulation", "time a whole optimizer step, and let every strategy accumulate the same micro steps"),
-    3: ("two precision policies in one comparison", "state parameter, compute and reduce dtype of each row, and compare equal ones only"),
-    4: ("ranks do not take disjoint data", "give each rank its own share, and publish a fingerprint of the sequences that were seen"),
-    5: ("the model sees its targets", "mask the future, shift the targets by one, and do not repeat the data"),
-    6: ("host-to-device GB/s computed, not measured", "copy pinned memory and time it, or leave the figure out"),
-    7: ("scaling efficiency without its baseline", "divide by the speed of a run that was made, and name it: it is at 100 %"),
-    8: ("tokens a dollar with seconds against hours", "multiply tokens/s by 3,600 before dividing by dollars an hour"),
-    9: ("hardware record of another machine", "let each rank record its own device; a parser leaves it empty"),
+    1: (
+        "the device is not synchronised in the timed region",
+        "time with device events, or synchronise before both ends of the clock",
+    ),
+    2: (
+        "a step without its gradient accumulation",
+        "time a whole optimizer step, and let every strategy accumulate the same micro steps",
+    ),
+    3: (
+        "two precision policies in one comparison",
+        "state parameter, compute and reduce dtype of each row, and compare equal ones only",
+    ),
+    4: (
+        "ranks do not take disjoint data",
+        "give each rank its own share, and publish a fingerprint of the sequences that were seen",
+    ),
+    5: (
+        "the model sees its targets",
+        "mask the future, shift the targets by one, and do not repeat the data",
+    ),
+    6: (
+        "host-to-device GB/s computed, not measured",
+        "copy pinned memory and time it, or leave the figure out",
+    ),
+    7: (
+        "scaling efficiency without its baseline",
+        "divide by the speed of a run that was made, and name it: it is at 100 %",
+    ),
+    8: (
+        "tokens a dollar with seconds against hours",
+        "multiply tokens/s by 3,600 before dividing by dollars an hour",
+    ),
+    9: (
+        "hardware record of another machine",
+        "let each rank record its own device; a parser leaves it empty",
+    ),
     10: ("warm-up in the average", "declare the warm-up, drop all of it, and give the median"),
     11: ("peak FLOP/s of another card", "leave MFU empty where the card is not in a dated table"),
-    12: ("throughput per GPU core", "give tokens/s per GPU; cores of two vendors are no common unit"),
+    12: (
+        "throughput per GPU core",
+        "give tokens/s per GPU; cores of two vendors are no common unit",
+    ),
     13: ("a model size that the model does not have", "count the parameters and print the count"),
-}  # fmt: skip
-OTHER = ("figures contradict each other", "find out from the training log which of them is wrong; until then use none of them")
+}
+
+# %% ../../../nbs/70_compare/audit/15_faults.ipynb #173533cf
+OTHER = (
+    "figures contradict each other",
+    "find out from the training log which of them is wrong; until then use none of them",
+)
 
 # %% ../../../nbs/70_compare/audit/15_faults.ipynb #6527b2d2
 Said = tuple[str, str]  # what one row says about one fault: a verdict and its evidence
 Verdict = Literal["certain", "likely", "cannot tell", "clean"]
 _ORDER = ("certain", "likely", "cannot tell", "clean")
 
-
+# %% ../../../nbs/70_compare/audit/15_faults.ipynb #3ea0c547
 @dataclass(frozen=True)
 class Finding:
-    "What the figures say about one fault (None: a contradiction beside the thirteen) in some rows of a file."
+    """What the figures say about one fault (None: a contradiction beside the thirteen) in some rows
+    of a file.
+    """
 
     fault: int | None
     verdict: Verdict
@@ -75,14 +112,18 @@ def close(a: float, b: float, rel: float = 0.01) -> bool:
 
 
 def half_digit(printed: str) -> float:
-    "Half a unit of the last printed digit, relative to the figure: how far the true value may be from it."
+    """Half a unit of the last printed digit, relative to the figure: how far the true value may be
+    from it.
+    """
     digits = re.sub(r"[eE].*|[^0-9.]", "", printed)
     value = float(digits) if re.fullmatch(r"\d+\.?\d*", digits) else 0.0
     return 0.5 * 10.0 ** -len(digits.partition(".")[2]) / value if value else 0.0
 
-
+# %% ../../../nbs/70_compare/audit/15_faults.ipynb #f912cbb2
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    "One finding a file, fault and kind of verdict (a fault, unknown, clean); the strongest speaks for the others."
+    """One finding a file, fault and kind of verdict (a fault, unknown, clean); the strongest speaks
+    for the others.
+    """
     groups: dict[tuple, list[Finding]] = {}
     for f in findings:
         groups.setdefault((f.file, f.fault, "fault" if f.is_fault else f.verdict), []).append(f)
@@ -90,13 +131,21 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
     for group in groups.values():
         first = min(group, key=lambda f: _ORDER.index(f.verdict))
         rows = tuple(dict.fromkeys([*first.rows, *(r for f in group for r in f.rows)]))
-        more = f" ({len(rows) - 1} more row{'s' if len(rows) > 2 else ''} alike)" if first.is_fault and len(rows) > 1 and len(group) > 1 else ""
+        more = (
+            f" ({len(rows) - 1} more row{'s' if len(rows) > 2 else ''} alike)"
+            if first.is_fault and len(rows) > 1 and len(group) > 1
+            else ""
+        )
         result.append(replace(first, rows=rows, evidence=first.evidence + more))
     return result
 
-
-def judged(fault: int | None, rows: Iterable[Row], check: Callable[[Row], Said | None]) -> list[Finding]:
-    "What a check of single rows says about all of them, merged; rows that say nothing are not in it."
+# %% ../../../nbs/70_compare/audit/15_faults.ipynb #6e832ff9
+def judged(
+    fault: int | None, rows: Iterable[Row], check: Callable[[Row], Said | None]
+) -> list[Finding]:
+    """What a check of single rows says about all of them, merged; rows that say nothing are not in
+    it.
+    """
     said = [(row, check(row)) for row in rows]
     return merged(Finding(fault, s[0], row.file, (row.at,), s[1]) for row, s in said if s)
 
@@ -125,7 +174,9 @@ def _whole_step(row: Row) -> tuple[float, str] | None:
     if sequences and seq:
         return sequences * seq, f"{num(sequences)} sequences × {num(seq)}"
     micro, accum = _micro_step(row), row.get("grad_accum")
-    return (micro[0] * accum, f"{micro[1]} × accumulation {num(accum)}") if micro and accum else None
+    return (
+        (micro[0] * accum, f"{micro[1]} × accumulation {num(accum)}") if micro and accum else None
+    )
 
 
 def _fits(row: Row, timed: float, tokens: float) -> bool:
@@ -133,29 +184,47 @@ def _fits(row: Row, timed: float, tokens: float) -> bool:
     rounding = sum(half_digit(row.text(name)) for name in ("tokens_per_s", "step_time_s"))
     return close(timed, tokens, 0.01 + rounding)
 
-
+# %% ../../../nbs/70_compare/audit/15_faults.ipynb #b51176b8
 def _timed(row: Row) -> tuple[float, str] | None:
     rate, time = row.get("tokens_per_s", "step_time_s")
     if not (rate and time):
         return None
-    return rate * time, f"{row.text('tokens_per_s')} tokens/s × {row.text('step_time_s')} s = {num(rate * time)} tokens"
+    return (
+        rate * time,
+        (
+            f"{row.text('tokens_per_s')} tokens/s × {row.text('step_time_s')} s ="
+            f" {num(rate * time)} tokens"
+        ),
+    )
 
 # %% ../../../nbs/70_compare/audit/15_faults.ipynb #b813faee
 def accumulation(row: Row) -> Said | None:
     "Fault 2: the timed tokens are those of a micro step although the configuration accumulates."
-    timed, whole, micro, accum = _timed(row), _whole_step(row), _micro_step(row), row.get("grad_accum")
+    timed, whole, micro, accum = (
+        _timed(row),
+        _whole_step(row),
+        _micro_step(row),
+        row.get("grad_accum"),
+    )
     if not (timed and whole):
         return None
     if _fits(row, timed[0], whole[0]):
         return "clean", f"{timed[1]} = {whole[1]}"
     if not (micro and accum and accum > 1 and _fits(row, timed[0], micro[0])):
         return None
-    text = f"{timed[1]} = {micro[1]}: one micro step of {num(accum)}; a step with gradient accumulation {num(accum)} would be {num(whole[0])}"
-    text += " (configuration as the text around says)" if row.told & {"grad_accum", "micro_batch", "seq_len"} else ""
+    text = (
+        f"{timed[1]} = {micro[1]}: one micro step of {num(accum)}; a step with gradient"
+        f" accumulation {num(accum)} would be {num(whole[0])}"
+    )
+    text += (
+        " (configuration as the text around says)"
+        if row.told & {"grad_accum", "micro_batch", "seq_len"}
+        else ""
+    )
     per_gpu = accum == row.get("gpus")  # the rate of one GPU would look the same
     return ("likely", f"{text} (or the rate is that of one GPU)") if per_gpu else ("certain", text)
 
-
+# %% ../../../nbs/70_compare/audit/15_faults.ipynb #8205e841
 def contradiction(row: Row) -> Said | None:
     "Throughput, step time and configured tokens that do not fit, and are no micro step either."
     timed, whole = _timed(row), _whole_step(row)
@@ -164,7 +233,10 @@ def contradiction(row: Row) -> Said | None:
     sequences, seq, gpus = row.get("global_batch", "seq_len", "gpus")
     text = f"{timed[1]} a step"
     if sequences and seq:
-        text += f" = {num(sequences)} sequences × {timed[0] / sequences:,.1f} tokens; recorded sequence length {num(seq)}"
+        text += (
+            f" = {num(sequences)} sequences × {timed[0] / sequences:,.1f} tokens; recorded sequence"
+            f" length {num(seq)}"
+        )
     ratio = timed[0] / whole[0]
     way = f"{num(ratio)} times too many" if ratio > 1 else f"{num(1 / ratio)} times too few"
     hint = ", as the rate of one GPU would be" if gpus and close(ratio * gpus, 1) else ""
@@ -176,34 +248,59 @@ def per_gpu_rate(row: Row) -> Said | None:
     total, each, gpus = row.get("tokens_per_s", "tokens_per_s_per_gpu", "gpus")
     if not (total and each and gpus) or close(total, each * gpus):
         return None
-    return "certain", f"{num(each)} tokens/s per GPU × {num(gpus)} GPUs = {num(each * gpus)}, not {num(total)}"
+    return (
+        "certain",
+        f"{num(each)} tokens/s per GPU × {num(gpus)} GPUs = {num(each * gpus)}, not {num(total)}",
+    )
 
-
+# %% ../../../nbs/70_compare/audit/15_faults.ipynb #e70f801e
 def degrees(row: Row) -> Said | None:
-    "tp × pp × dp that is not the number of GPUs, or micro × accumulation × dp that is not the batch."
-    gpus, tp, pp, dp, micro, accum, batch = row.get("gpus", "tp", "pp", "dp", "micro_batch", "grad_accum", "global_batch")
+    """tp × pp × dp that is not the number of GPUs, or micro × accumulation × dp that is not the
+    batch.
+    """
+    gpus, tp, pp, dp, micro, accum, batch = row.get(
+        "gpus", "tp", "pp", "dp", "micro_batch", "grad_accum", "global_batch"
+    )
     cp = row.get("cp") or 1
     if gpus and tp and pp and dp and tp * pp * cp * dp != gpus:
-        return "certain", f"tp {num(tp)} × pp {num(pp)} × cp {num(cp)} × dp {num(dp)} = {num(tp * pp * cp * dp)} ranks on {num(gpus)} GPUs"
+        return (
+            "certain",
+            (
+                f"tp {num(tp)} × pp {num(pp)} × cp {num(cp)} × dp {num(dp)} ="
+                f" {num(tp * pp * cp * dp)} ranks on {num(gpus)} GPUs"
+            ),
+        )
     if micro and accum and dp and batch and micro * accum * dp != batch:
-        return "certain", f"micro {num(micro)} × accumulation {num(accum)} × dp {num(dp)} = {num(micro * accum * dp)} sequences, recorded batch {num(batch)}"
+        return (
+            "certain",
+            (
+                f"micro {num(micro)} × accumulation {num(accum)} × dp {num(dp)} ="
+                f" {num(micro * accum * dp)} sequences, recorded batch {num(batch)}"
+            ),
+        )
     return None
 
-
+# %% ../../../nbs/70_compare/audit/15_faults.ipynb #588c8ab0
 def layout(row: Row) -> Said | None:
     "How the model was split, where several GPUs ran and nothing says it."
     strategy, gpus, tp, dp = row.get("strategy", "gpus", "tp", "dp")
     unsaid = strategy is None or strategy.lower() in ("unknown", "none", "n/a", "")
     if not (gpus and gpus > 1 and unsaid):
         return None
-    known = f"only the degrees tp {num(tp)}, dp {num(dp)} are told" if tp and dp else "no parallel degree is told"
+    known = (
+        f"only the degrees tp {num(tp)}, dp {num(dp)} are told"
+        if tp and dp
+        else "no parallel degree is told"
+    )
     how = f"strategy recorded as {strategy}" if strategy else "no strategy recorded"
     return "cannot tell", f"{num(gpus)} GPUs, {how}: {known}; the row is comparable with nothing"
 
 # %% ../../../nbs/70_compare/audit/15_faults.ipynb #c37293b7
 def impossible_speed(row: Row) -> Said | None:
     "Fault 1: more floating-point operations a second than the card has."
-    rate, each, gpus, params, card = row.get("tokens_per_s", "tokens_per_s_per_gpu", "gpus", "parameters", "device")
+    rate, each, gpus, params, card = row.get(
+        "tokens_per_s", "tokens_per_s_per_gpu", "gpus", "parameters", "device"
+    )
     each = each or (rate / gpus if rate and gpus else None)
     known = cards(card)
     if not (each and params and known):
@@ -211,4 +308,10 @@ def impossible_speed(row: Row) -> Said | None:
     needed, peak = 6 * params * each / 1e12, max(p for a in known for p in a.peak_tflops.values())
     if needed <= peak:
         return None
-    return "likely", f"6 × {num(params / 1e6)} M parameters × {num(each)} tokens/s = {num(needed)} TFLOP/s per GPU; a {known[0].name} reaches {num(peak)}"
+    return (
+        "likely",
+        (
+            f"6 × {num(params / 1e6)} M parameters × {num(each)} tokens/s = {num(needed)} TFLOP/s"
+            f" per GPU; a {known[0].name} reaches {num(peak)}"
+        ),
+    )

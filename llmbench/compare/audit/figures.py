@@ -26,28 +26,50 @@ def seen_targets(row: Row) -> Said | None:
     last = median(losses[-max(1, len(losses) // 5) :])
     if last >= NO_TEXT_IS_BELOW:
         return None
-    return "likely", (
-        f"the loss falls from {num(losses[0])} to {num(last)} nats (perplexity {math.exp(last):.3f}) in {len(losses)} steps: "
-        f"the targets can be seen, or the same data are repeated"
+    return (
+        "likely",
+        (
+            f"the loss falls from {num(losses[0])} to {num(last)} nats (perplexity"
+            f" {math.exp(last):.3f}) in {len(losses)} steps: the targets can be seen, or the same"
+            " data are repeated"
+        ),
     )
 
 # %% ../../../nbs/70_compare/audit/20_figures.ipynb #194b97c8
 SLOWEST_LINK_GB_S = 0.1  # one PCIe 1.0 lane moves 0.25 GB/s; measured pinned copies reach 6 to 60
 
-
+# %% ../../../nbs/70_compare/audit/20_figures.ipynb #11e6cd49
 def computed_copy(row: Row) -> Said | None:
-    "Fault 6: a host-to-device rate that is the batch's bytes over the step time, or far below any link."
+    """Fault 6: a host-to-device rate that is the batch's bytes over the step time, or far below any
+    link.
+    """
     rate, time, micro, seq = row.get("h2d_gb_s", "step_time_s", "micro_batch", "seq_len")
     if rate is None or "h2d_gb_s" in row.told and not time:
         return None
     printed = row.get("h2d_printed") or row.text("h2d_gb_s")
     for size in (4, 8, 2) if time and micro and seq else ():
         formula = micro * seq * size / time / 1e9
-        if close(formula, rate, 0.02) or printed.startswith("<") and 0.4 * rate <= formula <= 1.2 * rate:
-            product = f"{num(micro)} × {num(seq)} tokens × {size} bytes ÷ {row.text('step_time_s')} s = {formula:.6f} GB/s"
-            return "certain", f"{printed} GB/s is the batch over the step time, {product}; a measured pinned copy reaches 6 to 60"
+        if (
+            close(formula, rate, 0.02)
+            or printed.startswith("<")
+            and 0.4 * rate <= formula <= 1.2 * rate
+        ):
+            product = (
+                f"{num(micro)} × {num(seq)} tokens × {size} bytes ÷ {row.text('step_time_s')} s ="
+                f" {formula:.6f} GB/s"
+            )
+            return (
+                "certain",
+                (
+                    f"{printed} GB/s is the batch over the step time, {product}; a measured pinned"
+                    " copy reaches 6 to 60"
+                ),
+            )
     if 0 < rate < SLOWEST_LINK_GB_S:
-        return "likely", f"{printed} GB/s is slower than any link; a measured pinned copy reaches 6 to 60"
+        return (
+            "likely",
+            f"{printed} GB/s is slower than any link; a measured pinned copy reaches 6 to 60",
+        )
     return "clean", f"{printed} GB/s is a plausible link"
 
 # %% ../../../nbs/70_compare/audit/20_figures.ipynb #4aad8606
@@ -58,11 +80,15 @@ def _key(row: Row) -> tuple:
 def _is_named_otherwise(row: Row) -> bool:
     "Whether the row says that its baseline is another strategy or number of GPUs."
     named, strategy, gpus = row.get("scaling_baseline", "strategy", "gpus")
-    return bool(named) and not (named.lower().startswith(f"{strategy}".lower()) and f" {gpus:g} " in f"{named} ")
+    return bool(named) and not (
+        named.lower().startswith(f"{strategy}".lower()) and f" {gpus:g} " in f"{named} "
+    )
 
-
+# %% ../../../nbs/70_compare/audit/20_figures.ipynb #ec9b98e4
 def _one_scale(rows: Sequence[Row]) -> tuple[Verdict, str, str]:
-    "Verdict on the smallest configuration of rows that differ in their GPUs, and the corrected figures of the others."
+    """Verdict on the smallest configuration of rows that differ in their GPUs, and the corrected
+    figures of the others.
+    """
     smallest = min(r.get("gpus") for r in rows)
     base = next(r for r in rows if r.get("gpus") == smallest)
     own = median(r.get("scaling_efficiency_pct") for r in rows if r.get("gpus") == smallest)
@@ -72,7 +98,11 @@ def _one_scale(rows: Sequence[Row]) -> tuple[Verdict, str, str]:
     right = [f"{r.label} {100 * r.get('tokens_per_s') * smallest / (start * r.get('gpus')):.1f} %"
              for r in rows if start and r.get("tokens_per_s") and r.get("gpus") > smallest]  # fmt: skip
     if close(own, 100 / smallest):
-        return "certain", f"{base.label} at {base.text('scaling_efficiency_pct')} % = 100 / {num(smallest)}", ", ".join(right)
+        return (
+            "certain",
+            f"{base.label} at {base.text('scaling_efficiency_pct')} % = 100 / {num(smallest)}",
+            ", ".join(right),
+        )
     return "likely", f"{base.label} at {num(own)} %, its baseline not named", ", ".join(right)
 
 # %% ../../../nbs/70_compare/audit/20_figures.ipynb #bf5da954
@@ -82,7 +112,11 @@ def unnamed_baseline(rows: Sequence[Row]) -> list[Finding]:
     scales: dict[tuple, list[Row]] = {}
     for row in rows:
         scales.setdefault(_key(row), []).append(row)
-    judged = [(verdict, text, right, group) for group in scales.values() for verdict, text, right in [_one_scale(group)]]
+    judged = [
+        (verdict, text, right, group)
+        for group in scales.values()
+        for verdict, text, right in [_one_scale(group)]
+    ]
     findings = []
     for verdict in ("certain", "likely", "clean"):
         alike = [j for j in judged if j[0] == verdict]
@@ -90,10 +124,17 @@ def unnamed_baseline(rows: Sequence[Row]) -> list[Finding]:
             continue
         at = alike[0][1].partition(" at ")[2]
         same = all(j[1].endswith(f" at {at}") for j in alike)
-        text = f"{', '.join(j[1].partition(' at ')[0] for j in alike)} at {at}" if same else "; ".join(j[1] for j in alike)
+        text = (
+            f"{', '.join(j[1].partition(' at ')[0] for j in alike)} at {at}"
+            if same
+            else "; ".join(j[1] for j in alike)
+        )
         right = ", ".join(j[2] for j in alike if j[2])
         if verdict == "certain":
-            text += ": the smallest configuration is set against an imagined single GPU that is as fast as it is"
+            text += (
+                ": the smallest configuration is set against an imagined single GPU that is as fast"
+                " as it is"
+            )
         text += f". Against the runs that were made: {right}" if right else ""
         places = tuple(r.at for j in alike for r in j[3])
         findings.append(Finding(7, verdict, file_of(rows), places, text))
@@ -105,36 +146,65 @@ def _tokens_a_dollar(row: Row) -> tuple[float, str] | None:
     direct, reciprocal = row.get("tokens_per_usd", "usd_per_1m_tokens")
     if direct:
         return direct, row.text("tokens_per_usd")
-    return (1e6 / reciprocal, f"1,000,000 ÷ ${row.text('usd_per_1m_tokens').lstrip('$')}") if reciprocal else None
+    return (
+        (1e6 / reciprocal, f"1,000,000 ÷ ${row.text('usd_per_1m_tokens').lstrip('$')}")
+        if reciprocal
+        else None
+    )
 
-
+# %% ../../../nbs/70_compare/audit/20_figures.ipynb #6441f267
 def wrong_dollars(rows: Sequence[Row]) -> list[Finding]:
-    "Fault 8: tokens a dollar that is tokens per second over dollars per hour; the rate is looked up in all rows of the file."
+    """Fault 8: tokens a dollar that is tokens per second over dollars per hour; the rate is looked
+    up in all rows of the file.
+    """
     found = []
     for row, told, printed in ((r, *claim) for r in rows if (claim := _tokens_a_dollar(r))):
         hourly, each, gpus = row.get("usd_per_hour", "usd_per_gpu_hour", "gpus")
         hourly = hourly or (each * gpus if each and gpus else None)
         name = str(row.get("strategy")).lower()
-        same = [r for r in rows if r.get("tokens_per_s") and (r is row or str(r.get("strategy")).lower() == name)]
+        same = [
+            r
+            for r in rows
+            if r.get("tokens_per_s") and (r is row or str(r.get("strategy")).lower() == name)
+        ]
         for r in same if hourly else ():
             rate = r.get("tokens_per_s")
             if close(told, rate / hourly, 0.001):
-                text = f"{printed} = {r.text('tokens_per_s')} tokens/s ({r.label}) ÷ ${hourly:.2f} an hour; "
-                text += f"with 3,600 seconds an hour it is {rate * 3600 / hourly / 1e6:.1f} M tokens a dollar"
+                text = (
+                    f"{printed} = {r.text('tokens_per_s')} tokens/s ({r.label}) ÷ ${hourly:.2f} an"
+                    " hour; "
+                )
+                text += (
+                    f"with 3,600 seconds an hour it is {rate * 3600 / hourly / 1e6:.1f} M tokens a"
+                    " dollar"
+                )
                 found.append(Finding(8, "certain", row.file, (row.place,), text))
                 break
             if close(told, rate * 3600 / hourly):
-                found.append(Finding(8, "clean", row.file, (row.place,), f"{num(told)} = {num(rate)} × 3,600 ÷ {hourly:.2f}"))
+                found.append(
+                    Finding(
+                        8,
+                        "clean",
+                        row.file,
+                        (row.place,),
+                        f"{num(told)} = {num(rate)} × 3,600 ÷ {hourly:.2f}",
+                    )
+                )
                 break
         else:
             if told < 5e4:
-                text = f"{printed} tokens a dollar are ${1e6 / told:,.0f} a million; training costs cents to dollars"
+                text = (
+                    f"{printed} tokens a dollar are ${1e6 / told:,.0f} a million; training costs"
+                    " cents to dollars"
+                )
                 found.append(Finding(8, "likely", row.file, (row.place,), text))
     return merged(found)
 
 # %% ../../../nbs/70_compare/audit/20_figures.ipynb #50589b9f
 def slow_head(times: Sequence[float]) -> int:
-    "How many of the first steps are more than 10 % slower than the median of the second half; 0 for fewer than six steps."
+    """How many of the first steps are more than 10 % slower than the median of the second half; 0
+    for fewer than six steps.
+    """
     if len(times) < 6:
         return 0
     settled = median(times[len(times) // 2 :])
@@ -142,12 +212,14 @@ def slow_head(times: Sequence[float]) -> int:
 
 
 def dropped_steps(times: Sequence[float], average: float) -> int | None:
-    "How many first steps have to be left out for the mean of the rest to be `average`; None where no number does."
+    """How many first steps have to be left out for the mean of the rest to be `average`; None where
+    no number does.
+    """
     tries = range(min(21, len(times) // 2 + 1)) if len(times) > 1 else ()
     best = min(tries, key=lambda n: abs(mean(times[n:]) - average), default=None)
     return best if best is not None and close(mean(times[best:]), average, 1e-3) else None
 
-
+# %% ../../../nbs/70_compare/audit/20_figures.ipynb #85bf2c05
 def warm_average(row: Row) -> Said | None:
     "Fault 10: the published average contains warm-up, or drops one step by habit."
     times, average = row.get("step_times", "step_time_s")
@@ -158,8 +230,17 @@ def warm_average(row: Row) -> Said | None:
     text = f"{row.text('step_time_s')} s = mean of steps {dropped + 1} to {len(times)}"
     if head > dropped:
         settled = mean(times[head:])
-        text += f"; step {dropped + 1} took {num(times[dropped])} s, steps from {head + 1} on {num(settled)} s: {100 * (kept / settled - 1):.2g} % too slow"
+        text += (
+            f"; step {dropped + 1} took {num(times[dropped])} s, steps from {head + 1} on"
+            f" {num(settled)} s: {100 * (kept / settled - 1):.2g} % too slow"
+        )
         return ("certain" if not close(kept, settled) else "likely"), text
     if dropped == 1 and row.get("warmup_steps") in (None, 0):
-        return "likely", f"{text}: one step is dropped, no warm-up is declared; here only the first ({num(times[0])} s) was slow"
+        return (
+            "likely",
+            (
+                f"{text}: one step is dropped, no warm-up is declared; here only the first"
+                f" ({num(times[0])} s) was slow"
+            ),
+        )
     return "clean", text

@@ -25,8 +25,8 @@ from llmbench.compare.audit.claims import (
     reduced,
     value_of,
 )
-from ...core.errors import LlmbenchError
 from ...core.door import read_regular
+from ...core.errors import LlmbenchError
 from ...core.folders import RUN_FILE
 from ...core.hardware import ACCELERATORS
 from ...store.results import parse_run
@@ -44,47 +44,78 @@ def _children(value: Any) -> list[tuple[str, Any]]:
     pairs = value.items() if isinstance(value, dict) else enumerate(value, 1)
     return [(str(k), v) for k, v in pairs if isinstance(v, (dict, list))]
 
-
-def json_rows(file: str, value: Any, place: str = "", context: Mapping[str, Any] | None = None) -> list[Row]:
+# %% ../../../nbs/70_compare/audit/30_foreign.ipynb #24000ca0
+def json_rows(
+    file: str, value: Any, place: str = "", context: Mapping[str, Any] | None = None
+) -> list[Row]:
     "Rows of a JSON value: of one result, or of each that a list or a mapping holds."
     if isinstance(value, dict):
         leaves = list(_leaves(value))
         measures = [n for key, _ in leaves if (n := field_of(key)) in MEASURES - {"step_times"}]
-        if measures and len(measures) == len(set(measures)) or not measures and any(field_of(k) == "step_times" for k, _ in leaves):
+        if (
+            measures
+            and len(measures) == len(set(measures))
+            or not measures
+            and any(field_of(k) == "step_times" for k, _ in leaves)
+        ):
             row = make_row(file, place, leaves, context)
             return [row] if row else []
     if not isinstance(value, (dict, list)):
         return []
-    own = [(k, v) for k, v in value.items() if not isinstance(v, (dict, list))] if isinstance(value, dict) else []
+    own = (
+        [(k, v) for k, v in value.items() if not isinstance(v, (dict, list))]
+        if isinstance(value, dict)
+        else []
+    )
     for _, inner in _children(value):
         if isinstance(inner, dict) and not any(field_of(k) in MEASURES for k, _ in _leaves(inner)):
             own += list(_leaves(inner))
     known = {n: v for k, p in own if (n := field_of(k)) and (v := value_of(n, k, p)) is not None}
-    return [r for key, inner in _children(value) for r in json_rows(file, inner, f"{place} {key}".strip(), {**(context or {}), **known})]
+    return [
+        r
+        for key, inner in _children(value)
+        for r in json_rows(file, inner, f"{place} {key}".strip(), {**(context or {}), **known})
+    ]
 
 # %% ../../../nbs/70_compare/audit/30_foreign.ipynb #3c6dfc61
 def csv_rows(file: str, text: str, first_line: int = 1) -> list[Row]:
     "Rows of a CSV or TSV text with a header."
     head = text.lstrip().splitlines()[0] if text.strip() else ""
-    table = csv.reader(io.StringIO(text.lstrip()), delimiter="\t" if "\t" in head else ";" if ";" in head else ",")
+    table = csv.reader(
+        io.StringIO(text.lstrip()), delimiter="\t" if "\t" in head else ";" if ";" in head else ","
+    )
     header = next(table, [])
-    found = [make_row(file, f"line {first_line + i}", zip(header, cells, strict=False)) for i, cells in enumerate(table, 1)]
+    found = [
+        make_row(file, f"line {first_line + i}", zip(header, cells, strict=False))
+        for i, cells in enumerate(table, 1)
+    ]
     return [r for r in found if r]
 
 
 _PRICE = re.compile(r"\$\s*([\d.]+)\s*/\s*GPU\s*/\s*h", re.IGNORECASE)
 _COPY = re.compile(r"(?:host-to-device|H2D)[^.\n]*?([<~]?\s*\d[\d.e-]*)\s*GB/s", re.IGNORECASE)
-_INSIDE = ((r"([\d.]+\s?[MB])\b(?= param)", "parameters"), (r"(\d+)(?= layers)", "n_layers"), (r"(\d+)(?= hidden)", "d_model"))
+_INSIDE = (
+    (r"([\d.]+\s?[MB])\b(?= param)", "parameters"),
+    (r"(\d+)(?= layers)", "n_layers"),
+    (r"(\d+)(?= hidden)", "d_model"),
+)
 
-
+# %% ../../../nbs/70_compare/audit/30_foreign.ipynb #ac71230b
 def said(line: str) -> dict[str, Any]:
-    "What a line of prose tells of a configuration: 'key: value' pairs, a price per GPU hour, a copy rate, a device's name."
+    """What a line of prose tells of a configuration: 'key: value' pairs, a price per GPU hour, a
+    copy rate, a device's name.
+    """
     found: dict[str, Any] = {}
     line = re.sub(r"[*`]", "", line).strip(" -|")
     for part in re.split(r",\s+(?=[A-Za-z][A-Za-z ]*:)", line):
         key, colon, value = part.partition(":")
         name = field_of(key) if colon else None
-        if name is None and colon and reduced(key) == "batch size" and re.search(r"per (gpu|device)", value, re.IGNORECASE):
+        if (
+            name is None
+            and colon
+            and reduced(key) == "batch size"
+            and re.search(r"per (gpu|device)", value, re.IGNORECASE)
+        ):
             name = "micro_batch"
         if name and (read := value_of(name, key, value)) is not None:
             found[name] = read
@@ -95,7 +126,9 @@ def said(line: str) -> dict[str, Any]:
         found["usd_per_gpu_hour"] = number(price[1])
     if copy := _COPY.search(line):
         found |= {"h2d_gb_s": number(copy[1]), "h2d_printed": copy[1].replace(" ", "")}
-    card = next((hit[0] for a in ACCELERATORS if (hit := re.search(rf"\b(?:{a.pattern})\b", line))), None)
+    card = next(
+        (hit[0] for a in ACCELERATORS if (hit := re.search(rf"\b(?:{a.pattern})\b", line))), None
+    )
     return found | ({"device": card} if card else {})
 
 # %% ../../../nbs/70_compare/audit/30_foreign.ipynb #422b7185
@@ -112,7 +145,9 @@ def _fenced(file: str, block: list[str], first_line: int) -> list[Row]:
 
 # %% ../../../nbs/70_compare/audit/30_foreign.ipynb #d1141dde
 def markdown_rows(file: str, text: str) -> list[Row]:
-    "Rows of all pipe tables and fenced JSON or CSV blocks, each with the configuration that the prose tells."
+    """Rows of all pipe tables and fenced JSON or CSV blocks, each with the configuration that the
+    prose tells.
+    """
     rows: list[Row] = []
     header: list[str] = []
     block: list[str] | None = None
@@ -132,14 +167,18 @@ def markdown_rows(file: str, text: str) -> list[Row]:
             continue
         elif not header:
             header = _cells(line)
-        elif row := make_row(file, f"line {at}", zip(header, _cells(line), strict=False), dict(context)):
+        elif row := make_row(
+            file, f"line {at}", zip(header, _cells(line), strict=False), dict(context)
+        ):
             rows.append(row)
     return [_completed(r, later) for r in rows]
 
-
+# %% ../../../nbs/70_compare/audit/30_foreign.ipynb #be63fea0
 def _completed(row: Row, later: Mapping[str, Any]) -> Row:
     missing = {k: v for k, v in later.items() if k not in row.values}
-    return Row(row.file, row.place, {**row.values, **missing}, row.printed, row.told | missing.keys())
+    return Row(
+        row.file, row.place, {**row.values, **missing}, row.printed, row.told | missing.keys()
+    )
 
 # %% ../../../nbs/70_compare/audit/30_foreign.ipynb #c0f5f29d
 @dataclass(frozen=True)
@@ -156,8 +195,8 @@ class Source:
 _MARKED = re.compile(r"BENCHMARK_RESULT_JSON_START\s*(.*?)\s*BENCHMARK_RESULT_JSON_END", re.DOTALL)
 LARGEST_BYTES = 64 * 2**20
 UNDERSTOOD = (
-    "run.json files of llmbench, JSON results (tokens_per_sec, performance_metrics, step_times, …), CSV, Markdown tables, "
-    "logs with BENCHMARK_RESULT_JSON_START"
+    "run.json files of llmbench, JSON results (tokens_per_sec, performance_metrics, step_times, …),"
+    " CSV, Markdown tables, logs with BENCHMARK_RESULT_JSON_START"
 )
 
 
@@ -169,43 +208,66 @@ def _json_source(file: str, value: Any, text: str) -> Source:
             return Source(file, "run file", runs=(value,), problem=str(e))
     return Source(file, "JSON", tuple(json_rows(file, value)))
 
-
+# %% ../../../nbs/70_compare/audit/30_foreign.ipynb #7a6cbcb7
 def _lines_source(file: str, text: str) -> Source:
     try:
         values = [json.loads(line) for line in text.splitlines() if line.strip()]
     except ValueError:
         return Source(file, "nothing")
-    return Source(file, "JSON lines", tuple(r for i, v in enumerate(values, 1) for r in json_rows(file, v, f"line {i}")))
+    return Source(
+        file,
+        "JSON lines",
+        tuple(r for i, v in enumerate(values, 1) for r in json_rows(file, v, f"line {i}")),
+    )
 
 # %% ../../../nbs/70_compare/audit/30_foreign.ipynb #74edb02b
 _MOST_CONTAINERS, _MOST_VALUES = 500_000, 5_000_000
 
 
 def _bounded(text: str) -> str:
-    "The text, where it holds no more values than a result does; a list of nothing takes thirty times its text as Python's objects."
+    """The text, where it holds no more values than a result does; a list of nothing takes thirty
+    times its text as Python's objects.
+    """
     if text.count("{") + text.count("[") > _MOST_CONTAINERS or text.count(",") > _MOST_VALUES:
-        raise ValueError(f"more than {_MOST_CONTAINERS:,} objects and lists, or {_MOST_VALUES:,} values: no result")
+        raise ValueError(
+            f"more than {_MOST_CONTAINERS:,} objects and lists, or {_MOST_VALUES:,} values: no"
+            " result"
+        )
     return text
 
-
+# %% ../../../nbs/70_compare/audit/30_foreign.ipynb #ef952463
 def parse_source(file: str, text: str) -> Source:
-    "The measurements in a text; a source without rows and runs where there are none. Raises ValueError for more values than a result has."
+    """The measurements in a text; a source without rows and runs where there are none. Raises
+    ValueError for more values than a result has.
+    """
     _bounded(text)
     if text.lstrip().startswith(("{", "[")):
         try:
             return _json_source(file, json.loads(text), text)
         except ValueError:
             return _lines_source(file, text)
-    marked = [_json_source(file, json.loads(part), part) for part in _MARKED.findall(text) if part[:1] + part[-1:] == "{}"]
+    marked = [
+        _json_source(file, json.loads(part), part)
+        for part in _MARKED.findall(text)
+        if part[:1] + part[-1:] == "{}"
+    ]
     if marked:
-        return Source(file, "log", tuple(r for s in marked for r in s.rows), tuple(r for s in marked for r in s.runs), next((s.problem for s in marked if s.problem), None))
+        return Source(
+            file,
+            "log",
+            tuple(r for s in marked for r in s.rows),
+            tuple(r for s in marked for r in s.runs),
+            next((s.problem for s in marked if s.problem), None),
+        )
     if rows := markdown_rows(file, text):
         return Source(file, "Markdown", tuple(rows))
     return Source(file, "CSV", tuple(csv_rows(file, text)))
 
-
+# %% ../../../nbs/70_compare/audit/30_foreign.ipynb #e8335758
 def read_source(path: Path, name: str) -> Source:
-    "The measurements in a file, known as `name`; raises LlmbenchError where it is too large or cannot be read."
+    """The measurements in a file, known as `name`; raises LlmbenchError where it is too large or
+    cannot be read.
+    """
     if path.name == RUN_FILE:
         return Source(name, "run file", runs=(parse_run(read_regular(path)),))
     try:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 from pydantic import ValidationError
 
-from ...plan.flops import parameter_count
 from .claims import Row, cards
 from llmbench.compare.audit.faults import (
     Finding,
@@ -30,6 +29,9 @@ from llmbench.compare.audit.faults import (
     num,
     per_gpu_rate,
 )
+from ...plan.flops import parameter_count
+
+# %% ../../../nbs/70_compare/audit/25_origins.ipynb #0446be33
 from llmbench.compare.audit.figures import (
     computed_copy,
     seen_targets,
@@ -41,7 +43,14 @@ from ...core.hardware import ACCELERATORS
 from ...spec.presets import ModelShape
 
 # %% ../../../nbs/70_compare/audit/25_origins.ipynb #1e78a86c
-CORES = {"A10": 9216, "A100-80GB SXM": 6912, "H100 SXM": 16896, "H100 PCIe": 14592, "H200 SXM": 16896, "MI300X": 19456}
+CORES = {
+    "A10": 9216,
+    "A100-80GB SXM": 6912,
+    "H100 SXM": 16896,
+    "H100 PCIe": 14592,
+    "H200 SXM": 16896,
+    "MI300X": 19456,
+}
 _VENDORS = {
     "NVIDIA": (r"nvidia|geforce|tesla|\b[ahlv]\d{2,3}s?\b", r"cuda|nvd|nvidia|nemo"),
     "AMD": (r"\bamd\b|instinct|radeon|\bmi\d{3}", r"rocm|amd|hip|primus"),
@@ -49,31 +58,50 @@ _VENDORS = {
 
 
 def vendor_of(text: str | None, where: int) -> str | None:
-    "NVIDIA or AMD, from a device's name (where = 0) or a platform's (where = 1); None where neither is in it."
-    found = [v for v, patterns in _VENDORS.items() if text and re.search(patterns[where], text, re.IGNORECASE)]
+    """NVIDIA or AMD, from a device's name (where = 0) or a platform's (where = 1); None where
+    neither is in it.
+    """
+    found = [
+        v
+        for v, patterns in _VENDORS.items()
+        if text and re.search(patterns[where], text, re.IGNORECASE)
+    ]
     return found[0] if len(found) == 1 else None
 
-
+# %% ../../../nbs/70_compare/audit/25_origins.ipynb #989d756e
 def _platform_words(row: Row) -> list[str]:
     torch = row.get("torch_version") or ""
     stack = "cuda" if re.search(r"\+cu\d|\.nv\d", torch) else "rocm" if "rocm" in torch else None
-    named = {"platform": row.get("platform"), "software stack": row.get("stack"), "torch": stack and f"{torch} ({stack})"}
+    named = {
+        "platform": row.get("platform"),
+        "software stack": row.get("stack"),
+        "torch": stack and f"{torch} ({stack})",
+    }
     card = vendor_of(row.get("device"), 0)
     return [f"{k} {v}" for k, v in named.items() if card and vendor_of(v, 1) not in (None, card)]
 
 # %% ../../../nbs/70_compare/audit/25_origins.ipynb #169703a7
 def other_machine(row: Row) -> Said | None:
-    "Fault 9: platform, software or core count that do not belong to the named card, or a record that a log parser wrote."
+    """Fault 9: platform, software or core count that do not belong to the named card, or a record
+    that a log parser wrote.
+    """
     card, cores, source = row.get("device", "gpu_cores", "source")
     known = [a.name for a in cards(card)]
     wrong = [f"{word} on {card}" for word in _platform_words(row)]
     if cores and known and all(CORES.get(name, cores) != cores for name in known):
         whose = " and ".join(n for n, c in CORES.items() if c == cores) or "no card in the table"
-        wrong.append(f"{num(cores)} cores are those of {whose}; {known[0]} has {num(CORES[known[0]])}")
+        wrong.append(
+            f"{num(cores)} cores are those of {whose}; {known[0]} has {num(CORES[known[0]])}"
+        )
     if wrong:
-        return "certain", "; ".join(wrong) + (f"; the record was written by {source}" if source else "")
+        return "certain", "; ".join(wrong) + (
+            f"; the record was written by {source}" if source else ""
+        )
     if source and re.search(r"log|pars|extract", source, re.IGNORECASE):
-        return "likely", f"the record was written by {source}: what it says of hardware is the parser's"
+        return (
+            "likely",
+            f"the record was written by {source}: what it says of hardware is the parser's",
+        )
     return None
 
 # %% ../../../nbs/70_compare/audit/25_origins.ipynb #d48ad73d
@@ -81,7 +109,13 @@ def other_peak(row: Row) -> Said | None:
     "Fault 11: an MFU whose peak is another card's, or one for a card without a known peak."
     mfu, tflops, card, platform = row.get("mfu_pct", "tflops_per_gpu", "device", "platform")
     if mfu and mfu > 100:
-        return "certain", f"MFU {num(mfu)} %: no device does more than it can; the peak is another one's, or the time is too short"
+        return (
+            "certain",
+            (
+                f"MFU {num(mfu)} %: no device does more than it can; the peak is another one's, or"
+                " the time is too short"
+            ),
+        )
     if not mfu or not card or platform == "cpu":
         return None
     known = cards(card)
@@ -89,50 +123,100 @@ def other_peak(row: Row) -> Said | None:
         return "likely", f"MFU {num(mfu)} % for {card}, which is in no dated table: of which peak?"
     if not tflops:
         return None
-    used, allowed = 100 * tflops / mfu, 0.01 + half_digit(row.text("mfu_pct")) + half_digit(row.text("tflops_per_gpu"))
+    used, allowed = (
+        100 * tflops / mfu,
+        0.01 + half_digit(row.text("mfu_pct")) + half_digit(row.text("tflops_per_gpu")),
+    )
     if any(close(used, peak, allowed) for a in known for peak in a.peak_tflops.values()):
-        return "clean", f"{num(tflops)} TFLOP/s at {num(mfu)} % is of {num(used)}, a peak of {known[0].name}"
-    whose = [a.name for a in ACCELERATORS if any(close(used, p, allowed) for p in a.peak_tflops.values())]
+        return (
+            "clean",
+            f"{num(tflops)} TFLOP/s at {num(mfu)} % is of {num(used)}, a peak of {known[0].name}",
+        )
+    whose = [
+        a.name for a in ACCELERATORS if any(close(used, p, allowed) for p in a.peak_tflops.values())
+    ]
     text = f"{num(tflops)} TFLOP/s at {num(mfu)} % MFU is of a peak of {num(used)} TFLOP/s"
-    return ("certain", f"{text}, that of {', '.join(whose)}; not of {known[0].name}") if whose else ("likely", f"{text}, none of {known[0].name}'s")
+    return (
+        ("certain", f"{text}, that of {', '.join(whose)}; not of {known[0].name}")
+        if whose
+        else ("likely", f"{text}, none of {known[0].name}'s")
+    )
 
-
+# %% ../../../nbs/70_compare/audit/25_origins.ipynb #a5762108
 def per_core(row: Row) -> Said:
     "Fault 12: a rate per core."
-    rate, cores, steps, each = row.get("rate_per_core", "gpu_cores", "steps_per_s", "tokens_per_s_per_gpu")
+    rate, cores, steps, each = row.get(
+        "rate_per_core", "gpu_cores", "steps_per_s", "tokens_per_s_per_gpu"
+    )
     if rate is None:
         return "clean", "no rate per core"
     for value, name in ((steps, "steps/s"), (each, "tokens/s per GPU")):
         if value and cores and close(value / cores, rate, 0.02):
-            return "certain", f"{rate:.3g} = {num(value)} {name} ÷ {num(cores)} cores; a core of one vendor is not a core of another"
-    return "certain", f"a rate of {rate:.3g} per core; a core of one vendor is not a core of another"
+            return (
+                "certain",
+                (
+                    f"{rate:.3g} = {num(value)} {name} ÷ {num(cores)} cores; a core of one vendor"
+                    " is not a core of another"
+                ),
+            )
+    return (
+        "certain",
+        f"a rate of {rate:.3g} per core; a core of one vendor is not a core of another",
+    )
 
 # %% ../../../nbs/70_compare/audit/25_origins.ipynb #58c2ddb5
 def stated_size(name: str | None) -> tuple[float, float, int] | None:
-    "The size in a model's name: (as written, unit, decimals); '1.5B' is (1.5, 1e9, 1). None where there is none, as in 8x7B, whose experts share the rest."
+    """The size in a model's name: (as written, unit, decimals); '1.5B' is (1.5, 1e9, 1). None where
+    there is none, as in 8x7B, whose experts share the rest.
+    """
     found = re.search(r"(?<![\d.xX])(\d+(?:\.(\d+))?)\s?([mMbB])(?![A-Za-z0-9])", name or "")
-    return (float(found[1]), {"m": 1e6, "b": 1e9}[found[3].lower()], len(found[2] or "")) if found else None
+    return (
+        (float(found[1]), {"m": 1e6, "b": 1e9}[found[3].lower()], len(found[2] or ""))
+        if found
+        else None
+    )
 
 
 def size_agrees(name: str | None, count: float, rel: float = 0.05) -> bool | None:
-    "Whether `count` parameters are what the name states, rounded or within `rel`; None where it states nothing."
+    """Whether `count` parameters are what the name states, rounded or within `rel`; None where it
+    states nothing.
+    """
     said = stated_size(name)
     if said is None:
         return None
     size, unit, decimals = said
     return round(count / unit, decimals) == size or close(count / unit, size, rel)
 
-
+# %% ../../../nbs/70_compare/audit/25_origins.ipynb #4a72112b
 def _counts(row: Row) -> list[int]:
-    "Parameters of a GPT-2 of the row's shape, head tied and not; empty where the shape is not told."
+    """Parameters of a GPT-2 of the row's shape, head tied and not; empty where the shape is not
+    told.
+    """
     layers, width, vocab, positions = row.get("n_layers", "d_model", "vocab_size", "max_seq_len")
     positions = positions or row.get("seq_len")
     if not (layers and width and vocab and positions and "gpt" in (row.get("model") or "").lower()):
         return []
-    sizes = {"n_layers": int(layers), "d_model": int(width), "d_ff": 4 * int(width), "vocab_size": int(vocab), "max_seq_len": int(positions)}
-    fixed = {"name": "told", "family": "gpt2", "n_heads": 1, "n_kv_heads": 1, "bias": True, "norm_eps": 1e-5, "rope_theta": None}
+    sizes = {
+        "n_layers": int(layers),
+        "d_model": int(width),
+        "d_ff": 4 * int(width),
+        "vocab_size": int(vocab),
+        "max_seq_len": int(positions),
+    }
+    fixed = {
+        "name": "told",
+        "family": "gpt2",
+        "n_heads": 1,
+        "n_kv_heads": 1,
+        "bias": True,
+        "norm_eps": 1e-5,
+        "rope_theta": None,
+    }
     try:
-        return [parameter_count(ModelShape(**sizes, **fixed, tied_embeddings=tied)) for tied in (True, False)]
+        return [
+            parameter_count(ModelShape(**sizes, **fixed, tied_embeddings=tied))
+            for tied in (True, False)
+        ]
     except ValidationError:
         return []
 
@@ -142,22 +226,34 @@ def other_size(row: Row) -> Said | None:
     name, params = row.get("model", "parameters")
     agrees = size_agrees(name, params) if params else None
     if agrees is False:
-        return "certain" if size_agrees(name, params, rel=0.15) is False else "likely", f"{name}: {num(params / 1e6)} M parameters"
+        return (
+            "certain" if size_agrees(name, params, rel=0.15) is False else "likely"
+        ), f"{name}: {num(params / 1e6)} M parameters"
     counts = _counts(row)
     stated = params or (said[0] * said[1] if (said := stated_size(name)) else None)
     if not (stated and counts):
         return ("clean", f"{name} has {num(params / 1e6)} M parameters") if agrees else None
-    shape = f"{row.get('n_layers'):g} layers × {row.get('d_model'):g} wide, vocabulary {num(row.get('vocab_size'))}"
-    text = f"{num(stated / 1e6)} M stated; {shape} is {num(counts[0] / 1e6)} M with a tied head, {num(counts[1] / 1e6)} M with its own"
+    shape = (
+        f"{row.get('n_layers'):g} layers × {row.get('d_model'):g} wide, vocabulary"
+        f" {num(row.get('vocab_size'))}"
+    )
+    text = (
+        f"{num(stated / 1e6)} M stated; {shape} is {num(counts[0] / 1e6)} M with a tied head,"
+        f" {num(counts[1] / 1e6)} M with its own"
+    )
     return ("clean" if any(close(stated, c, 0.05) for c in counts) else "likely"), text
 
 # %% ../../../nbs/70_compare/audit/25_origins.ipynb #65ba868d
 def mixed_precision(rows: Sequence[Row]) -> list[Finding]:
-    "Fault 3: strategies of one table that trained the same model on the same GPUs, but not in the same precisions."
+    """Fault 3: strategies of one table that trained the same model on the same GPUs, but not in the
+    same precisions.
+    """
     groups: dict[tuple, list[Row]] = {}
     for row in rows:
         if "precision" in row.printed and row.get("strategy"):
-            groups.setdefault(tuple(map(str, row.get("model", "device", "gpus", "seq_len"))), []).append(row)
+            groups.setdefault(
+                tuple(map(str, row.get("model", "device", "gpus", "seq_len"))), []
+            ).append(row)
     found = []
     for group in groups.values():
         used: dict[str, set[str]] = {}
@@ -170,9 +266,20 @@ def mixed_precision(rows: Sequence[Row]) -> list[Finding]:
 
 # %% ../../../nbs/70_compare/audit/25_origins.ipynb #a42bd441
 ROW_CHECKS: tuple[tuple[int | None, Callable[[Row], Said | None]], ...] = (
-    (1, impossible_speed), (2, accumulation), (5, seen_targets), (6, computed_copy), (9, other_machine), (10, warm_average),
-    (11, other_peak), (12, per_core), (13, other_size), (None, contradiction), (None, per_gpu_rate), (None, degrees), (None, layout),
-)  # fmt: skip
+    (1, impossible_speed),
+    (2, accumulation),
+    (5, seen_targets),
+    (6, computed_copy),
+    (9, other_machine),
+    (10, warm_average),
+    (11, other_peak),
+    (12, per_core),
+    (13, other_size),
+    (None, contradiction),
+    (None, per_gpu_rate),
+    (None, degrees),
+    (None, layout),
+)
 TABLE_CHECKS = (mixed_precision, unnamed_baseline, wrong_dollars)
 
 

@@ -13,16 +13,16 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from ...plan.flops import parameter_count
-from .claims import Row
-from ...core.numbers import relative_difference
-from ...model.data import SyntheticTokens
-from .faults import Finding, Said, num
-from .figures import NO_TEXT_IS_BELOW, computed_copy, slow_head
-from .origins import size_agrees, vendor_of
 from ...analysis.groups import best_ceilings
 from ...analysis.rates import model_shape, run_rates
 from ...analysis.training import clock_problem, not_as_asked, shared_card
+from .claims import Row
+from .faults import Finding, Said, num
+from .figures import NO_TEXT_IS_BELOW, computed_copy, slow_head
+from .origins import size_agrees, vendor_of
+from ...core.numbers import relative_difference
+from ...model.data import SyntheticTokens
+from ...plan.flops import parameter_count
 
 # %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #f1c60f53
 Run = Mapping[str, Any]
@@ -30,7 +30,9 @@ Run = Mapping[str, Any]
 
 def _is_foreign(run: Run) -> bool:
     "Whether a log told it: an import that neither the callback nor a backend wrote where it ran."
-    here = run["source"]["format"] == "callback" or any(e["kind"] == "from_request" for e in run["events"])
+    here = run["source"]["format"] == "callback" or any(
+        e["kind"] == "from_request" for e in run["events"]
+    )
     return run["source"]["kind"] == "import" and not here
 
 
@@ -54,16 +56,38 @@ def _tokens(run: Run) -> Said:
     if not seen or total is None:
         return "cannot tell", "the tokens of a step are not recorded"
     if None not in factors and math.prod(factors) != total:
-        return "likely" if _is_foreign(run) else "certain", f"micro {factors[0]} × accum {factors[1]} × dp {dp} × {factors[3]} = {math.prod(factors):,} tokens, global batch {total:,}"
+        return (
+            "likely" if _is_foreign(run) else "certain",
+            (
+                f"micro {factors[0]} × accum {factors[1]} × dp {dp} × {factors[3]} ="
+                f" {math.prod(factors):,} tokens, global batch {total:,}"
+            ),
+        )
     if seen == {total}:
         return "clean", f"every step has the {total:,} tokens of the request"
     if _is_foreign(run):
         told = f"steps of {min(seen):,} to {max(seen):,} tokens, the configuration says {total:,}"
-        return "cannot tell", f"imported: {told}; a batch that ramps up looks the same as a step without its accumulation"
-    share = f", one micro step of {batch['accum']}" if batch["accum"] and seen == {total // batch["accum"]} else ""
-    return "certain", f"steps of {', '.join(f'{t:,}' for t in sorted(seen)[:3])} tokens{share}; the request has {total:,}"
+        return (
+            "cannot tell",
+            (
+                f"imported: {told}; a batch that ramps up looks the same as a step without its"
+                " accumulation"
+            ),
+        )
+    share = (
+        f", one micro step of {batch['accum']}"
+        if batch["accum"] and seen == {total // batch["accum"]}
+        else ""
+    )
+    return (
+        "certain",
+        (
+            f"steps of {', '.join(f'{t:,}' for t in sorted(seen)[:3])} tokens{share}; the request"
+            f" has {total:,}"
+        ),
+    )
 
-
+# %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #be80383e
 def _dtypes(run: Run) -> Said:
     "Fault 3, of one run: a dtype that needs a scaler, which only some strategies would have."
     dtypes = [run["spec"]["precision"][k] for k in ("param", "compute", "reduce")]
@@ -73,13 +97,25 @@ def _dtypes(run: Run) -> Said:
         return "cannot tell", "imported: the precision that was asked for, not the one that ran"
     if "float16" not in dtypes:
         return "clean", " / ".join(dtypes)
-    if run["source"]["kind"] == "harness" and run["steps"]["loss_scale"] and not (run["spec"]["strategy"]["name"] or "").startswith("zero"):
-        return "clean", f"{' / '.join(dtypes)}, with the harness's own scaler; its scale is recorded for each step"
+    if (
+        run["source"]["kind"] == "harness"
+        and run["steps"]["loss_scale"]
+        and not (run["spec"]["strategy"]["name"] or "").startswith("zero")
+    ):
+        return (
+            "clean",
+            (
+                f"{' / '.join(dtypes)}, with the harness's own scaler; its scale is recorded for"
+                " each step"
+            ),
+        )
     return "likely", "float16 needs a gradient scaler, and frameworks bring different ones"
 
 # %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #00bb1102
 def synthetic_entropy(vocab_size: int) -> float:
-    "Nats a token that no model can go below on the synthetic data: h(restart) + restart × H(q), overlaps neglected."
+    """Nats a token that no model can go below on the synthetic data: h(restart) + restart × H(q),
+    overlaps neglected.
+    """
     restart = 1 - SyntheticTokens._CONTINUES
     draws = [math.log((k + 2) / (k + 1)) / math.log(vocab_size) for k in range(vocab_size - 1)]
     coin = -restart * math.log(restart) - (1 - restart) * math.log(1 - restart)
@@ -92,20 +128,33 @@ def _data(run: Run) -> Said:
     if twice:
         return "certain", twice[0]
     seen = run["spec"]["data"]["fingerprint"]
-    return ("clean", f"no sequence was seen twice; fingerprint {seen}") if seen else ("cannot tell", "no fingerprint of the data")
+    return (
+        ("clean", f"no sequence was seen twice; fingerprint {seen}")
+        if seen
+        else ("cannot tell", "no fingerprint of the data")
+    )
 
-
+# %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #a20dd48a
 def _targets(run: Run) -> Said:
     "Fault 5: a loss below what the data allow."
     loss = [v for v in run["steps"]["loss"] or [] if v is not None]
     if not loss:
         return "cannot tell", "no loss is recorded"
     last = median(loss[-max(1, len(loss) // 5) :])
-    vocab, synthetic = run["spec"]["model"]["vocab_size"], run["spec"]["data"]["kind"] == "synthetic" and run["source"]["kind"] == "harness"
+    vocab, synthetic = (
+        run["spec"]["model"]["vocab_size"],
+        run["spec"]["data"]["kind"] == "synthetic" and run["source"]["kind"] == "harness",
+    )
     floor = 0.95 * synthetic_entropy(vocab) if synthetic and vocab else NO_TEXT_IS_BELOW
     if last < floor:
         others = "" if synthetic else ", or the same data are repeated"
-        return "certain" if synthetic else "likely", f"loss {num(last)}, below the {num(floor)} nats that {'the' if synthetic else 'new'} data allow: the targets can be seen{others}"
+        return (
+            "certain" if synthetic else "likely",
+            (
+                f"loss {num(last)}, below the {num(floor)} nats that"
+                f" {'the' if synthetic else 'new'} data allow: the targets can be seen{others}"
+            ),
+        )
     if run["source"]["kind"] == "import":
         return "cannot tell", f"imported: loss {num(loss[0])} to {num(last)}, nothing against it"
     return "clean", f"loss {num(loss[0])} to {num(last)}; mask and shift are tested in the harness"
@@ -115,31 +164,56 @@ def _copy(run: Run) -> Said:
     "Fault 6: a copy rate on a CPU, or one that is the batch over the step time."
     rate, spec = run["transfer"]["h2d_gb_s"], run["spec"]
     if rate is None:
-        return ("clean", "a CPU copies nothing, and nothing is claimed") if run["env"]["platform"] == "cpu" else ("cannot tell", "not measured")
+        return (
+            ("clean", "a CPU copies nothing, and nothing is claimed")
+            if run["env"]["platform"] == "cpu"
+            else ("cannot tell", "not measured")
+        )
     if run["env"]["platform"] == "cpu":
         return "certain", f"{num(rate)} GB/s on a CPU, where nothing is copied"
     times = [t for t in run["steps"]["time_s"] or [] if t]
     known = {"h2d_gb_s": rate, "step_time_s": median(times) if times else None}
     known |= {"micro_batch": spec["batch"]["micro"], "seq_len": spec["seq_len"]}
-    return computed_copy(Row("", "", {k: v for k, v in known.items() if v is not None})) or ("cannot tell", "")
+    return computed_copy(Row("", "", {k: v for k, v in known.items() if v is not None})) or (
+        "cannot tell",
+        "",
+    )
 
-
+# %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #d0976cf9
 def _machine(run: Run) -> Said:
     "Fault 9: a record that does not come from the ranks."
     env, ranks = run["env"], run["ranks"]
     platform = {"cuda": "NVIDIA", "rocm": "AMD"}.get(env["platform"])
-    wrong = [f"{env['platform']} on {d['name']}" for d in env["devices"] if platform and vendor_of(d["name"], 0) not in (platform, None)]
+    wrong = [
+        f"{env['platform']} on {d['name']}"
+        for d in env["devices"]
+        if platform and vendor_of(d["name"], 0) not in (platform, None)
+    ]
     strangers = {r["host"] for r in ranks if r["host"]} - set(env["hostnames"])
     if env["hostnames"]:
-        wrong += [f"rank on {h}, which is not among the hosts {', '.join(env['hostnames'])}" for h in sorted(strangers)]
-    if not _is_foreign(run) and env["devices"] and ranks and len(env["devices"]) != (run["spec"]["world_size"] or len(ranks)):
-        wrong.append(f"{len(env['devices'])} devices for {run['spec']['world_size'] or len(ranks)} ranks")
+        wrong += [
+            f"rank on {h}, which is not among the hosts {', '.join(env['hostnames'])}"
+            for h in sorted(strangers)
+        ]
+    if (
+        not _is_foreign(run)
+        and env["devices"]
+        and ranks
+        and len(env["devices"]) != (run["spec"]["world_size"] or len(ranks))
+    ):
+        wrong.append(
+            f"{len(env['devices'])} devices for {run['spec']['world_size'] or len(ranks)} ranks"
+        )
     if _is_foreign(run) and (env["lock_hash"] or env["git"]["commit"]):
         wrong.append("an imported run with the package hash or commit of whoever imported it")
     if wrong:
         return "certain", "; ".join(dict.fromkeys(wrong))
     if run["source"]["kind"] == "import" or not env["devices"]:
-        return "cannot tell", "imported: the record is as good as the log it came from" if env["devices"] else "no device is recorded"
+        return "cannot tell", (
+            "imported: the record is as good as the log it came from"
+            if env["devices"]
+            else "no device is recorded"
+        )
     return "clean", f"{len(env['devices'])} devices, each recorded by its rank"
 
 # %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #fd181987
@@ -152,10 +226,13 @@ def _warm(run: Run) -> Said:
     if head <= warmup or head >= len(times):
         return "clean", f"{warmup} steps of warm-up, left out of every rate"
     kept, settled = median(times[warmup:]), median(times[head:])
-    text = f"{warmup} steps of warm-up, {head} are slow: median {num(kept)} s instead of {num(settled)} s"
+    text = (
+        f"{warmup} steps of warm-up, {head} are slow: median {num(kept)} s instead of"
+        f" {num(settled)} s"
+    )
     return ("likely", text) if warmup == 0 or kept > 1.02 * settled else ("clean", text)
 
-
+# %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #18da8c13
 def _size(run: Run) -> Said:
     "Fault 13: a count that is not the shape's, or a name that states another."
     shape, told = model_shape(run), run["spec"]["model"]["parameters"]
@@ -166,24 +243,39 @@ def _size(run: Run) -> Said:
         return "certain", f"{told:,} parameters recorded; the shape has {count:,}"
     name = run["spec"]["model"]["name"]
     wrong = size_agrees(name, count) is False
-    return ("certain", f"{name} has {count:,} parameters") if wrong else ("clean", f"{count:,} parameters, as the shape has")
+    return (
+        ("certain", f"{name} has {count:,} parameters")
+        if wrong
+        else ("clean", f"{count:,} parameters, as the shape has")
+    )
 
-
+# %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #d868cea3
 def _rank_times(run: Run) -> Said | None:
     "A step time that is not the slowest rank's: the file was edited, or put together wrongly."
     columns = [r["time_s"] for r in run["ranks"]]
     times = run["steps"]["time_s"] or []
-    if len(columns) != run["spec"]["world_size"] or any(len(c) != len(times) or None in c for c in columns):
+    if len(columns) != run["spec"]["world_size"] or any(
+        len(c) != len(times) or None in c for c in columns
+    ):
         return None
-    wrong = [i for i, t in enumerate(times) if t is None or relative_difference(t, max(c[i] for c in columns)) > 1e-6]
+    wrong = [
+        i
+        for i, t in enumerate(times)
+        if t is None or relative_difference(t, max(c[i] for c in columns)) > 1e-6
+    ]
     if not wrong:
         return None
     slowest = max(c[wrong[0]] for c in columns)
-    return "certain", f"step {wrong[0]}: {num(times[wrong[0]] or 0)} s, its slowest rank took {num(slowest)} s"
+    return (
+        "certain",
+        f"step {wrong[0]}: {num(times[wrong[0]] or 0)} s, its slowest rank took {num(slowest)} s",
+    )
 
-
+# %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #acef0052
 def _as_asked(run: Run) -> Said | None:
-    "A run of this harness that names one card twice, or whose tokens or learning rate are not those of its request."
+    """A run of this harness that names one card twice, or whose tokens or learning rate are not
+    those of its request.
+    """
     asked = not_as_asked(run) if run["source"]["kind"] == "harness" else ()
     found = [problem for problem in (shared_card(run["env"]), *asked) if problem]
     return ("certain", "; ".join(found)) if found else None
@@ -198,28 +290,64 @@ def _lost_loss(run: Run) -> Said | None:
     unknown = sum(v is None for v in loss)
     if loss[-1] is not None and unknown <= 100 and 2 * unknown <= len(loss):
         return None
-    return "certain", f"status ok, and {unknown:,} of {len(loss):,} losses are no numbers, the first at step {odd[0]}, the last step is {steps[-1]}"
+    return (
+        "certain",
+        (
+            f"status ok, and {unknown:,} of {len(loss):,} losses are no numbers, the first at step"
+            f" {odd[0]}, the last step is {steps[-1]}"
+        ),
+    )
 
-
+# %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #2fb8f739
 def over_ceiling(runs: Sequence[tuple[str, Run]]) -> list[Finding]:
-    "Fault 11: a run that reaches more FLOP/s than its devices, or whose log states an MFU above 100 %."
+    """Fault 11: a run that reaches more FLOP/s than its devices, or whose log states an MFU above
+    100 %.
+    """
     found = []
     for (file, run), ceiling in zip(runs, best_ceilings([run for _, run in runs]), strict=True):
         row = run_rates(run, ceiling)
         reached = row["tflops_per_gpu"] and row["tflops_per_gpu"] * run["spec"]["world_size"]
         if reached and ceiling and reached > ceiling:
             measured = run["env"]["platform"] == "cpu"
-            what = "that its own product measured, at another moment than the steps" if measured else "of the data sheet"
-            text = f"{num(reached)} TFLOP/s of model arithmetic is {100 * reached / ceiling:.1f} % of the {num(ceiling)} {what}"
-            found.append(Finding(11, "likely" if measured else "certain", file, (run["run_id"],), text))
+            what = (
+                "that its own product measured, at another moment than the steps"
+                if measured
+                else "of the data sheet"
+            )
+            text = (
+                f"{num(reached)} TFLOP/s of model arithmetic is {100 * reached / ceiling:.1f} % of"
+                f" the {num(ceiling)} {what}"
+            )
+            found.append(
+                Finding(11, "likely" if measured else "certain", file, (run["run_id"],), text)
+            )
         if (stated := row["stated_mfu_pct"]) is not None and stated > 100:
-            found.append(Finding(11, "certain", file, (run["run_id"],), f"the log states an MFU of {num(stated)} %: no device does more than it can"))
+            found.append(
+                Finding(
+                    11,
+                    "certain",
+                    file,
+                    (run["run_id"],),
+                    f"the log states an MFU of {num(stated)} %: no device does more than it can",
+                )
+            )
     return found
 
 # %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #f66e587a
 _CHECKS: tuple[tuple[int | None, Callable[[Run], Said | None]], ...] = (
-    (1, _clock), (2, _tokens), (3, _dtypes), (4, _data), (5, _targets), (6, _copy), (9, _machine), (10, _warm), (13, _size), (None, _rank_times), (None, _lost_loss), (None, _as_asked),
-)  # fmt: skip
+    (1, _clock),
+    (2, _tokens),
+    (3, _dtypes),
+    (4, _data),
+    (5, _targets),
+    (6, _copy),
+    (9, _machine),
+    (10, _warm),
+    (13, _size),
+    (None, _rank_times),
+    (None, _lost_loss),
+    (None, _as_asked),
+)
 
 
 def check_run(file: str, run: Run) -> list[Finding]:
@@ -228,10 +356,14 @@ def check_run(file: str, run: Run) -> list[Finding]:
         return []  # refused, or out of memory at once: it claims no figure
     said = [(fault, check(run)) for fault, check in _CHECKS]
     derived = [(fault, ("clean", "derived when asked for, not stored")) for fault in (7, 8, 11, 12)]
-    return [Finding(fault, s[0], file, (run["run_id"],), s[1]) for fault, s in [*said, *derived] if s]
+    return [
+        Finding(fault, s[0], file, (run["run_id"],), s[1]) for fault, s in [*said, *derived] if s
+    ]
 
-
-def _sets(runs: Iterable[Run], key: Callable[[Run], Any], value: Callable[[Run], Any]) -> dict[Any, dict[str, set]]:
+# %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #f10718e9
+def _sets(
+    runs: Iterable[Run], key: Callable[[Run], Any], value: Callable[[Run], Any]
+) -> dict[Any, dict[str, set]]:
     "For each key the values that each strategy has."
     found: dict[Any, dict[str, set]] = {}
     for run in runs:
@@ -245,22 +377,35 @@ def _policy(run: Run) -> str | None:
     parts = [run["spec"]["precision"][k] for k in ("param", "compute", "reduce")]
     return None if None in parts else "/".join(parts)
 
-
+# %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #739211d9
 def _request(run: Run) -> tuple:
     spec = run["spec"]
     data = tuple(str(spec["data"][k]) for k in ("kind", "paths", "tokenizer"))
-    return (run["study"], spec["seed"], spec["seq_len"], spec["steps"], spec["batch"]["global_tokens"], spec["model"]["vocab_size"], data)
+    return (
+        run["study"],
+        spec["seed"],
+        spec["seq_len"],
+        spec["steps"],
+        spec["batch"]["global_tokens"],
+        spec["model"]["vocab_size"],
+        data,
+    )
 
 # %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #65e78681
 def _repeat_of(run: Run) -> tuple:
     spec = run["spec"]
-    return (run["study"], spec["name"], spec["hash"], tuple(run["env"]["hostnames"])) if spec["hash"] else (run["run_id"],)
+    return (
+        (run["study"], spec["name"], spec["hash"], tuple(run["env"]["hostnames"]))
+        if spec["hash"]
+        else (run["run_id"],)
+    )
 
-
+# %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #29fa643d
 def check_runs(runs: Sequence[tuple[str, Run]]) -> list[Finding]:
     """What run files, as (file, run), say one by one about the thirteen faults.
 
-    A slow start after a declared warm-up (fault 10) is put down to the machine where less than half of a request's finished repeats have it.
+    A slow start after a declared warm-up (fault 10) is put down to the machine where less than half
+    of a request's finished repeats have it.
     """
     said = [(run, finding) for file, run in runs for finding in check_run(file, run)]
     repeats, slow = Counter[tuple](), Counter[tuple]()
@@ -272,20 +417,32 @@ def check_runs(runs: Sequence[tuple[str, Run]]) -> list[Finding]:
     for run, f in said:
         seen, of = slow[_repeat_of(run)], repeats[_repeat_of(run)]
         if f.fault == 10 and f.is_fault and run["spec"]["warmup_steps"] and 2 * seen < of:
-            f = replace(f, verdict="clean", evidence=f"{f.evidence}; so in {seen} of {of} repeats: the machine, not warm-up")
+            f = replace(
+                f,
+                verdict="clean",
+                evidence=f"{f.evidence}; so in {seen} of {of} repeats: the machine, not warm-up",
+            )
         found.append(f)
     return found + over_ceiling(runs)
 
 # %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #9b6de380
 _BETWEEN = (
     (3, "certain", lambda r: r["study"], _policy, "{} in {}"),
-    (2, "certain", lambda r: (r["study"], r["spec"]["world_size"]), lambda r: r["spec"]["batch"]["global_tokens"], "{} steps of {} tokens"),
+    (
+        2,
+        "certain",
+        lambda r: (r["study"], r["spec"]["world_size"]),
+        lambda r: r["spec"]["batch"]["global_tokens"],
+        "{} steps of {} tokens",
+    ),
     (4, "certain", _request, lambda r: r["spec"]["data"]["fingerprint"], "{} saw {}"),
-)  # fmt: skip
+)
 
-
+# %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #1d9bb0cc
 def check_study(runs: Sequence[tuple[str, Run]]) -> list[Finding]:
-    "Faults 2, 3 and 4 between the finished runs of each study, as (file, run); logs that were imported into one folder are no study."
+    """Faults 2, 3 and 4 between the finished runs of each study, as (file, run); logs that were
+    imported into one folder are no study.
+    """
     done = [(f, r) for f, r in runs if r["status"] == "ok" and not _is_foreign(r)]
     found = []
     for fault, verdict, key, value, words in _BETWEEN:
@@ -293,6 +450,11 @@ def check_study(runs: Sequence[tuple[str, Run]]) -> list[Finding]:
             if len({frozenset(s) for s in sets.values()}) < 2:
                 continue
             inside = [(f, r) for f, r in done if key(r) == group]
-            text = ", ".join(words.format(name, " and ".join(sorted(map(str, s)))) for name, s in sorted(sets.items()))
-            found.append(Finding(fault, verdict, inside[0][0], tuple(r["run_id"] for _, r in inside), text))
+            text = ", ".join(
+                words.format(name, " and ".join(sorted(map(str, s))))
+                for name, s in sorted(sets.items())
+            )
+            found.append(
+                Finding(fault, verdict, inside[0][0], tuple(r["run_id"] for _, r in inside), text)
+            )
     return found

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from .claims import Row
-from ...core.errors import LlmbenchError, RequestError, unknown_name
-from ...core.door import read_regular, result_files
 from .faults import FAULTS, Finding
-from ...core.folders import DEEPEST_FOLDER, PARTIAL, RUN_FILE, STUDY_FILE, shown_path
 from .foreign import UNDERSTOOD, Source, read_source
 from .origins import check_rows, stated_size
 from .ownruns import check_runs, check_study
+from ...core.door import read_regular, result_files
+from ...core.errors import LlmbenchError, RequestError, unknown_name
+from ...core.folders import DEEPEST_FOLDER, PARTIAL, RUN_FILE, STUDY_FILE, shown_path
 from ...store.results import parse_study
 
 # %% ../../../nbs/70_compare/audit/40_verb.ipynb #c7def61e
@@ -38,27 +38,42 @@ def _below(folder: Path) -> Iterator[Path]:
             folders.clear()
         yield from (Path(top, name) for name in files)
 
-
+# %% ../../../nbs/70_compare/audit/40_verb.ipynb #64f91b41
 def result_paths(path: Path) -> list[tuple[Path, str]]:
-    "The files that a path stands for and the names they are reported by; raises RequestError where it is not there."
+    """The files that a path stands for and the names they are reported by; raises RequestError
+    where it is not there.
+    """
     if not path.is_dir():
         if not os.path.lexists(path):
             raise RequestError(f"{path}: no such file or folder; audit reads {UNDERSTOOD}")
         return [(path, str(path))]
-    own = {*result_files(path), *result_files(path, STUDY_FILE)}  # whatever they are: one that is no file is named
-    inside = [(f, f.relative_to(path)) for f in sorted(own | {f for f in _below(path) if f.suffix.lower() in _SUFFIXES and f.is_file()})]
+    own = {
+        *result_files(path),
+        *result_files(path, STUDY_FILE),
+    }  # whatever they are: one that is no file is named
+    inside = [
+        (f, f.relative_to(path))
+        for f in sorted(
+            own | {f for f in _below(path) if f.suffix.lower() in _SUFFIXES and f.is_file()}
+        )
+    ]
     hidden = {PARTIAL, "node_modules"}
     return [
         (f, shown_path(f"{path.name}/{name.as_posix()}"))
         for f, name in inside
-        if not _RANK_LINES.fullmatch(f.name) and not any(p in hidden or p.startswith(".") for p in name.parts)
-        if not (f.name == "stdout.log" and (f.parent / "run.json").exists())  # the same run again, between marker lines
+        if not _RANK_LINES.fullmatch(f.name)
+        and not any(p in hidden or p.startswith(".") for p in name.parts)
+        if not (
+            f.name == "stdout.log" and (f.parent / "run.json").exists()
+        )  # the same run again, between marker lines
     ]
 
 # %% ../../../nbs/70_compare/audit/40_verb.ipynb #da6d52ce
 @dataclass(frozen=True)
 class Audit:
-    "All findings (clean and unknown ones too), what was read, and what could not be: (file, problem)."
+    """All findings (clean and unknown ones too), what was read, and what could not be: (file,
+    problem).
+    """
 
     findings: tuple[Finding, ...]
     sources: tuple[Source, ...]
@@ -68,7 +83,9 @@ class Audit:
 
     @property
     def faults(self) -> list[Finding]:
-        "What was found, certain before likely, then by number; contradictions beside the thirteen last."
+        """What was found, certain before likely, then by number; contradictions beside the thirteen
+        last.
+        """
         found = [f for f in self.findings if f.is_fault]
         return sorted(found, key=lambda f: (f.verdict != "certain", f.fault or 99, f.file))
 
@@ -83,9 +100,13 @@ def _own_runs(source: Source) -> list[tuple[str, dict[str, Any]]]:
         raise LlmbenchError(source.problem)
     return [(source.file, dict(run)) for run in source.runs]
 
-
-def _check_sources(sources: Sequence[tuple[str, Source]]) -> tuple[list[Finding], list[tuple[str, str]]]:
-    "Findings of sources, as (the path that was asked for, source); JSON results below one path are compared with each other."
+# %% ../../../nbs/70_compare/audit/40_verb.ipynb #e3e609e6
+def _check_sources(
+    sources: Sequence[tuple[str, Source]],
+) -> tuple[list[Finding], list[tuple[str, str]]]:
+    """Findings of sources, as (the path that was asked for, source); JSON results below one path
+    are compared with each other.
+    """
     findings: list[Finding] = []
     problems: list[tuple[str, str]] = []
     tables: dict[str, list[Row]] = {}
@@ -109,9 +130,11 @@ def _check_sources(sources: Sequence[tuple[str, Source]]) -> tuple[list[Finding]
 
 # %% ../../../nbs/70_compare/audit/40_verb.ipynb #d7383dcf
 def audit_paths(paths: Iterable[Path | str]) -> Audit:
-    """Ask everything that the paths hold (run files, foreign results, folders of them) for the thirteen faults.
+    """Ask everything that the paths hold (run files, foreign results, folders of them) for the
+    thirteen faults.
 
-    Raises RequestError for a path that is not there, and where nothing in them is a result; LlmbenchError where that is because a run file is broken.
+    Raises RequestError for a path that is not there, and where nothing in them is a result;
+    LlmbenchError where that is because a run file is broken.
     """
     sources: list[tuple[str, Source]] = []
     problems: list[tuple[str, str]] = []
@@ -137,19 +160,36 @@ def audit_paths(paths: Iterable[Path | str]) -> Audit:
         raise wrong(f"{', '.join(map(str, paths))}: no result in it{why}; audit reads {UNDERSTOOD}")
     findings, more = _check_sources(sources)
     lost += [file for file, _ in more]
-    return Audit(tuple(findings), tuple(s for _, s in sources), tuple(problems + more), ignored, tuple(lost))
+    return Audit(
+        tuple(findings), tuple(s for _, s in sources), tuple(problems + more), ignored, tuple(lost)
+    )
 
 # %% ../../../nbs/70_compare/audit/40_verb.ipynb #98203da9
 _RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "step_time_s")
-_SHOWN_IN = {6: ("h2d_gb_s",), 7: ("scaling_efficiency_pct",), 8: ("tokens_per_usd", "usd_per_1m_tokens"), 11: ("mfu_pct",), 13: ("parameters",)}
+_SHOWN_IN = {
+    6: ("h2d_gb_s",),
+    7: ("scaling_efficiency_pct",),
+    8: ("tokens_per_usd", "usd_per_1m_tokens"),
+    11: ("mfu_pct",),
+    13: ("parameters",),
+}
 _WHY = {
-    1: "the clock is not published", 2: "tokens of a step or the accumulation are not published", 3: "what ran, beside what was asked for",
-    4: "no fingerprint of the data", 5: "no losses, or too few", 6: "batch and step time are not published", 7: "no smallest configuration",
-    8: "no price", 9: "a consistent record may still be another machine's", 10: "no single step times", 11: "no TFLOP/s beside the MFU",
-    12: "", 13: "no shape beside the name",
-}  # fmt: skip
+    1: "the clock is not published",
+    2: "tokens of a step or the accumulation are not published",
+    3: "what ran, beside what was asked for",
+    4: "no fingerprint of the data",
+    5: "no losses, or too few",
+    6: "batch and step time are not published",
+    7: "no smallest configuration",
+    8: "no price",
+    9: "a consistent record may still be another machine's",
+    10: "no single step times",
+    11: "no TFLOP/s beside the MFU",
+    12: "",
+    13: "no shape beside the name",
+}
 
-
+# %% ../../../nbs/70_compare/audit/40_verb.ipynb #ba3cdd5a
 def _claims(row: Row, fault: int) -> bool:
     "Whether a row has what the fault would stand in."
     if fault == 13 and stated_size(row.get("model")):
@@ -159,7 +199,9 @@ def _claims(row: Row, fault: int) -> bool:
 
 def coverage(audit: Audit) -> dict[int, str]:
     "For each of the thirteen faults: found, clean, not claimed or cannot tell."
-    by_fault: dict[int, list[Finding]] = {n: [f for f in audit.findings if f.fault == n] for n in FAULTS}
+    by_fault: dict[int, list[Finding]] = {
+        n: [f for f in audit.findings if f.fault == n] for n in FAULTS
+    }
     states = {}
     for fault, findings in by_fault.items():
         seen_clean = {(f.file, place) for f in findings if f.verdict == "clean" for place in f.rows}
@@ -171,26 +213,37 @@ def coverage(audit: Audit) -> dict[int, str]:
 
 # %% ../../../nbs/70_compare/audit/40_verb.ipynb #d3474ee0
 def _listed(audit: Audit, state: str) -> str:
-    named = [f"{n} {f'({_WHY[n]})' if state == 'cannot tell' else ''}".strip() for n, s in coverage(audit).items() if s == state]
+    named = [
+        f"{n} {f'({_WHY[n]})' if state == 'cannot tell' else ''}".strip()
+        for n, s in coverage(audit).items()
+        if s == state
+    ]
     return ", ".join(named) or "none"
 
 
 def _count(n: int, what: str) -> str:
     return f"{n} {what}{'' if n == 1 else 's'}"
 
-
+# %% ../../../nbs/70_compare/audit/40_verb.ipynb #3072413a
 def summary(audit: Audit) -> list[str]:
     "What was read, what was found, what is clean and what cannot be told, one line each."
     rows, runs = (sum(len(getattr(s, part)) for s in audit.sources) for part in ("rows", "runs"))
-    read = " and ".join(_count(n, what) for n, what in ((rows, "published row"), (runs, "run")) if n)
+    read = " and ".join(
+        _count(n, what) for n, what in ((rows, "published row"), (runs, "run")) if n
+    )
     beside = sum(f.fault is None for f in audit.faults)
     lines = [
-        f"read: {read} in {_count(len(audit.sources), 'file')}" + (f"; {_count(audit.ignored, 'file')} without results" if audit.ignored else ""),
-        f"found: {_listed(audit, 'found')}" + (f", and {_count(beside, 'contradiction')} beside the thirteen" if beside else ""),
-        f"clean: {_listed(audit, 'clean')}", f"not claimed: {_listed(audit, 'not claimed')}",
+        f"read: {read} in {_count(len(audit.sources), 'file')}"
+        + (f"; {_count(audit.ignored, 'file')} without results" if audit.ignored else ""),
+        f"found: {_listed(audit, 'found')}"
+        + (f", and {_count(beside, 'contradiction')} beside the thirteen" if beside else ""),
+        f"clean: {_listed(audit, 'clean')}",
+        f"not claimed: {_listed(audit, 'not claimed')}",
         f"cannot be told from these data, which is not clean: {_listed(audit, 'cannot tell')}",
-    ]  # fmt: skip
-    return lines + [f"not read: {file}: {problem.removeprefix(f'{file}: ')}" for file, problem in audit.problems]
+    ]
+    return lines + [
+        f"not read: {file}: {problem.removeprefix(f'{file}: ')}" for file, problem in audit.problems
+    ]
 
 # %% ../../../nbs/70_compare/audit/40_verb.ipynb #5155e945
 def place_of(finding: Finding) -> str:
@@ -198,13 +251,17 @@ def place_of(finding: Finding) -> str:
     lines = [int(r.removeprefix("line ")) for r in finding.rows if re.fullmatch(r"line \d+", r)]
     if lines and len(lines) == len(finding.rows):
         whole = len(lines) > 1 and max(lines) - min(lines) == len(lines) - 1
-        shown = f"lines {min(lines)}-{max(lines)}" if whole else f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, sorted(lines)[:4]))}"
+        shown = (
+            f"lines {min(lines)}-{max(lines)}"
+            if whole
+            else f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, sorted(lines)[:4]))}"
+        )
         return f"{finding.file} {shown}" + (" …" if not whole and len(lines) > 4 else "")
     named = [r for r in finding.rows if r not in finding.file and finding.file not in r]
     more = f" and {len(named) - 3} more" if len(named) > 3 else ""
     return f"{finding.file} {', '.join(named[:3])}{more}".strip()
 
-
+# %% ../../../nbs/70_compare/audit/40_verb.ipynb #6e2bbea0
 def _unknown_rows(audit: Audit) -> list[Finding]:
     "The unknowns that are about single rows, those with the same words as one."
     alike: dict[tuple, list[Finding]] = {}
@@ -212,18 +269,26 @@ def _unknown_rows(audit: Audit) -> list[Finding]:
         if f.verdict == "cannot tell":
             alike.setdefault((f.fault, f.evidence), []).append(f)
     return [
-        Finding(fault, "cannot tell", fs[0].file if len(fs) == 1 else f"{fs[0].file} and {len(fs) - 1} more", fs[0].rows, text)
+        Finding(
+            fault,
+            "cannot tell",
+            fs[0].file if len(fs) == 1 else f"{fs[0].file} and {len(fs) - 1} more",
+            fs[0].rows,
+            text,
+        )
         for (fault, text), fs in alike.items()
     ]
 
 
 def _lines_of(findings: Sequence[Finding]) -> list[tuple[str, str, str, str]]:
-    return [(str(f.fault or "–"), f.verdict, place_of(f), f"{f.name}: {f.evidence}") for f in findings]
+    return [
+        (str(f.fault or "–"), f.verdict, place_of(f), f"{f.name}: {f.evidence}") for f in findings
+    ]
 
 # %% ../../../nbs/70_compare/audit/40_verb.ipynb #01fee9f1
 _HEAD = ("fault", "verdict", "where", "evidence")
 
-
+# %% ../../../nbs/70_compare/audit/40_verb.ipynb #e44c4654
 def format_table(audit: Audit, width: int = 120) -> str:
     "The findings as a table of `width` columns, what to do about them, and the summary."
     lines = _lines_of([*audit.faults, *_unknown_rows(audit)])
@@ -231,31 +296,67 @@ def format_table(audit: Audit, width: int = 120) -> str:
     widths = (5, 11, where, max(30, width - 5 - 11 - where - 6))
     text = []
     for cells in [_HEAD, tuple("-" * w for w in widths), *lines] if lines else []:
-        wrapped = [textwrap.wrap(c, w, break_on_hyphens=False) or [""] for c, w in zip(cells, widths, strict=True)]
+        wrapped = [
+            textwrap.wrap(c, w, break_on_hyphens=False) or [""]
+            for c, w in zip(cells, widths, strict=True)
+        ]
         for i in range(max(map(len, wrapped))):
-            text.append("  ".join((c[i] if i < len(c) else "").ljust(w) for c, w in zip(wrapped, widths, strict=True)).rstrip())
+            text.append(
+                "  ".join(
+                    (c[i] if i < len(c) else "").ljust(w)
+                    for c, w in zip(wrapped, widths, strict=True)
+                ).rstrip()
+            )
     advice = {f.fault: f.advice for f in audit.faults}
-    todo = ["", "what to do", *(f"  {n or '–'!s:>2}  {told}" for n, told in advice.items())] if advice else ["no fault found in what could be read" if audit.lost else "no fault found"]
-    folded = [line for s in summary(audit) for line in textwrap.wrap(s, width, subsequent_indent="  ")]
+    todo = (
+        ["", "what to do", *(f"  {n or '–'!s:>2}  {told}" for n, told in advice.items())]
+        if advice
+        else ["no fault found in what could be read" if audit.lost else "no fault found"]
+    )
+    folded = [
+        line for s in summary(audit) for line in textwrap.wrap(s, width, subsequent_indent="  ")
+    ]
     return "\n".join([*text, *todo, "", *folded]) + "\n"
 
-
+# %% ../../../nbs/70_compare/audit/40_verb.ipynb #2251ce97
 def format_markdown(audit: Audit) -> str:
     "The same for a pull request."
-    rows = [f"| {' | '.join(c.replace('|', chr(92) + '|') for c in cells)} |" for cells in _lines_of([*audit.faults, *_unknown_rows(audit)])]
-    table = [f"| {' | '.join(_HEAD)} |", "|---|---|---|---|", *rows, ""] if rows else ["No fault found in what could be read." if audit.lost else "No fault found.", ""]
+    rows = [
+        f"| {' | '.join(c.replace('|', chr(92) + '|') for c in cells)} |"
+        for cells in _lines_of([*audit.faults, *_unknown_rows(audit)])
+    ]
+    table = (
+        [f"| {' | '.join(_HEAD)} |", "|---|---|---|---|", *rows, ""]
+        if rows
+        else ["No fault found in what could be read." if audit.lost else "No fault found.", ""]
+    )
     advice = {f.fault: f"- **{f.fault or 'beside'}**: {f.advice}" for f in audit.faults}
-    return "\n".join([*table, *advice.values(), *([""] if advice else []), *(f"- {line}" for line in summary(audit))]) + "\n"
+    return (
+        "\n".join(
+            [
+                *table,
+                *advice.values(),
+                *([""] if advice else []),
+                *(f"- {line}" for line in summary(audit)),
+            ]
+        )
+        + "\n"
+    )
 
 # %% ../../../nbs/70_compare/audit/40_verb.ipynb #99897064
 def format_json(audit: Audit) -> str:
     "Every finding, clean ones too, with the coverage and what was read."
     findings = [asdict(f) | {"name": f.name, "advice": f.advice} for f in audit.findings]
     content: Mapping[str, Any] = {
-        "findings": findings, "coverage": {str(n): s for n, s in coverage(audit).items()},
-        "read": [{"file": s.file, "kind": s.kind, "rows": len(s.rows), "runs": len(s.runs)} for s in audit.sources],
-        "not_read": [{"file": f, "problem": p} for f, p in audit.problems], "without_results": audit.ignored,
-    }  # fmt: skip
+        "findings": findings,
+        "coverage": {str(n): s for n, s in coverage(audit).items()},
+        "read": [
+            {"file": s.file, "kind": s.kind, "rows": len(s.rows), "runs": len(s.runs)}
+            for s in audit.sources
+        ],
+        "not_read": [{"file": f, "problem": p} for f, p in audit.problems],
+        "without_results": audit.ignored,
+    }
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -263,7 +364,9 @@ FORMATS = {"table": format_table, "json": format_json, "markdown": format_markdo
 
 
 def format_audit(audit: Audit, style: str = "table", width: int | None = None) -> str:
-    "An audit as table (of `width` columns), json or markdown text; another style is a RequestError."
+    """An audit as table (of `width` columns), json or markdown text; another style is a
+    RequestError.
+    """
     if style not in FORMATS:
         raise RequestError(unknown_name("format", style, FORMATS))
     return format_table(audit, width) if style == "table" and width else FORMATS[style](audit)

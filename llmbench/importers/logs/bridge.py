@@ -23,16 +23,53 @@ from ..runs import Runs
 from ..text import NUMBER, number, size_bytes, text_lines
 
 # %% ../../../nbs/50_importers/logs/25_bridge.ipynb #e0ae538c
-_STEP = re.compile(rf"Step Time ?: ?({NUMBER}) ?s\b(?: GPU utilization: ?({NUMBER}) ?(?:MODEL_)?TFLOP/s/GPU)?")
+_STEP = re.compile(
+    rf"Step Time ?: ?({NUMBER}) ?s\b(?: GPU utilization: ?({NUMBER}) ?(?:MODEL_)?TFLOP/s/GPU)?"
+)
 _MEMORY = re.compile(r"\[Rank (\d{1,9})\].*memory \(GB\) \|(.*)$")
-_PEAKS = {"mem-max-allocated-gigabytes": "peak_allocated_bytes", "mem-max-reserved-gigabytes": "peak_reserved_bytes"}
+_PEAKS = {
+    "mem-max-allocated-gigabytes": "peak_allocated_bytes",
+    "mem-max-reserved-gigabytes": "peak_reserved_bytes",
+}
 _YAML = re.compile(r"^\s{2,}([a-z]\w+): (\S.*?)\s*$")
+
+# %% ../../../nbs/50_importers/logs/25_bridge.ipynb #e1ec4ebc
 _KEYS = (
-    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "seq_length", "tensor_model_parallel_size",
-    "pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size", "micro_batch_size", "global_batch_size", "train_iters",
-    "log_interval", "bf16", "fp16", "fp8", "lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad", "seed", "rotary_base",
-    "share_embeddings_and_output_weights", "recompute_granularity", "num_moe_experts", "moe_router_topk", "moe_aux_loss_coeff", "add_bias_linear", "layernorm_epsilon",
-)  # fmt: skip
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "seq_length",
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "micro_batch_size",
+    "global_batch_size",
+    "train_iters",
+    "log_interval",
+    "bf16",
+    "fp16",
+    "fp8",
+    "lr",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_eps",
+    "clip_grad",
+    "seed",
+    "rotary_base",
+    "share_embeddings_and_output_weights",
+    "recompute_granularity",
+    "num_moe_experts",
+    "moe_router_topk",
+    "moe_aux_loss_coeff",
+    "add_bias_linear",
+    "layernorm_epsilon",
+)
+
+# %% ../../../nbs/50_importers/logs/25_bridge.ipynb #9c94172f
 _WORDS = {"true": "True", "false": "False", "null": "None"}
 
 # %% ../../../nbs/50_importers/logs/25_bridge.ipynb #8be41d70
@@ -42,10 +79,14 @@ class BridgeReader(MegatronReader):
     def __init__(self, runs: Runs) -> None:
         super().__init__(runs)
         self.tflops: float | None = None
-        self.timed: list[tuple[float | None, float | None]] = []  # step times and TFLOP/s, kept while there is no row
+        self.timed: list[
+            tuple[float | None, float | None]
+        ] = []  # step times and TFLOP/s, kept while there is no row
 
     def line(self, line: str) -> bool:
-        "Take what a line says; False where it says nothing. A row may be glued to another kind of line."
+        """Take what a line says; False where it says nothing. A row may be glued to another kind of
+        line.
+        """
         known = self._own(line)
         if known and "iteration" in line and rows_of(line):
             self._rows(line)
@@ -69,14 +110,23 @@ class BridgeReader(MegatronReader):
         "Facts by their place, from the YAML dump."
         args = dict(self.args)
         if "share_embeddings_and_output_weights" in args:
-            args["untie_embeddings_and_output_weights"] = str(args["share_embeddings_and_output_weights"] != "True")
+            args["untie_embeddings_and_output_weights"] = str(
+                args["share_embeddings_and_output_weights"] != "True"
+            )
         if "num_query_groups" in args:
             args["group_query_attention"] = str(args["num_query_groups"] != "None")
         return spec_of(args | {"num_experts": args.get("num_moe_experts", "None")})
 
     def _memory(self, rank: int, text: str) -> None:
-        told = {key.strip(): value for key, _, value in (part.partition(":") for part in text.split("|"))}
-        found = {place: v for key, place in _PEAKS.items() if (v := size_bytes(number(told.get(key, "")), 1e9)) is not None}
+        told = {
+            key.strip(): value
+            for key, _, value in (part.partition(":") for part in text.split("|"))
+        }
+        found = {
+            place: v
+            for key, place in _PEAKS.items()
+            if (v := size_bytes(number(told.get(key, "")), 1e9)) is not None
+        }
         if found:
             self.runs.said.ranks[rank] = {"memory_source": "device_allocator"} | found
 
@@ -113,7 +163,14 @@ def read_bridge(source: Source, tally: Tally) -> list[Draft]:
 
 _TIMED = re.compile(rb"Step Time ?: ?[\d.]+ ?s GPU utilization: ?[\d.]")
 BRIDGE = Format(
-    "megatron-bridge", "Megatron-Bridge stdout", read_bridge,
-    lambda sample: bool(_TIMED.search(sample)) or (b"mem-max-allocated-gigabytes" in sample and MEGATRON.fits(sample)), _TIMED,
-    lines=True, holds=("megatron-lm",),
-)  # fmt: skip
+    "megatron-bridge",
+    "Megatron-Bridge stdout",
+    read_bridge,
+    lambda sample: (
+        bool(_TIMED.search(sample))
+        or (b"mem-max-allocated-gigabytes" in sample and MEGATRON.fits(sample))
+    ),
+    _TIMED,
+    lines=True,
+    holds=("megatron-lm",),
+)

@@ -18,11 +18,17 @@ from ..text import GIB, Field, count, number, pairs, size_bytes, text_lines
 
 # %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #11263ae1
 _TIMER = re.compile(
-    r"\[timer\.py:\d+:stop\] (?:epoch=\d+/micro_step=\d+/global_step=|\d+/)(\d{1,15}), (?:RunningAvgSamplesPerSec|SamplesPerSec)=([\d.]+)"
-    r"(?:, CurrSamplesPerSec=([\d.]+))?(?:, MemAllocated=([\d.]+)GB, MaxMemAllocated=([\d.]+)GB)?(?=\s|,|$)"
+    r"\[timer\.py:\d+:stop\] (?:epoch=\d+/micro_step=\d+/global_step=|\d+/)(\d{1,15}),"
+    r" (?:RunningAvgSamplesPerSec|SamplesPerSec)=([\d.]+)"
+    r"(?:, CurrSamplesPerSec=([\d.]+))?(?:, MemAllocated=([\d.]+)GB,"
+    r" MaxMemAllocated=([\d.]+)GB)?(?=\s|,|$)"
 )
-_PROGRESS = re.compile(r"\[Rank (\d{1,9})\] step=(\d{1,15}), skipped=(\d{1,15}), lr=\[([^\],]+)[\],]")
-_PIPE = re.compile(r"steps: (\d{1,15}) loss: (\S+) iter time \(s\): ([\d.]+) samples/sec: ([\d.]+)(?=\s|$)")
+_PROGRESS = re.compile(
+    r"\[Rank (\d{1,9})\] step=(\d{1,15}), skipped=(\d{1,15}), lr=\[([^\],]+)[\],]"
+)
+_PIPE = re.compile(
+    r"steps: (\d{1,15}) loss: (\S+) iter time \(s\): ([\d.]+) samples/sec: ([\d.]+)(?=\s|$)"
+)
 PHASES = {
     **{name: Field("forward_s", per=1000) for name in ("forward", "fwd")},
     **{name: Field("backward_s", per=1000) for name in ("backward", "bwd")},
@@ -30,7 +36,7 @@ PHASES = {
     "step": Field("optimizer_s", per=1000),
 }
 
-
+# %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #e4486b6c
 def timer_row(line: str) -> tuple[int, dict[str, float], int | None] | None:
     "Step, columns and peak memory in bytes of a timer line."
     hit = _TIMER.search(line)
@@ -46,16 +52,20 @@ def timer_row(line: str) -> tuple[int, dict[str, float], int | None] | None:
 def phases_of(line: str) -> dict[str, float]:
     "Columns of a wall-clock breakdown of whole steps; those of micro steps are left alone."
     _, sign, told = line.partition("time (ms) |")
-    whole = line.count("time (ms)") == 1  # with two of them on a line, nobody knows whose digits stand at its end
+    whole = (
+        line.count("time (ms)") == 1
+    )  # with two of them on a line, nobody knows whose digits stand at its end
     return pairs(told + "|" * whole, PHASES) if sign else {}
 
 # %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #fc0d5aba
 _CONFIG = re.compile(r"\[config\.py:\d+:print\]\s+(\w+) (?:\.+ | )\s*(\S.*)$")
 _SWITCHED = {"bfloat16_enabled": "bfloat16", "fp16_enabled": "float16"}
 _COUNTS = {
-    "train_batch_size": "sequences", "train_micro_batch_size_per_gpu": "spec.batch.micro", "gradient_accumulation_steps": "spec.batch.accum",
+    "train_batch_size": "sequences",
+    "train_micro_batch_size_per_gpu": "spec.batch.micro",
+    "gradient_accumulation_steps": "spec.batch.accum",
     "world_size": "spec.strategy.dp",
-}  # fmt: skip
+}
 
 
 def config_fact(line: str) -> tuple[str, Any] | None:
@@ -72,20 +82,37 @@ def config_fact(line: str) -> tuple[str, Any] | None:
 
 # %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #aa8464ee
 _PROFILED = re.compile(r"Profile Summary at step (\d{1,15})\b")
-_PROFILE_LINES = ("params per gpu", "params of model", "fwd flops per GPU", "fwd+bwd FLOPS per GPU", "FLOPS per GPU", "iter latency", "samples/second")
+_PROFILE_LINES = (
+    "params per gpu",
+    "params of model",
+    "fwd flops per GPU",
+    "fwd+bwd FLOPS per GPU",
+    "FLOPS per GPU",
+    "iter latency",
+    "samples/second",
+)
 DEEPSPEED_NEEDLES = (
-    b"timer.py", b"step=", b"iter time (s)", b"time (ms) |", b"config.py", b"OVERFLOW!", b"Profile Summary at step", b"ppl: ",
+    b"timer.py",
+    b"step=",
+    b"iter time (s)",
+    b"time (ms) |",
+    b"config.py",
+    b"OVERFLOW!",
+    b"Profile Summary at step",
+    b"ppl: ",
     *(name.encode() for name in _PROFILE_LINES),
-)  # fmt: skip
+)
 
-
+# %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #95b1ee81
 class DeepSpeedReader(MegatronReader):
     "DeepSpeed's lines beside Megatron's (`with_rows`), or as the rows."
 
     def __init__(self, runs: Runs, with_rows: bool) -> None:
         super().__init__(runs)
         self.with_rows, self.pending, self.profile = with_rows, {}, None
-        self.fresh = False  # whether the row that was printed last is a new one, to which more may be added
+        self.fresh = (
+            False  # whether the row that was printed last is a new one, to which more may be added
+        )
 
     def start(self) -> None:
         "A program started: nothing that was printed before belongs to a row of it."
@@ -93,7 +120,9 @@ class DeepSpeedReader(MegatronReader):
         self.pending, self.fresh = {}, False
 
     def line(self, line: str) -> bool:
-        "Take what a line says; False where it says nothing. A row may be glued to another kind of line."
+        """Take what a line says; False where it says nothing. A row may be glued to another kind of
+        line.
+        """
         if not self._own(line):
             return super().line(line)
         if self.with_rows and "iteration" in line and rows_of(line):
@@ -120,7 +149,9 @@ class DeepSpeedReader(MegatronReader):
         if hit := _PROFILED.search(line):
             self.profile = int(hit[1])
             self.runs.said.event("profile", "the flops profiler ran in this step", self.profile)
-        elif self.profile is not None and (name := next((n for n in _PROFILE_LINES if line.strip().startswith(n)), None)):
+        elif self.profile is not None and (
+            name := next((n for n in _PROFILE_LINES if line.strip().startswith(n)), None)
+        ):
             self.runs.said.event("flops_profiler", " ".join(line.split()), self.profile)
             self.profile = None if name == "samples/second" else self.profile
         elif "OVERFLOW!" in line:
@@ -134,9 +165,11 @@ class DeepSpeedReader(MegatronReader):
         return True
 
 # %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #663e0123
-_BEFORE = re.compile(r"rank=\d+ time \(ms\) \|")  # DeepSpeed's engine, which is done before the script prints its row
+_BEFORE = re.compile(
+    r"rank=\d+ time \(ms\) \|"
+)  # DeepSpeed's engine, which is done before the script prints its row
 
-
+# %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #a039203b
 class DeepSpeedRows(DeepSpeedReader):
     "What each of DeepSpeed's lines adds to a row."
 
@@ -166,7 +199,10 @@ class DeepSpeedRows(DeepSpeedReader):
             self.runs.tally.understood += 1
         elif (loss := number(hit[2])) is not None:
             before = self.pending if self.pending.pop("step", int(hit[1])) == int(hit[1]) else {}
-            self.fresh = self.runs.row(int(hit[1]), before | {"loss": loss, "time_s": number(hit[3]), "samples_per_s": number(hit[4])})
+            self.fresh = self.runs.row(
+                int(hit[1]),
+                before | {"loss": loss, "time_s": number(hit[3]), "samples_per_s": number(hit[4])},
+            )
             self.pending = {}
 
     def _phases(self, phases: dict[str, float], line: str) -> None:
@@ -187,7 +223,12 @@ class DeepSpeedRows(DeepSpeedReader):
 def read_deepspeed(source: Source, tally: Tally) -> list[Draft]:
     "The runs of a log with DeepSpeed's lines, with or without Megatron's."
     with_rows = MEGATRON.fits(source.sample)
-    return read_lines(DeepSpeedRows(Runs(tally, "deepspeed", "Megatron-DeepSpeed" if with_rows else "DeepSpeed"), with_rows), source)
+    return read_lines(
+        DeepSpeedRows(
+            Runs(tally, "deepspeed", "Megatron-DeepSpeed" if with_rows else "DeepSpeed"), with_rows
+        ),
+        source,
+    )
 
 
 def read_lines(reader: DeepSpeedReader, source: Source) -> list[Draft]:
@@ -197,12 +238,26 @@ def read_lines(reader: DeepSpeedReader, source: Source) -> list[Draft]:
     drafts = reader.runs.finished()
     for draft in drafts:
         if "moment" in draft.columns:
-            time_per_step(draft, "moment", "difference of the time stamps of two timer lines, over the steps between")
+            time_per_step(
+                draft,
+                "moment",
+                "difference of the time stamps of two timer lines, over the steps between",
+            )
     return finish_rows(drafts)
 
-
-_TIMED = re.compile(rb"\[timer\.py:\d+:stop\][^\n]{0,200}SamplesPerSec=[\d.]|steps: \d+ loss: \S+ iter time \(s\): [\d.]")
+# %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #1a380cc6
+_TIMED = re.compile(
+    rb"\[timer\.py:\d+:stop\][^\n]{0,200}SamplesPerSec=[\d.]|steps: \d+ loss: \S+ iter time \(s\):"
+    rb" [\d.]"
+)
 DEEPSPEED = Format(
-    "deepspeed", "DeepSpeed's timer, breakdown and profiler, and Megatron-DeepSpeed", read_deepspeed,
-    lambda sample: bool(_TIMED.search(sample)) or (b"[config.py:" in sample and MEGATRON.fits(sample)), _TIMED, lines=True, holds=("megatron-lm",),
-)  # fmt: skip
+    "deepspeed",
+    "DeepSpeed's timer, breakdown and profiler, and Megatron-DeepSpeed",
+    read_deepspeed,
+    lambda sample: (
+        bool(_TIMED.search(sample)) or (b"[config.py:" in sample and MEGATRON.fits(sample))
+    ),
+    _TIMED,
+    lines=True,
+    holds=("megatron-lm",),
+)

@@ -23,42 +23,67 @@ def _cell(key: str, place: str, read: Callable[[Any], Any]) -> Told:
 
 _RECOMPUTE = {"0": "none", "1": "selective", "2": "selective"}
 SETTINGS = (
-    _cell("micro batch size B", "spec.batch.micro", count), _cell("sequence length T", "spec.seq_len", count),
-    _cell("total batch size", "spec.batch.global_tokens", count), _cell("learning rate (LR)", "spec.optimizer.lr", real),
-    _cell("warmup iterations", "spec.optimizer.lr_warmup_steps", count), _cell("weight decay", "spec.optimizer.weight_decay", real),
-    _cell("recompute", "spec.recompute", _RECOMPUTE.get), _cell("precision", "spec.precision.compute", dtype),
-    _cell("max_sequence_length T", "spec.model.max_seq_len", count), _cell("padded_vocab_size Vp", "spec.model.vocab_size", count),
-    _cell("num_layers L", "spec.model.n_layers", count), _cell("num_heads NH", "spec.model.n_heads", count),
-    _cell("channels C", "spec.model.d_model", count), _cell("num_parameters", "spec.model.parameters", count),
-    _cell("num_processes", "spec.world_size", count), _cell("device", "card", word), _cell("zero_stage", "zero_stage", count),
+    _cell("micro batch size B", "spec.batch.micro", count),
+    _cell("sequence length T", "spec.seq_len", count),
+    _cell("total batch size", "spec.batch.global_tokens", count),
+    _cell("learning rate (LR)", "spec.optimizer.lr", real),
+    _cell("warmup iterations", "spec.optimizer.lr_warmup_steps", count),
+    _cell("weight decay", "spec.optimizer.weight_decay", real),
+    _cell("recompute", "spec.recompute", _RECOMPUTE.get),
+    _cell("precision", "spec.precision.compute", dtype),
+    _cell("max_sequence_length T", "spec.model.max_seq_len", count),
+    _cell("padded_vocab_size Vp", "spec.model.vocab_size", count),
+    _cell("num_layers L", "spec.model.n_layers", count),
+    _cell("num_heads NH", "spec.model.n_heads", count),
+    _cell("channels C", "spec.model.d_model", count),
+    _cell("num_parameters", "spec.model.parameters", count),
+    _cell("num_processes", "spec.world_size", count),
+    _cell("device", "card", word),
+    _cell("zero_stage", "zero_stage", count),
     (re.compile(r"=> setting grad_accum_steps=(\d+)"), (("spec.batch.accum", count),)),
-)  # fmt: skip
+)
 _N = rf"{NUMBER}|[-+]?nan|[-+]?inf"
-_Z = r"(?: \([-+]?[\w.]+z\))?"  # C prints nan and inf in the width of the number: `loss     nan (+nanz)`
+_Z = (  # C prints nan and inf in the width of the number: `loss     nan (+nanz)`
+    r"(?: \([-+]?[\w.]+z\))?"
+)
+
+# %% ../../../nbs/50_importers/logs/55_llmc.ipynb #fbeb2893
 LLMC_LINES = Lines(
     needles=(b"step ", b"| ", b"val loss", b"grad_accum_steps", b"HellaSwag: "),
     rows=(
         re.compile(
-            rf"\bstep\s+(?P<step>\d+)/(?P<planned>\d+) \| (?:train )?loss\s+(?P<loss>{_N}){_Z}\s*\| norm\s+(?P<norm>{_N}){_Z}\s*\| lr\s+(?P<lr>{_N})"
-            rf" \|\s+(?P<ms>{_N}) ms \| (?:\s*(?P<mfu>{_N})% [\w ]+MFU|n/a[^|]*) \|\s+(?P<rate>{_N}) tok/s"
+            rf"\bstep\s+(?P<step>\d+)/(?P<planned>\d+) \| (?:train )?loss\s+(?P<loss>{_N}){_Z}\s*\|"
+            rf" norm\s+(?P<norm>{_N}){_Z}\s*\| lr\s+(?P<lr>{_N})"
+            rf" \|\s+(?P<ms>{_N}) ms \| (?:\s*(?P<mfu>{_N})% [\w ]+MFU|n/a[^|]*)"
+            rf" \|\s+(?P<rate>{_N}) tok/s"
         ),
         re.compile(
-            rf"\bstep\s+(?P<step>\d+)/(?P<planned>\d+)(?::| \|) train loss\s+(?P<loss>{_N})(?: \| norm\s+(?P<norm>{_N}) \| lr\s+(?P<lr>{_N}))?"
+            rf"\bstep\s+(?P<step>\d+)/(?P<planned>\d+)(?::| \|) train loss\s+(?P<loss>{_N})(?: \|"
+            rf" norm\s+(?P<norm>{_N}) \| lr\s+(?P<lr>{_N}))?"
             rf"(?: \(acc {NUMBER}\))? \(\s*(?P<ms>{_N}) ms, \s*(?P<rate>{_N}) tok/s\)"
         ),
     ),
     fields={
-        "loss": Field("loss"), "norm": Field("grad_norm"), "lr": Field("lr"), "ms": Field("time_s", per=1000), "mfu": Field("mfu_pct"),
+        "loss": Field("loss"),
+        "norm": Field("grad_norm"),
+        "lr": Field("lr"),
+        "ms": Field("time_s", per=1000),
+        "mfu": Field("mfu_pct"),
         "rate": Field("tokens_per_s_ema"),
     },
     settings=SETTINGS,
-    events=(("validation", re.compile(rf"^val loss (?:{_N})")), ("validation", re.compile(r"HellaSwag: \d+/\d+ = [\d.]+"))),
+    events=(
+        ("validation", re.compile(rf"^val loss (?:{_N})")),
+        ("validation", re.compile(r"HellaSwag: \d+/\d+ = [\d.]+")),
+    ),
     begins=re.compile(r"^\| Parameter\s+\| Value\s+\|"),
     suspect=re.compile(r"\bstep\s+\d+/\d+ \| (?:train )?loss"),
-)  # fmt: skip
+)
 
 # %% ../../../nbs/50_importers/logs/55_llmc.ipynb #78b13a30
-_MAIN = re.compile(rf"^s:(\d{{1,15}}) (trl|tel|eval):\s*({_N})(?: lr:\s*({_N}))?(?: norm:\s*({_N}))?\s*$")
+_MAIN = re.compile(
+    rf"^s:(\d{{1,15}}) (trl|tel|eval):\s*({_N})(?: lr:\s*({_N}))?(?: norm:\s*({_N}))?\s*$"
+)
 
 
 def _main_log(runs: Runs, source: Source) -> None:
@@ -68,12 +93,21 @@ def _main_log(runs: Runs, source: Source) -> None:
         if not hit:
             runs.tally.misread(line)
         elif hit[2] == "trl":
-            runs.row(int(hit[1]), {k: number(v) for k, v in (("loss", hit[3]), ("lr", hit[4]), ("grad_norm", hit[5])) if v})
+            runs.row(
+                int(hit[1]),
+                {
+                    k: number(v)
+                    for k, v in (("loss", hit[3]), ("lr", hit[4]), ("grad_norm", hit[5]))
+                    if v
+                },
+            )
         else:
-            runs.said.event("validation", f"{'loss' if hit[2] == 'tel' else 'accuracy'} {hit[3]}", int(hit[1]))
+            runs.said.event(
+                "validation", f"{'loss' if hit[2] == 'tel' else 'accuracy'} {hit[3]}", int(hit[1])
+            )
             runs.tally.understood += 1
 
-
+# %% ../../../nbs/50_importers/logs/55_llmc.ipynb #345147c7
 def read_llmc(source: Source, tally: Tally) -> list[Draft]:
     "The runs of llm.c's stdout or of its main.log."
     runs = Runs(tally, "llm.c", "llm.c")
@@ -84,7 +118,9 @@ def read_llmc(source: Source, tally: Tally) -> list[Draft]:
     drafts = runs.finished()
     for draft in drafts:
         if (mfu := draft.columns.get("mfu_pct")) is not None:
-            draft.columns["mfu_pct"] = mfu.__class__("d", [v if v >= 0 else float("nan") for v in mfu])
+            draft.columns["mfu_pct"] = mfu.__class__(
+                "d", [v if v >= 0 else float("nan") for v in mfu]
+            )
         card, ranks = draft.facts.pop("card", None), draft.facts.get("spec.world_size")
         if card:
             draft.fact("env.devices", [{"rank": 0, "name": card}])
@@ -97,6 +133,8 @@ def read_llmc(source: Source, tally: Tally) -> list[Draft]:
 
 
 LLMC_STDOUT = re.compile(rb"\bstep\s+\d+/\d+(?::| \|) (?:train )?loss\s+[-+\w.]+[^\n]{0,200}? ms\b")
+
+# %% ../../../nbs/50_importers/logs/55_llmc.ipynb #56ab123d
 LLMC = Format(
     "llm.c", "llm.c stdout or main.log", read_llmc,
     signature=re.compile(LLMC_STDOUT.pattern + rb"|(?:^|\n)s:\d+ trl:\s*[-+\d.nai]"), lines=True,

@@ -60,18 +60,26 @@ ROW_FIELDS = {
     "number of nan iterations": Field("nan"),
 }
 _ROW = re.compile(r"iteration\s+(\d{1,15})\s*/\s*(\d{1,15})\s*\|")
+
+# %% ../../../nbs/50_importers/logs/10_megatron.ipynb #544d3296
 _MEAN = re.compile(r"elapsed time per iteration \(ms\):\s*[\d.]+/([\d.]+)\s*\|")
 
 
 def rows_of(line: str) -> list[tuple[int, int, dict[str, float]]]:
-    "Iteration, planned iterations and columns of each row in a line; several when a line feed was lost."
+    """Iteration, planned iterations and columns of each row in a line; several when a line feed was
+    lost.
+    """
     hits = list(_ROW.finditer(line))
     found = []
     for i, hit in enumerate(hits):
-        part = line[hit.start() if i else 0 : hits[i + 1].start() if i + 1 < len(hits) else len(line)]
+        part = line[
+            hit.start() if i else 0 : hits[i + 1].start() if i + 1 < len(hits) else len(line)
+        ]
         values = pairs(part, ROW_FIELDS)
         if values.get("nan") and "loss" not in values:
-            values["loss"] = math.nan  # Megatron prints no loss that is not a number, only how many there were
+            values["loss"] = (
+                math.nan
+            )  # Megatron prints no loss that is not a number, only how many there were
         if (mean := _MEAN.search(part)) and (read := number(mean[1])) is not None:
             values["time_mean_s"] = round(read / 1000, 12)
         found.append((int(hit[1]), int(hit[2]), values))
@@ -82,51 +90,102 @@ def _experts(text: Any) -> int | None:
     "Experts of a layer; DeepSpeed's fork prints a list, and 1 where there are none."
     return count(str(text).strip("[] ")) or None
 
-
+# %% ../../../nbs/50_importers/logs/10_megatron.ipynb #73781ce9
 ARGUMENTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "world_size": ("spec.world_size", count), "global_num_gpus": ("spec.world_size", count),
-    "data_parallel_size": ("spec.strategy.dp", count), "tensor_model_parallel_size": ("spec.strategy.tp", count),
-    "model_parallel_size": ("spec.strategy.tp", count), "pipeline_model_parallel_size": ("spec.strategy.pp", count),
-    "context_parallel_size": ("spec.strategy.cp", count), "expert_model_parallel_size": ("spec.strategy.ep", count),
+    "world_size": ("spec.world_size", count),
+    "global_num_gpus": ("spec.world_size", count),
+    "data_parallel_size": ("spec.strategy.dp", count),
+    "tensor_model_parallel_size": ("spec.strategy.tp", count),
+    "model_parallel_size": ("spec.strategy.tp", count),
+    "pipeline_model_parallel_size": ("spec.strategy.pp", count),
+    "context_parallel_size": ("spec.strategy.cp", count),
+    "expert_model_parallel_size": ("spec.strategy.ep", count),
     "moe_expert_parallel_size": ("spec.strategy.ep", count),
-    "num_layers": ("spec.model.n_layers", count), "hidden_size": ("spec.model.d_model", count),
-    "num_attention_heads": ("spec.model.n_heads", count), "ffn_hidden_size": ("spec.model.d_ff", count),
-    "max_position_embeddings": ("spec.model.max_seq_len", count), "padded_vocab_size": ("spec.model.vocab_size", count),
-    "norm_epsilon": ("spec.model.norm_eps", real), "layernorm_epsilon": ("spec.model.norm_eps", real),
-    "add_bias_linear": ("spec.model.bias", switch), "num_experts": ("spec.model.n_experts", _experts),
+    "num_layers": ("spec.model.n_layers", count),
+    "hidden_size": ("spec.model.d_model", count),
+    "num_attention_heads": ("spec.model.n_heads", count),
+    "ffn_hidden_size": ("spec.model.d_ff", count),
+    "max_position_embeddings": ("spec.model.max_seq_len", count),
+    "padded_vocab_size": ("spec.model.vocab_size", count),
+    "norm_epsilon": ("spec.model.norm_eps", real),
+    "layernorm_epsilon": ("spec.model.norm_eps", real),
+    "add_bias_linear": ("spec.model.bias", switch),
+    "num_experts": ("spec.model.n_experts", _experts),
     "moe_num_experts": ("spec.model.n_experts", _experts),
-    "micro_batch_size": ("spec.batch.micro", count), "train_micro_batch_size_per_gpu": ("spec.batch.micro", count),
-    "global_batch_size": ("sequences", count), "seq_length": ("spec.seq_len", count), "train_iters": ("spec.steps", count),
-    "lr": ("spec.optimizer.lr", real), "weight_decay": ("spec.optimizer.weight_decay", real), "adam_eps": ("spec.optimizer.eps", real),
-    "clip_grad": ("spec.optimizer.clip_norm", real), "optimizer": ("spec.optimizer.name", word),
-    "lr_warmup_iters": ("spec.optimizer.lr_warmup_steps", count), "seed": ("spec.seed", count),
-    "main_params_dtype": ("spec.precision.param", dtype), "tokenizer_type": ("spec.data.tokenizer", word),
+    "micro_batch_size": ("spec.batch.micro", count),
+    "train_micro_batch_size_per_gpu": ("spec.batch.micro", count),
+    "global_batch_size": ("sequences", count),
+    "seq_length": ("spec.seq_len", count),
+    "train_iters": ("spec.steps", count),
+    "lr": ("spec.optimizer.lr", real),
+    "weight_decay": ("spec.optimizer.weight_decay", real),
+    "adam_eps": ("spec.optimizer.eps", real),
+    "clip_grad": ("spec.optimizer.clip_norm", real),
+    "optimizer": ("spec.optimizer.name", word),
+    "lr_warmup_iters": ("spec.optimizer.lr_warmup_steps", count),
+    "seed": ("spec.seed", count),
+    "main_params_dtype": ("spec.precision.param", dtype),
+    "tokenizer_type": ("spec.data.tokenizer", word),
     "log_interval": ("log_interval", count),
-}  # fmt: skip
+}
 
 # %% ../../../nbs/50_importers/logs/10_megatron.ipynb #a5d07c31
 def _dtypes(args: Mapping[str, str]) -> dict[str, Any]:
-    on = {k: args.get(k, "").split(",")[0].strip("{' ") not in ("False", "None", "", "0") for k in ("fp8", "bf16", "fp16")}
-    compute = "float8" if on["fp8"] else "bfloat16" if on["bf16"] else "float16" if on["fp16"] else "float32" if "bf16" in args else None
-    reduce = "float32" if args.get("accumulate_allreduce_grads_in_fp32") == "True" or args.get("main_grads_dtype") == "torch.float32" else None
+    on = {
+        k: args.get(k, "").split(",")[0].strip("{' ") not in ("False", "None", "", "0")
+        for k in ("fp8", "bf16", "fp16")
+    }
+    compute = (
+        "float8"
+        if on["fp8"]
+        else (
+            "bfloat16"
+            if on["bf16"]
+            else "float16"
+            if on["fp16"]
+            else "float32"
+            if "bf16" in args
+            else None
+        )
+    )
+    reduce = (
+        "float32"
+        if args.get("accumulate_allreduce_grads_in_fp32") == "True"
+        or args.get("main_grads_dtype") == "torch.float32"
+        else None
+    )
     return {"spec.precision.compute": compute, "spec.precision.reduce": reduce}
 
-
+# %% ../../../nbs/50_importers/logs/10_megatron.ipynb #6dd01385
 def spec_of(args: Mapping[str, str]) -> dict[str, Any]:
     "Facts by their place in the run file, from Megatron's arguments."
     facts = {place: read(args[key]) for key, (place, read) in ARGUMENTS.items() if key in args}
     facts |= _dtypes(args)
     heads, groups = count(args.get("num_attention_heads")), count(args.get("num_query_groups"))
-    facts["spec.model.n_kv_heads"] = groups if args.get("group_query_attention") == "True" else heads if "group_query_attention" in args else None
+    facts["spec.model.n_kv_heads"] = (
+        groups
+        if args.get("group_query_attention") == "True"
+        else heads
+        if "group_query_attention" in args
+        else None
+    )
     if (betas := [real(args.get(k)) for k in ("adam_beta1", "adam_beta2")]) and None not in betas:
         facts["spec.optimizer.betas"] = betas
-    if (untied := switch(args.get("untie_embeddings_and_output_weights", args.get("no_weight_tying")))) is not None:
+    if (
+        untied := switch(
+            args.get("untie_embeddings_and_output_weights", args.get("no_weight_tying"))
+        )
+    ) is not None:
         facts["spec.model.tied_embeddings"] = not untied
     if "recompute_granularity" in args:
         facts["spec.recompute"] = word(args["recompute_granularity"]) or "none"
     if (facts.get("spec.model.n_experts") or 1) > 1:
-        facts["spec.model.experts_per_token"] = next((n for k in ("moe_router_topk", "moe_top_k", "topk") if (n := count(args.get(k)))), None)
-        facts["spec.model.balance_coef"] = real(args.get("moe_aux_loss_coeff", args.get("moe_loss_coeff")))
+        facts["spec.model.experts_per_token"] = next(
+            (n for k in ("moe_router_topk", "moe_top_k", "topk") if (n := count(args.get(k)))), None
+        )
+        facts["spec.model.balance_coef"] = real(
+            args.get("moe_aux_loss_coeff", args.get("moe_loss_coeff"))
+        )
     if args.get("position_embedding_type") == "rope":
         facts["spec.model.rope_theta"] = real(args.get("rotary_base"))
     if args.get("mock_data") == "True":
@@ -138,22 +197,43 @@ def spec_of(args: Mapping[str, str]) -> dict[str, Any]:
 # %% ../../../nbs/50_importers/logs/10_megatron.ipynb #b81bc7ba
 _ARGUMENT = re.compile(r"(?:^|\s)([a-z]\w+) \.{2,} ?(.*?)\s*$", re.IGNORECASE)
 _NEOX_VALUE = re.compile(r"^(.*?)\.*(?:updated|default)$")
-_MEMORY = re.compile(r"\[Rank (\d{1,9})\].*memory \(MB\) \|.*?\| max allocated: ([\d.]+) \|.*?\| max reserved: ([\d.]+)(?=\s|$)")
+_MEMORY = re.compile(
+    r"\[Rank (\d{1,9})\].*memory \(MB\) \|.*?\| max allocated: ([\d.]+) \|.*?\| max reserved:"
+    r" ([\d.]+)(?=\s|$)"
+)
 _EVENTS = (
     ("validation", re.compile(r"validation loss at .*\| lm loss value: .*\|")),
     ("checkpoint", re.compile(r"(?:successfully saved|saving) checkpoint .*")),
     ("profile", re.compile(r"Profiling will capture iteration (\d{1,15})\b")),
 )
-_LOADED = re.compile(r"successfully loaded checkpoint [^\n]{0,2000}? at iteration (\d+)|loaded checkpoint [^\n]{0,2000}? \[ t \d[^\n]{0,200}? at iteration (\d+)")
+_LOADED = re.compile(
+    r"successfully loaded checkpoint [^\n]{0,2000}? at iteration (\d+)|loaded checkpoint"
+    r" [^\n]{0,2000}? \[ t \d[^\n]{0,200}? at iteration (\d+)"
+)
 _PADDED = re.compile(r"> padded vocab \(size: \d+\) with \d+ dummy tokens \(new size: (\d+)\)")
-_PARAMETERS = re.compile(r"number of parameters on \(tensor, pipeline\) model parallel rank \(0, 0\): (\d+)")
+_PARAMETERS = re.compile(
+    r"number of parameters on \(tensor, pipeline\) model parallel rank \(0, 0\): (\d+)"
+)
 _RANK = re.compile(r"\[rank-(\d{1,9})/(\d{1,9})\]")
+
+# %% ../../../nbs/50_importers/logs/10_megatron.ipynb #d7a93fb5
 NEEDLES = (
-    b"iteration  ", b"iteration ", b" ...", b"arguments -", b"of arguments", b"validation loss at", b"saved checkpoint", b"loaded checkpoint",
-    b"memory (MB)", b"padded vocab", b"Profiling will", b"parallel rank (0, 0)", *ENDS,
-)  # fmt: skip
+    b"iteration  ",
+    b"iteration ",
+    b" ...",
+    b"arguments -",
+    b"of arguments",
+    b"validation loss at",
+    b"saved checkpoint",
+    b"loaded checkpoint",
+    b"memory (MB)",
+    b"padded vocab",
+    b"Profiling will",
+    b"parallel rank (0, 0)",
+    *ENDS,
+)
 
-
+# %% ../../../nbs/50_importers/logs/10_megatron.ipynb #68436c5a
 class Reader:
     "Feeds lines of Megatron's kind into `runs`."
 
@@ -219,7 +299,10 @@ class MegatronReader(Reader):
                 self.runs.tally.misread(line)
                 continue
             skipped, nan = (count(f"{values.pop(k, 0):.0f}") or 0 for k in ("skipped", "nan"))
-            memory, reserved = real(values.get("memory_gib")), size_bytes(values.get("reserved_gib"), 2**30)
+            memory, reserved = (
+                real(values.get("memory_gib")),
+                size_bytes(values.get("reserved_gib"), 2**30),
+            )
             if "reserved_gib" in values:
                 values["memory_gib"] = values.pop("reserved_gib")
             if values.get("loss_scale", 0) < 0:
@@ -250,7 +333,9 @@ class MegatronReader(Reader):
     def _device_memory(self, rank: int, gib: float) -> None:
         kept = self.runs.now.ranks.setdefault(rank, {"memory_source": "device_used"})
         if kept["memory_source"] == "device_used":
-            kept["peak_reserved_bytes"] = max(kept.get("peak_reserved_bytes", 0), size_bytes(gib, 2**30) or 0)
+            kept["peak_reserved_bytes"] = max(
+                kept.get("peak_reserved_bytes", 0), size_bytes(gib, 2**30) or 0
+            )
 
     def _reserved(self, rank: int, size: int) -> None:
         kept = self.runs.now.ranks.setdefault(rank, {"memory_source": "device_allocator"})
@@ -261,13 +346,19 @@ class MegatronReader(Reader):
         if hit := _LOADED.search(line):
             runs.loaded(f"a checkpoint of iteration {hit[1] or hit[2]} was loaded")
         elif hit := _MEMORY.search(line):
-            peaks = {k: v for k, at in (("peak_allocated_bytes", 2), ("peak_reserved_bytes", 3)) if (v := size_bytes(number(hit[at]), MIB))}
+            peaks = {
+                k: v
+                for k, at in (("peak_allocated_bytes", 2), ("peak_reserved_bytes", 3))
+                if (v := size_bytes(number(hit[at]), MIB))
+            }
             runs.said.ranks[int(hit[1])] = {"memory_source": "device_allocator"} | peaks
         elif hit := _PARAMETERS.search(line):
             runs.said.facts.setdefault("rank_parameters", count(hit[1]))
         elif hit := _PADDED.search(line):
             runs.said.facts.setdefault("spec.model.vocab_size", count(hit[1]))
-        elif found := next(((kind, h) for kind, words in _EVENTS if (h := words.search(line))), None):
+        elif found := next(
+            ((kind, h) for kind, words in _EVENTS if (h := words.search(line))), None
+        ):
             runs.said.event(found[0], found[1][0], int(found[1][1]) if found[1].re.groups else None)
         else:
             return False
@@ -281,8 +372,12 @@ def _interval(draft: Draft) -> None:
     usual = gaps[len(gaps) // 2] if gaps else 1
     every = told or usual
     if every > 1 and len(steps):
-        first = steps[0] if 0 < steps[0] < every else every  # newer versions print the first iteration of a program, too
-        draft.columns["mean_of"] = draft.columns["time_s"].__class__("d", [first] + [every] * (len(steps) - 1))
+        first = (
+            steps[0] if 0 < steps[0] < every else every
+        )  # newer versions print the first iteration of a program, too
+        draft.columns["mean_of"] = draft.columns["time_s"].__class__(
+            "d", [first] + [every] * (len(steps) - 1)
+        )
         draft.event("log_interval", f"a row is the mean of {every} steps")
     if told is None and every > 1:
         draft.event("derived", f"steps.mean_of = {every}, the usual distance between rows")
@@ -293,21 +388,37 @@ def _never_computed(draft: Draft) -> None:
     if norms is not None and len(norms) > 1 and all(v == 0 or v != v for v in norms):
         del draft.columns["grad_norm"]
         draft.warn("the gradient norm is printed as 0 in every row: it was not computed")
-    if not draft.facts.get("skipped_steps") and not any(v == v and v > 1 for v in draft.columns.get("loss_scale", ())):
+    if not draft.facts.get("skipped_steps") and not any(
+        v == v and v > 1 for v in draft.columns.get("loss_scale", ())
+    ):
         draft.facts.pop("skipped_steps", None)
 
-
+# %% ../../../nbs/50_importers/logs/10_megatron.ipynb #26cf9329
 def _implied_length(draft: Draft) -> None:
     "The sequence length, where tokens/s, time, ranks and sequences of a step imply a whole number."
     c, ranks = draft.columns, draft.facts.get("spec.world_size")
-    if "spec.seq_len" in draft.facts or not ranks or not {"tokens_per_s_per_gpu", "time_s", "sequences"} <= c.keys():
+    if (
+        "spec.seq_len" in draft.facts
+        or not ranks
+        or not {"tokens_per_s_per_gpu", "time_s", "sequences"} <= c.keys()
+    ):
         return
     rows = zip(c["tokens_per_s_per_gpu"], c["time_s"], c["sequences"])
-    lengths = [rate * time * ranks / sequences for rate, time, sequences in rows if rate == rate and time == time and sequences == sequences and sequences]
+    lengths = [
+        rate * time * ranks / sequences
+        for rate, time, sequences in rows
+        if rate == rate and time == time and sequences == sequences and sequences
+    ]
     middle = sorted(lengths)[len(lengths) // 2] if lengths else 0.0
     whole = round(middle)
-    if whole > 1 and sum(abs(v - whole) < max(0.5, 2e-4 * whole) for v in lengths) > 0.9 * len(lengths):
-        draft.derive("spec.seq_len", whole, f"tokens/s/GPU × time × {ranks} ranks / sequences, {middle:.2f} in the middle")
+    if whole > 1 and sum(abs(v - whole) < max(0.5, 2e-4 * whole) for v in lengths) > 0.9 * len(
+        lengths
+    ):
+        draft.derive(
+            "spec.seq_len",
+            whole,
+            f"tokens/s/GPU × time × {ranks} ranks / sequences, {middle:.2f} in the middle",
+        )
 
 # %% ../../../nbs/50_importers/logs/10_megatron.ipynb #2ac7d0be
 _OF_THE_MEAN = ("tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "samples_per_s")
@@ -317,17 +428,37 @@ def _is_mean(times: Sequence[float]) -> bool:
     "Whether the second of some step times is the mean of the first two."
     first, second, *later = times
     usual = sorted(later)[len(later) // 2]
-    return first > 1.5 * usual and second > 1.2 * usual and abs(2 * second - first - usual) < 0.25 * abs(second - usual)
+    return (
+        first > 1.5 * usual
+        and second > 1.2 * usual
+        and abs(2 * second - first - usual) < 0.25 * abs(second - usual)
+    )
 
-
+# %% ../../../nbs/50_importers/logs/10_megatron.ipynb #6bbbf90f
 def _first_mean(draft: Draft) -> None:
-    "Where the second row of a program is the mean of its first two, undo that, in times and losses."
+    """Where the second row of a program is the mean of its first two, undo that, in times and
+    losses.
+    """
     steps, times = draft.steps, draft.columns.get("time_s", ())
-    for at in (0, *(steps.index(e["step"]) for e in draft.events if e["kind"] == "restart" and e.get("step") in steps)):
+    for at in (
+        0,
+        *(
+            steps.index(e["step"])
+            for e in draft.events
+            if e["kind"] == "restart" and e.get("step") in steps
+        ),
+    ):
         part = times[at : at + 8]
-        if len(part) < 4 or steps[at + 1] != steps[at] + 1 or any(v != v for v in part) or not _is_mean(part):
+        if (
+            len(part) < 4
+            or steps[at + 1] != steps[at] + 1
+            or any(v != v for v in part)
+            or not _is_mean(part)
+        ):
             continue
-        draft.columns.setdefault("time_mean_s", array("d", [math.nan] * len(steps)))[at + 1] = times[at + 1]
+        draft.columns.setdefault("time_mean_s", array("d", [math.nan] * len(steps)))[at + 1] = (
+            times[at + 1]
+        )
         times[at + 1] = round(2 * times[at + 1] - times[at], 9)
         if len(loss := draft.columns.get("loss", ())) > at + 1:
             loss[at + 1] = round(2 * loss[at + 1] - loss[at], 9)
@@ -335,7 +466,12 @@ def _first_mean(draft: Draft) -> None:
             if len(column := draft.columns.get(name, ())) > at + 1:
                 column[at + 1] = math.nan
         for place in ("time_s", "loss"):
-            draft.event("derived", f"steps.{place} = 2 × printed - the row before, where the row is the mean of the first two", steps[at + 1])
+            draft.event(
+                "derived",
+                f"steps.{place} = 2 × printed - the row before, where the row is the mean of the"
+                " first two",
+                steps[at + 1],
+            )
 
 # %% ../../../nbs/50_importers/logs/10_megatron.ipynb #539a98f1
 def finish_rows(drafts: list[Draft]) -> list[Draft]:
@@ -346,8 +482,13 @@ def finish_rows(drafts: list[Draft]) -> list[Draft]:
         _never_computed(draft)
         _implied_length(draft)
         parameters = draft.facts.pop("rank_parameters", None)
-        if parameters and draft.facts.get("spec.strategy.tp") == draft.facts.get("spec.strategy.pp") == 1:
-            draft.facts.setdefault("spec.model.parameters", parameters)  # with several ranks to a model some are counted twice
+        if (
+            parameters
+            and draft.facts.get("spec.strategy.tp") == draft.facts.get("spec.strategy.pp") == 1
+        ):
+            draft.facts.setdefault(
+                "spec.model.parameters", parameters
+            )  # with several ranks to a model some are counted twice
         lengths = draft.columns.pop("row_seq_len", None)
         if lengths and "sequences" in draft.columns:
             tokens = [a * b for a, b in zip(lengths, draft.columns.pop("sequences"))]
@@ -363,8 +504,13 @@ def read_megatron(source: Source, tally: Tally) -> list[Draft]:
         reader.line(line)
     return finish_rows(reader.runs.finished())
 
-
+# %% ../../../nbs/50_importers/logs/10_megatron.ipynb #a4f79fa6
 MEGATRON = Format(
-    "megatron-lm", "Megatron-LM stdout, and forks that print its iteration line", read_megatron,
-    signature=re.compile(rb"iteration\s+\d+\s*/\s*\d+\s*\|[^\n]{0,2000}?elapsed time per iteration \(m?s\):\s*[\d.]"), lines=True,
-)  # fmt: skip
+    "megatron-lm",
+    "Megatron-LM stdout, and forks that print its iteration line",
+    read_megatron,
+    signature=re.compile(
+        rb"iteration\s+\d+\s*/\s*\d+\s*\|[^\n]{0,2000}?elapsed time per iteration \(m?s\):\s*[\d.]"
+    ),
+    lines=True,
+)

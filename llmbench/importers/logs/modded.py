@@ -16,23 +16,45 @@ from ..text import MIB, NUMBER, Field, count, text_lines, word
 
 # %% ../../../nbs/50_importers/logs/65_modded.ipynb #0ad7d995
 _N = rf"{NUMBER}|nan|inf"
+
+# %% ../../../nbs/50_importers/logs/65_modded.ipynb #4f867ce6
 MODDED_LINES = Lines(
     needles=(b"step:", b"Total parameters: ", b"peak memory", b"Running PyTorch"),
     rows=(
         re.compile(
-            rf"^step:(?P<step>\d+)/(?P<planned>\d+)(?: train_loss:(?P<loss>{_N}))? train_time:(?:(?P<ms>{NUMBER})ms|(?P<s>{NUMBER})s) step_avg:(?:(?P<mean>{_N})ms|(?P<mean_s>{_N})s)"
+            rf"^step:(?P<step>\d+)/(?P<planned>\d+)(?: train_loss:(?P<loss>{_N}))?"
+            rf" train_time:(?:(?P<ms>{NUMBER})ms|(?P<s>{NUMBER})s)"
+            rf" step_avg:(?:(?P<mean>{_N})ms|(?P<mean_s>{_N})s)"
         ),
     ),
-    fields={"loss": Field("loss"), "ms": Field("moment", per=1000), "s": Field("moment"), "mean": Field("time_mean_s", per=1000), "mean_s": Field("time_mean_s")},
+    fields={
+        "loss": Field("loss"),
+        "ms": Field("moment", per=1000),
+        "s": Field("moment"),
+        "mean": Field("time_mean_s", per=1000),
+        "mean_s": Field("time_mean_s"),
+    },
     settings=(
         (re.compile(r"^\s*Total parameters: ([\d,]+)$"), (("spec.model.parameters", count),)),
-        (re.compile(r"^Running PyTorch (\S+) compiled for CUDA (\S+)$"), (("env.versions.torch", word), ("env.cuda", word))),
-        (re.compile(r"peak memory (?:allocated|consumption): (\d+) MiB(?: reserved: (\d+) MiB)?"), (("peak_mib", count), ("reserved_mib", count))),
+        (
+            re.compile(r"^Running PyTorch (\S+) compiled for CUDA (\S+)$"),
+            (("env.versions.torch", word), ("env.cuda", word)),
+        ),
+        (
+            re.compile(
+                r"peak memory (?:allocated|consumption): (\d+) MiB(?: reserved: (\d+) MiB)?"
+            ),
+            (("peak_mib", count), ("reserved_mib", count)),
+        ),
     ),
     events=(("validation", re.compile(rf"^step:(?P<step>\d+)/\d+ val_loss:(?:{_N})")),),
     suspect=re.compile(r"^step:\d+/\d+ "),
-)  # fmt: skip
-_CARD = re.compile(r"^\|\s{1,20}(\d{1,9})\s{2}((?:NVIDIA|AMD|Tesla|GeForce) .{1,100}?)\s{1,100}(?:On|Off|N/A)\s*\|")
+)
+
+# %% ../../../nbs/50_importers/logs/65_modded.ipynb #0a1f1687
+_CARD = re.compile(
+    r"^\|\s{1,20}(\d{1,9})\s{2}((?:NVIDIA|AMD|Tesla|GeForce) .{1,100}?)\s{1,100}(?:On|Off|N/A)\s*\|"
+)
 
 
 def _cards(source: Source) -> list[dict[str, object]]:
@@ -43,26 +65,42 @@ def _cards(source: Source) -> list[dict[str, object]]:
             found.setdefault(int(hit[1]), hit[2])
     return [{"rank": i, "name": name} for i, name in sorted(found.items())]
 
-
+# %% ../../../nbs/50_importers/logs/65_modded.ipynb #7ac5f755
 def read_modded(source: Source, tally: Tally) -> list[Draft]:
     "The runs of a modded-nanogpt record."
-    drafts = read_lines(MODDED_LINES, Runs(tally, "modded-nanogpt", "modded-nanogpt"), source).finished()
+    drafts = read_lines(
+        MODDED_LINES, Runs(tally, "modded-nanogpt", "modded-nanogpt"), source
+    ).finished()
     cards = _cards(source)
     for draft in drafts:
-        time_per_step(draft, "moment", "difference of train_time between two rows, over the steps between")
+        time_per_step(
+            draft, "moment", "difference of train_time between two rows, over the steps between"
+        )
         peak, reserved = draft.facts.pop("peak_mib", None), draft.facts.pop("reserved_mib", None)
-        memory = {k: v * MIB for k, v in (("peak_allocated_bytes", peak), ("peak_reserved_bytes", reserved)) if v}
+        memory = {
+            k: v * MIB
+            for k, v in (("peak_allocated_bytes", peak), ("peak_reserved_bytes", reserved))
+            if v
+        }
         if memory:
             draft.ranks[0] = memory | {"memory_source": "device_allocator"}
         if cards:
             draft.fact("env.devices", cards)
             draft.fact("env.platform", "cuda" if "AMD" not in str(cards[0]["name"]) else "rocm")
         if len(draft.steps):
-            draft.warn("the log prints times since the start and their mean; the mean is in logged.time_mean_s")
+            draft.warn(
+                "the log prints times since the start and their mean; the mean is in"
+                " logged.time_mean_s"
+            )
     return drafts
 
-
+# %% ../../../nbs/50_importers/logs/65_modded.ipynb #8bb01b93
 MODDED = Format(
-    "modded-nanogpt", "modded-nanogpt records", read_modded,
-    signature=re.compile(rb"(?:^|\n|\r)step:\d+/\d+ [^\n]{0,200}train_time:[\d.]+m?s step_avg:[\d.n]"), lines=True,
-)  # fmt: skip
+    "modded-nanogpt",
+    "modded-nanogpt records",
+    read_modded,
+    signature=re.compile(
+        rb"(?:^|\n|\r)step:\d+/\d+ [^\n]{0,200}train_time:[\d.]+m?s step_avg:[\d.n]"
+    ),
+    lines=True,
+)

@@ -16,46 +16,81 @@ from ..text import MIB, NUMBER, Field, count, number, size_bytes, word
 
 # %% ../../../nbs/50_importers/logs/60_nanochat.ipynb #e17454ec
 _N = rf"{NUMBER}|nan|inf"
+
+# %% ../../../nbs/50_importers/logs/60_nanochat.ipynb #110c0f19
 NANOCHAT_LINES = Lines(
     needles=(
-        b"step ", b"Step ", b"Tokens / micro-batch", b"Total batch size", b"num_", b"model_dim: ", b"Vocab size: ", b"GPU: ", b"Peak memory usage",
-        b"Autodetected device", b"Number of parameters", b"total  ",
+        b"step ",
+        b"Step ",
+        b"Tokens / micro-batch",
+        b"Total batch size",
+        b"num_",
+        b"model_dim: ",
+        b"Vocab size: ",
+        b"GPU: ",
+        b"Peak memory usage",
+        b"Autodetected device",
+        b"Number of parameters",
+        b"total  ",
     ),
     rows=(
         re.compile(
-            rf"^\s*step (?P<step>\d+)(?:/(?P<planned>\d+))? \([\d.]+%\) \| loss: (?P<loss>{_N}) \|(?: grad norm: (?P<norm>{_N}) \|)? lrm: {NUMBER} \| "
-            rf"dt: (?P<ms>{_N})ms \| tok/sec: (?P<rate>{_N})(?: \| (?:bf16_)?mfu: (?P<mfu>{_N}))? \|"
+            rf"^\s*step (?P<step>\d+)(?:/(?P<planned>\d+))? \([\d.]+%\) \| loss: (?P<loss>{_N})"
+            rf" \|(?: grad norm: (?P<norm>{_N}) \|)? lrm: {NUMBER} \| "
+            rf"dt: (?P<ms>{_N})ms \| tok/sec: (?P<rate>{_N})(?: \| (?:bf16_)?mfu:"
+            rf" (?P<mfu>{_N}))? \|"
         ),
     ),
     fields={
-        "loss": Field("loss"), "norm": Field("grad_norm"), "ms": Field("time_s", per=1000), "rate": Field("tokens_per_s"), "mfu": Field("mfu_pct"),
+        "loss": Field("loss"),
+        "norm": Field("grad_norm"),
+        "ms": Field("time_s", per=1000),
+        "rate": Field("tokens_per_s"),
+        "mfu": Field("mfu_pct"),
     },
     settings=(
-        (re.compile(r"^Tokens / micro-batch / rank: (\d+) x (\d+) = ([\d,]+)$"), (("spec.batch.micro", count), ("spec.seq_len", count), ("rank_tokens", count))),
+        (
+            re.compile(r"^Tokens / micro-batch / rank: (\d+) x (\d+) = ([\d,]+)$"),
+            (("spec.batch.micro", count), ("spec.seq_len", count), ("rank_tokens", count)),
+        ),
         (re.compile(r"^Tokens / micro-batch: ([\d,]+)$"), (("all_tokens", count),)),
-        (re.compile(r"^Total batch size ([\d,]+) => gradient accumulation steps: (\d+)"), (("spec.batch.global_tokens", count), ("spec.batch.accum", count))),
+        (
+            re.compile(r"^Total batch size ([\d,]+) => gradient accumulation steps: (\d+)"),
+            (("spec.batch.global_tokens", count), ("spec.batch.accum", count)),
+        ),
         (re.compile(r"^Vocab size: ([\d,]+)$"), (("spec.model.vocab_size", count),)),
         (re.compile(r"^num_layers: (\d+)$"), (("spec.model.n_layers", count),)),
         (re.compile(r"^num_heads: (\d+)$"), (("spec.model.n_heads", count),)),
         (re.compile(r"^num_kv_heads: (\d+)$"), (("spec.model.n_kv_heads", count),)),
         (re.compile(r"^model_dim: (\d+)"), (("spec.model.d_model", count),)),
-        (re.compile(r"^(?:total\s+: |Number of parameters: )([\d,]+)$"), (("spec.model.parameters", count),)),
+        (
+            re.compile(r"^(?:total\s+: |Number of parameters: )([\d,]+)$"),
+            (("spec.model.parameters", count),),
+        ),
         (re.compile(r"^GPU: (.+?) \| Peak FLOPS"), (("card", word),)),
         (re.compile(rf"^Peak memory usage: ({NUMBER})MiB"), (("peak_mib", number),)),
     ),
     events=(("validation", re.compile(rf"^Step (?P<step>\d+) \| Validation bpb: {NUMBER}")),),
     begins=re.compile(r"^Autodetected device type"),
     suspect=re.compile(r"^\s*step \d+(?:/\d+)? \([\d.]+%\) \| loss"),
-)  # fmt: skip
+)
 
 # %% ../../../nbs/50_importers/logs/60_nanochat.ipynb #6eee6301
 def read_nanochat(source: Source, tally: Tally) -> list[Draft]:
     "The runs of a nanochat log: base training, and what follows it."
-    drafts = read_lines(NANOCHAT_LINES, Runs(tally, "nanochat", "nanochat", first=0), source).finished()
+    drafts = read_lines(
+        NANOCHAT_LINES, Runs(tally, "nanochat", "nanochat", first=0), source
+    ).finished()
     for draft in drafts:
-        one, every, card, peak = (draft.facts.pop(k, None) for k in ("rank_tokens", "all_tokens", "card", "peak_mib"))
+        one, every, card, peak = (
+            draft.facts.pop(k, None) for k in ("rank_tokens", "all_tokens", "card", "peak_mib")
+        )
         if one and every and every % one == 0:
-            draft.derive("spec.world_size", every // one, f"{every} tokens of a micro batch / {one} of a rank")
+            draft.derive(
+                "spec.world_size",
+                every // one,
+                f"{every} tokens of a micro batch / {one} of a rank",
+            )
         if card:
             draft.fact("env.devices", [{"rank": 0, "name": card}])
             draft.fact("env.platform", "cuda" if "NVIDIA" in card else None)
@@ -65,8 +100,13 @@ def read_nanochat(source: Source, tally: Tally) -> list[Draft]:
             draft.warn("the printed loss is an exponential mean over steps, not the loss of a step")
     return drafts
 
-
+# %% ../../../nbs/50_importers/logs/60_nanochat.ipynb #673a4117
 NANOCHAT = Format(
-    "nanochat", "nanochat stdout, source code and all", read_nanochat,
-    signature=re.compile(rb"(?:^|\n|\r)\s*step \d+(?:/\d+)? \([\d.]+%\) \| loss: \S+ \|[^\n]{0,300}tok/sec: [\d,]"), lines=True,
-)  # fmt: skip
+    "nanochat",
+    "nanochat stdout, source code and all",
+    read_nanochat,
+    signature=re.compile(
+        rb"(?:^|\n|\r)\s*step \d+(?:/\d+)? \([\d.]+%\) \| loss: \S+ \|[^\n]{0,300}tok/sec: [\d,]"
+    ),
+    lines=True,
+)

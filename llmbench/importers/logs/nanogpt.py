@@ -16,31 +16,66 @@ from ..text import NUMBER, Field, count
 
 # %% ../../../nbs/50_importers/logs/50_nanogpt.ipynb #1c3d9c09
 _N = rf"{NUMBER}|nan|inf"
+
+# %% ../../../nbs/50_importers/logs/50_nanogpt.ipynb #bc369eff
 NANOGPT_LINES = Lines(
-    needles=(b"iter ", b"step ", b"tokens per iteration", b"number of parameters", b"Resuming training", b"found vocab_size", b"max_iters = "),
-    rows=(re.compile(rf"\biter (?P<step>\d+): loss (?P<loss>{_N}), time (?P<ms>{_N})ms(?:, mfu (?P<mfu>{_N})%)?"),),
+    needles=(
+        b"iter ",
+        b"step ",
+        b"tokens per iteration",
+        b"number of parameters",
+        b"Resuming training",
+        b"found vocab_size",
+        b"max_iters = ",
+    ),
+    rows=(
+        re.compile(
+            rf"\biter (?P<step>\d+): loss (?P<loss>{_N}), time (?P<ms>{_N})ms(?:, mfu"
+            rf" (?P<mfu>{_N})%)?"
+        ),
+    ),
     fields={"loss": Field("loss"), "ms": Field("time_s", per=1000), "mfu": Field("mfu_pct_ema")},
     settings=(
-        (re.compile(r"tokens per iteration will be: ([\d,]+)"), (("spec.batch.global_tokens", count),)),
+        (
+            re.compile(r"tokens per iteration will be: ([\d,]+)"),
+            (("spec.batch.global_tokens", count),),
+        ),
         (re.compile(r"found vocab_size = (\d+)"), (("spec.model.vocab_size", count),)),
         (re.compile(r"^(?:Overriding: )?max_iters = (\d+)\b"), (("planned", count),)),
     ),
-    events=(("validation", re.compile(rf"\bstep (?P<step>\d+): train loss (?:{_N}), val loss (?:{_N})")),),
+    events=(
+        (
+            "validation",
+            re.compile(rf"\bstep (?P<step>\d+): train loss (?:{_N}), val loss (?:{_N})"),
+        ),
+    ),
     loaded=re.compile(r"Resuming training from"),
     suspect=re.compile(r"\biter \d+: loss"),
 )
 
-
+# %% ../../../nbs/50_importers/logs/50_nanogpt.ipynb #22ede915
 def read_nanogpt(source: Source, tally: Tally) -> list[Draft]:
     "The runs of a nanoGPT log."
     drafts = read_lines(NANOGPT_LINES, Runs(tally, "nanogpt", "nanoGPT"), source).finished()
     for draft in drafts:
         if (mfu := draft.columns.get("mfu_pct_ema")) is not None:
-            draft.columns["mfu_pct_ema"] = mfu.__class__("d", [v if v >= 0 else float("nan") for v in mfu])
+            draft.columns["mfu_pct_ema"] = mfu.__class__(
+                "d", [v if v >= 0 else float("nan") for v in mfu]
+            )
         gaps = sorted(b - a for a, b in zip(draft.steps, draft.steps[1:]))
         if gaps and gaps[len(gaps) // 2] > 1:
-            draft.event("log_interval", f"a row every {gaps[len(gaps) // 2]} steps; its time and loss are those of its own step")
+            draft.event(
+                "log_interval",
+                f"a row every {gaps[len(gaps) // 2]} steps; its time and loss are those of its own"
+                " step",
+            )
     return drafts
 
 
-NANOGPT = Format("nanogpt", "nanoGPT stdout", read_nanogpt, signature=re.compile(rb"\biter \d+: loss [-+\w.]+, time [\d.]+ms"), lines=True)
+NANOGPT = Format(
+    "nanogpt",
+    "nanoGPT stdout",
+    read_nanogpt,
+    signature=re.compile(rb"\biter \d+: loss [-+\w.]+, time [\d.]+ms"),
+    lines=True,
+)

@@ -42,7 +42,9 @@ def instants(means: list[float], size: int) -> list[float]:
 
 
 def window_of(means: list[float]) -> int | None:
-    "The size of the buffer that explains a slow decay after a slow first step; None where values are step times."
+    """The size of the buffer that explains a slow decay after a slow first step; None where values
+    are step times.
+    """
     if len(means) < 6 or means[0] < 1.5 * means[-1]:
         return None
     for size in range(2, min(20, len(means) - 1) + 1):
@@ -53,12 +55,21 @@ def window_of(means: list[float]) -> int | None:
 
 # %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #d7e010eb
 def undo_mean(draft: Draft, size: int | None, exact: bool) -> None:
-    "Turn `time_s` of a draft, as printed, into step times where it is a running mean over `size` steps (None: find out)."
+    """Turn `time_s` of a draft, as printed, into step times where it is a running mean over `size`
+    steps (None: find out).
+    """
     column = draft.columns.get("time_s")
     if not column:
         return
     steps = draft.steps
-    whole = next((i for i in range(1, len(column)) if steps[i] != steps[i - 1] + 1 or column[i] != column[i]), len(column))
+    whole = next(
+        (
+            i
+            for i in range(1, len(column))
+            if steps[i] != steps[i - 1] + 1 or column[i] != column[i]
+        ),
+        len(column),
+    )
     size = size if size is not None else window_of(list(column[:whole]))
     if not size or size < 2:
         return
@@ -68,7 +79,10 @@ def undo_mean(draft: Draft, size: int | None, exact: bool) -> None:
         back = []
     times = [round(v, 6) for v in back] + [math.nan] * (len(column) - len(back))
     draft.columns["time_s"] = array("d", times)
-    draft.warn(f"the log prints the mean over the last {size} steps, not step times; the means are in logged.time_mean_s")
+    draft.warn(
+        f"the log prints the mean over the last {size} steps, not step times; the means are in"
+        " logged.time_mean_s"
+    )
     if back:
         draft.event("derived", f"steps.time_s = what each step adds to the mean over {size} steps")
 
@@ -77,28 +91,46 @@ _BAR = re.compile(r"\| (\d{1,15})/(\d{1,15}) \[([^\[\]]*)\]")
 _GLOBAL_STEP = re.compile(r"global_step=(\d{1,15})(\.0*|e\+\d+)$|global_step=\d\.\d+(e\+\d+)$")
 _DLL = re.compile(r"DLL \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9} - (\d{1,15}) (.*?)(?=DLL |$)")
 FIELDS = {
-    "reduced_train_loss": Field("loss"), "lr": Field("lr"), "grad_norm": Field("grad_norm"), "train_step_timing in s": Field("time_s"),
-    "loss_scale": Field("loss_scale"), "TFLOPS_per_GPU": Field("tflops_per_gpu"), "tflops_per_gpu": Field("tflops_per_gpu"),
-    "tokens_per_sec_per_gpu": Field("tokens_per_s_per_gpu"), "global_batch_size": Field("sequences"),
-}  # fmt: skip
+    "reduced_train_loss": Field("loss"),
+    "lr": Field("lr"),
+    "grad_norm": Field("grad_norm"),
+    "train_step_timing in s": Field("time_s"),
+    "loss_scale": Field("loss_scale"),
+    "TFLOPS_per_GPU": Field("tflops_per_gpu"),
+    "tflops_per_gpu": Field("tflops_per_gpu"),
+    "tokens_per_sec_per_gpu": Field("tokens_per_s_per_gpu"),
+    "global_batch_size": Field("sequences"),
+}
 _ODD = re.compile(r"(nan|inf)\.0$")  # a format with decimals, done by hand
 _KEY_VALUE = re.compile(rf"(?<!\w)([A-Za-z_]\w*(?: \w+){{0,3}}) : ({NUMBER}|nan|inf)(?=\s|$)")
 
-
+# %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #c44aea56
 def keyed(text: str, sign: str) -> dict[str, float]:
     "Columns from `key=value, ` or `key : value  `."
     found = {}
-    told = _KEY_VALUE.findall(text) if sign == ":" else [part.partition("=")[::2] for part in text.split(",")]
+    told = (
+        _KEY_VALUE.findall(text)
+        if sign == ":"
+        else [part.partition("=")[::2] for part in text.split(",")]
+    )
     for key, value in told:
-        if (field := FIELDS.get(key.strip())) and (read := number(_ODD.sub(r"\1", value))) is not None:
+        if (field := FIELDS.get(key.strip())) and (
+            read := number(_ODD.sub(r"\1", value))
+        ) is not None:
             found.setdefault(field.name, field.of(read))
     return found
 
-
+# %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #ecad2cf1
 def bar_row(line: str) -> tuple[int, int, dict[str, float], bool] | None:
-    "Step, planned steps and columns of a progress bar, and whether the step was rounded and is the bar's own count."
+    """Step, planned steps and columns of a progress bar, and whether the step was rounded and is
+    the bar's own count.
+    """
     hit = next((h for h in _BAR.finditer(line) if "reduced_train_loss=" in h[3]), None)
-    step = next((s for part in hit[3].split(",") if (s := _GLOBAL_STEP.search(part))), None) if hit else None
+    step = (
+        next((s for part in hit[3].split(",") if (s := _GLOBAL_STEP.search(part))), None)
+        if hit
+        else None
+    )
     if not step:
         return None
     rounded = bool(step[3]) or (step[2] or "").startswith("e")
@@ -106,32 +138,61 @@ def bar_row(line: str) -> tuple[int, int, dict[str, float], bool] | None:
 
 # %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #4cc513c1
 CONFIG: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "num_layers": ("spec.model.n_layers", count), "hidden_size": ("spec.model.d_model", count), "ffn_hidden_size": ("spec.model.d_ff", count),
-    "num_attention_heads": ("spec.model.n_heads", count), "num_query_groups": ("spec.model.n_kv_heads", count),
-    "max_position_embeddings": ("spec.model.max_seq_len", count), "layernorm_epsilon": ("spec.model.norm_eps", real),
-    "bias": ("spec.model.bias", switch), "share_embeddings_and_output_weights": ("spec.model.tied_embeddings", switch),
-    "micro_batch_size": ("spec.batch.micro", count), "global_batch_size": ("sequences", count), "data/seq_length": ("spec.seq_len", count),
-    "tensor_model_parallel_size": ("spec.strategy.tp", count), "pipeline_model_parallel_size": ("spec.strategy.pp", count),
-    "context_parallel_size": ("spec.strategy.cp", count), "expert_model_parallel_size": ("spec.strategy.ep", count),
-    "num_moe_experts": ("spec.model.n_experts", count), "moe_router_topk": ("spec.model.experts_per_token", count),
-    "moe_aux_loss_coeff": ("spec.model.balance_coef", real), "trainer/max_steps": ("spec.steps", count), "optim/lr": ("spec.optimizer.lr", real), "optim/name": ("spec.optimizer.name", word),
-    "optim/weight_decay": ("spec.optimizer.weight_decay", real), "optim/sched/warmup_steps": ("spec.optimizer.lr_warmup_steps", count),
-    "seed": ("spec.seed", count), "tokenizer/type": ("spec.data.tokenizer", word), "optim/grad_sync_dtype": ("spec.precision.reduce", dtype),
-}  # fmt: skip
+    "num_layers": ("spec.model.n_layers", count),
+    "hidden_size": ("spec.model.d_model", count),
+    "ffn_hidden_size": ("spec.model.d_ff", count),
+    "num_attention_heads": ("spec.model.n_heads", count),
+    "num_query_groups": ("spec.model.n_kv_heads", count),
+    "max_position_embeddings": ("spec.model.max_seq_len", count),
+    "layernorm_epsilon": ("spec.model.norm_eps", real),
+    "bias": ("spec.model.bias", switch),
+    "share_embeddings_and_output_weights": ("spec.model.tied_embeddings", switch),
+    "micro_batch_size": ("spec.batch.micro", count),
+    "global_batch_size": ("sequences", count),
+    "data/seq_length": ("spec.seq_len", count),
+    "tensor_model_parallel_size": ("spec.strategy.tp", count),
+    "pipeline_model_parallel_size": ("spec.strategy.pp", count),
+    "context_parallel_size": ("spec.strategy.cp", count),
+    "expert_model_parallel_size": ("spec.strategy.ep", count),
+    "num_moe_experts": ("spec.model.n_experts", count),
+    "moe_router_topk": ("spec.model.experts_per_token", count),
+    "moe_aux_loss_coeff": ("spec.model.balance_coef", real),
+    "trainer/max_steps": ("spec.steps", count),
+    "optim/lr": ("spec.optimizer.lr", real),
+    "optim/name": ("spec.optimizer.name", word),
+    "optim/weight_decay": ("spec.optimizer.weight_decay", real),
+    "optim/sched/warmup_steps": ("spec.optimizer.lr_warmup_steps", count),
+    "seed": ("spec.seed", count),
+    "tokenizer/type": ("spec.data.tokenizer", word),
+    "optim/grad_sync_dtype": ("spec.precision.reduce", dtype),
+}
+
+# %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #60373466
 _PROCESSES = re.compile(r"Starting with (\d{1,9}) processes")
 _CARD = re.compile(r"^GPU (\d{1,9}): (.{1,200}?) \(UUID: ")
 _MAX_STEPS = re.compile(r"`max_steps=(\d{1,15})` reached")
 _BUFFER = re.compile(r"^[| \t]{0,100}buffer_size: (\d{1,9})\s*$")
 _VOCAB = re.compile(r"Padded vocab_size: (\d{1,15})\b")
 NEEDLES = (
-    b"DLL ", b"reduced_train_loss", b"Starting with ", b"GPU ", b"max_steps=", b"buffer_size: ", b"Padded vocab_size", b"Restored all states", b"GPU available: ", *ENDS,
-)  # fmt: skip
+    b"DLL ",
+    b"reduced_train_loss",
+    b"Starting with ",
+    b"GPU ",
+    b"max_steps=",
+    b"buffer_size: ",
+    b"Padded vocab_size",
+    b"Restored all states",
+    b"GPU available: ",
+    *ENDS,
+)
 
-
+# %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #3bb68155
 def configuration(line: str) -> dict[str, Any]:
     "Facts by their place, from DLLogger's line of parameters."
     parts = line.partition(" - PARAMETER cfg/")[2].split("  cfg/") if "DLL " in line else []
-    told = {key: value.strip() for key, sign, value in (part.partition(" : ") for part in parts) if sign}
+    told = {
+        key: value.strip() for key, sign, value in (part.partition(" : ") for part in parts) if sign
+    }
     facts = dict(settings(told, CONFIG))
     if told:
         mixed = told.get("precision", "").partition("-")[0]
@@ -144,7 +205,9 @@ def configuration(line: str) -> dict[str, Any]:
 
 # %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #8623e00b
 class NemoReader:
-    "Feeds NeMo's lines into `runs`; bars count only where `bars` says that nothing better is in the file."
+    """Feeds NeMo's lines into `runs`; bars count only where `bars` says that nothing better is in
+    the file.
+    """
 
     def __init__(self, runs: Runs, bars: bool) -> None:
         self.runs, self.bars, self.buffer, self.cards, self.shown = runs, bars, None, {}, ""
@@ -184,7 +247,9 @@ class NemoReader:
             runs.fact("spec.world_size", int(hit[1]))
         elif hit := _CARD.search(line):
             self.cards[int(hit[1])] = hit[2]
-            runs.said.facts["env.devices"] = [{"rank": i, "name": name} for i, name in sorted(self.cards.items())]
+            runs.said.facts["env.devices"] = [
+                {"rank": i, "name": name} for i, name in sorted(self.cards.items())
+            ]
         elif hit := _MAX_STEPS.search(line):
             runs.said.facts["spec.steps"] = int(hit[1])
         elif hit := _VOCAB.search(line):
@@ -196,7 +261,7 @@ class NemoReader:
         runs.tally.understood += 1
         return True
 
-
+# %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #d716ed3e
 def finish_nemo(reader: NemoReader, exact: bool) -> list[Draft]:
     "The runs, with step times that are step times and the degree of data parallelism."
     drafts = reader.runs.finished()
@@ -205,7 +270,11 @@ def finish_nemo(reader: NemoReader, exact: bool) -> list[Draft]:
         degrees = [draft.facts.get(f"spec.strategy.{k}") for k in ("tp", "pp", "cp")]
         world = draft.facts.get("spec.world_size")
         if world and all(degrees) and world % math.prod(degrees) == 0:
-            draft.derive("spec.strategy.dp", world // math.prod(degrees), f"{world} ranks / (tp {degrees[0]} × pp {degrees[1]} × cp {degrees[2]})")
+            draft.derive(
+                "spec.strategy.dp",
+                world // math.prod(degrees),
+                f"{world} ranks / (tp {degrees[0]} × pp {degrees[1]} × cp {degrees[2]})",
+            )
         if "distributed" in str(draft.facts.get("spec.optimizer.name")):
             draft.facts.setdefault("zero_stage", 1)
         if any("NVIDIA" in d["name"] for d in draft.facts.get("env.devices", ())):
@@ -223,6 +292,12 @@ def read_nemo1(source: Source, tally: Tally) -> list[Draft]:
 
 
 NEMO1 = Format(
-    "nemo-1", "NeMo 1 stdout: DLLogger lines or progress bars", read_nemo1,
-    signature=re.compile(rb"DLL [^\n]{20,40} - \d+ reduced_train_loss : |\| \d+/\d+ \[[^\[\]\n]{0,500}reduced_train_loss="), lines=True,
-)  # fmt: skip
+    "nemo-1",
+    "NeMo 1 stdout: DLLogger lines or progress bars",
+    read_nemo1,
+    signature=re.compile(
+        rb"DLL [^\n]{20,40} - \d+ reduced_train_loss : |\| \d+/\d+"
+        rb" \[[^\[\]\n]{0,500}reduced_train_loss="
+    ),
+    lines=True,
+)

@@ -16,12 +16,16 @@ from ..runs import Runs
 from ..text import count, number, real, text_lines, word
 
 # %% ../../../nbs/50_importers/logs/35_nemo2.ipynb #dffd553c
-_ROW = re.compile(r"Training epoch (\d{1,15}), iteration (\d{1,15})/(\d{1,15}) \|((?:(?!Training epoch).)*)$")
+_ROW = re.compile(
+    r"Training epoch (\d{1,15}), iteration (\d{1,15})/(\d{1,15}) \|((?:(?!Training epoch).)*)$"
+)
 _LAUNCHER = re.compile(r"\[default(\d{1,9})\]:")
 
 
 def printer_row(line: str) -> tuple[int, dict[str, float]] | None:
-    "Step and columns of a line of the progress printer; None where it does not say which step it is."
+    """Step and columns of a line of the progress printer; None where it does not say which step it
+    is.
+    """
     hit = _ROW.search(line)
     if not hit:
         return None
@@ -40,22 +44,39 @@ def printer_row(line: str) -> tuple[int, dict[str, float]] | None:
     return (step, values) if step is not None else None
 
 # %% ../../../nbs/50_importers/logs/35_nemo2.ipynb #c5d66d9d
-_GROUP = re.compile(r"Rank 0 has (data parallel|tensor model parallel|pipeline model parallel|context parallel|expert model parallel) group ?: \[([\d, ]+)\]")
-_DEGREE = {"data parallel": "dp", "tensor model parallel": "tp", "pipeline model parallel": "pp", "context parallel": "cp", "expert model parallel": "ep"}
+_GROUP = re.compile(
+    r"Rank 0 has (data parallel|tensor model parallel|pipeline model parallel|context"
+    r" parallel|expert model parallel) group ?: \[([\d, ]+)\]"
+)
+_DEGREE = {
+    "data parallel": "dp",
+    "tensor model parallel": "tp",
+    "pipeline model parallel": "pp",
+    "context parallel": "cp",
+    "expert model parallel": "ep",
+}
 _OPTIMIZER = re.compile(r"config OptimizerConfig\((.*)\)")
 _MICRO_STEPS = re.compile(r"setting number of microbatches to constant (\d{1,9})\b")
 
-
+# %% ../../../nbs/50_importers/logs/35_nemo2.ipynb #911d4ee0
 def optimizer_facts(line: str) -> dict[str, Any]:
     "Facts of the optimizer and the dtype, from NeMo's print of its OptimizerConfig."
     hit = _OPTIMIZER.search(line)
     told = dict(re.findall(r"(\w+)='?([^,'()]+)'?(?=[,)]|$)", hit[1])) if hit else {}
     facts: dict[str, Any] = {
-        "spec.optimizer.name": word(told.get("optimizer", "")), "spec.optimizer.lr": real(told.get("lr", "")),
-        "spec.optimizer.weight_decay": real(told.get("weight_decay", "")), "spec.optimizer.clip_norm": real(told.get("clip_grad", "")),
+        "spec.optimizer.name": word(told.get("optimizer", "")),
+        "spec.optimizer.lr": real(told.get("lr", "")),
+        "spec.optimizer.weight_decay": real(told.get("weight_decay", "")),
+        "spec.optimizer.clip_norm": real(told.get("clip_grad", "")),
         "spec.optimizer.eps": real(told.get("adam_eps", "")),
-        "spec.precision.compute": "bfloat16" if told.get("bf16") == "True" else "float16" if told.get("fp16") == "True" else None,
-    }  # fmt: skip
+        "spec.precision.compute": (
+            "bfloat16"
+            if told.get("bf16") == "True"
+            else "float16"
+            if told.get("fp16") == "True"
+            else None
+        ),
+    }
     return {k: v for k, v in facts.items() if v is not None}
 
 # %% ../../../nbs/50_importers/logs/35_nemo2.ipynb #ad5bb75b
@@ -67,7 +88,11 @@ class Nemo2Reader(NemoReader):
         if "Training epoch" in line:
             self._printed(line)
         elif hit := _GROUP.search(line):
-            self.runs.said.derive(f"spec.strategy.{_DEGREE[hit[1]]}", len(hit[2].split(",")), f"size of rank 0's {hit[1]} group")
+            self.runs.said.derive(
+                f"spec.strategy.{_DEGREE[hit[1]]}",
+                len(hit[2].split(",")),
+                f"size of rank 0's {hit[1]} group",
+            )
             self.runs.tally.understood += 1
         elif hit := _MICRO_STEPS.search(line):
             self.runs.fact("spec.batch.accum", int(hit[1]))
@@ -75,7 +100,11 @@ class Nemo2Reader(NemoReader):
             for place, value in facts.items():
                 self.runs.fact(place, value)
         elif "Scheduled async checkpoint save" in line:
-            self.runs.said.event("checkpoint", "an asynchronous save began", self.runs.now.steps[-1] if self.runs.now.steps else None)
+            self.runs.said.event(
+                "checkpoint",
+                "an asynchronous save began",
+                self.runs.now.steps[-1] if self.runs.now.steps else None,
+            )
             self.runs.tally.understood += 1
         else:
             super().line(line)
@@ -87,17 +116,30 @@ class Nemo2Reader(NemoReader):
         else:
             self.runs.tally.misread(line)
 
-
+# %% ../../../nbs/50_importers/logs/35_nemo2.ipynb #82b9df08
 def read_nemo2(source: Source, tally: Tally) -> list[Draft]:
     "The runs of a NeMo 2 log."
     reader = Nemo2Reader(Runs(tally, "nemo-2", "NeMo 2", first=0), bars=False)
-    wanted = (b"Training epoch", b"Rank 0 has", b"number of microbatches", b"OptimizerConfig(", b"async checkpoint", *NEEDLES)
+    wanted = (
+        b"Training epoch",
+        b"Rank 0 has",
+        b"number of microbatches",
+        b"OptimizerConfig(",
+        b"async checkpoint",
+        *NEEDLES,
+    )
     for line in text_lines(source, tally, wanted):
         reader.line(line)
     return finish_nemo(reader, exact=False)
 
 
 NEMO2 = Format(
-    "nemo-2", "NeMo 2 stdout: lines of its progress printer", read_nemo2,
-    signature=re.compile(rb"Training epoch \d+, iteration \d+/\d+ \|[^\n]{0,400}reduced_train_loss: "), lines=True, holds=("nemo-1",),
-)  # fmt: skip
+    "nemo-2",
+    "NeMo 2 stdout: lines of its progress printer",
+    read_nemo2,
+    signature=re.compile(
+        rb"Training epoch \d+, iteration \d+/\d+ \|[^\n]{0,400}reduced_train_loss: "
+    ),
+    lines=True,
+    holds=("nemo-1",),
+)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..base import Draft, Source, Tally
-from .deepspeed import DeepSpeedRows, read_lines
 from ..formats import Format
+from .deepspeed import DeepSpeedRows, read_lines
 from .megatron import MEGATRON, spec_of
 from ..runs import Runs
 from ..text import count, dtype, real
@@ -32,8 +32,15 @@ def _optimizer(text: str) -> dict[str, Any]:
     found = re.search(r"'type': '(\w+)'", text)
     told = dict(re.findall(r"'(lr|eps)': ([-+.\deE]+)", text)) if found else {}
     betas = re.search(r"'betas': [\[(]([-+.\deE]+), ([-+.\deE]+)[\])]", text) if found else None
-    facts = {"spec.optimizer.name": found[1] if found else None, "spec.optimizer.betas": [real(betas[1]), real(betas[2])] if betas else None}
-    return facts | {f"spec.optimizer.{key}": real(value) for key, value in told.items()} if found else {}
+    facts = {
+        "spec.optimizer.name": found[1] if found else None,
+        "spec.optimizer.betas": [real(betas[1]), real(betas[2])] if betas else None,
+    }
+    return (
+        facts | {f"spec.optimizer.{key}": real(value) for key, value in told.items()}
+        if found
+        else {}
+    )
 
 # %% ../../../nbs/50_importers/logs/20_neox.ipynb #51e7b3d4
 class NeoxReader(DeepSpeedRows):
@@ -42,7 +49,11 @@ class NeoxReader(DeepSpeedRows):
     def told(self) -> dict[str, Any]:
         "Facts by their place, from the arguments of a dump."
         facts = spec_of(self.args)
-        facts |= {place: read(self.args[key]) for key, (place, read) in _NEOX_ARGUMENTS.items() if key in self.args}
+        facts |= {
+            place: read(self.args[key])
+            for key, (place, read) in _NEOX_ARGUMENTS.items()
+            if key in self.args
+        }
         stages = count(self.args.get("pipe_parallel_size"))
         facts["spec.strategy.pp"] = stages or (1 if stages == 0 else None)
         facts |= _optimizer(self.args.get("optimizer", ""))
@@ -59,7 +70,14 @@ def read_neox(source: Source, tally: Tally) -> list[Draft]:
 
 
 _ROW = re.compile(rb"samples/sec: [\d.]+ \| iteration\s+\d+\s*/\s*\d+ \|")
+
+# %% ../../../nbs/50_importers/logs/20_neox.ipynb #2b7d6104
 NEOX = Format(
-    "gpt-neox", "GPT-NeoX stdout, with DeepSpeed's breakdown", read_neox,
-    lambda sample: bool(_ROW.search(sample)) or (b"NeoXArgs." in sample and MEGATRON.fits(sample)), _ROW, lines=True, holds=("deepspeed", "megatron-lm"),
-)  # fmt: skip
+    "gpt-neox",
+    "GPT-NeoX stdout, with DeepSpeed's breakdown",
+    read_neox,
+    lambda sample: bool(_ROW.search(sample)) or (b"NeoXArgs." in sample and MEGATRON.fits(sample)),
+    _ROW,
+    lines=True,
+    holds=("deepspeed", "megatron-lm"),
+)

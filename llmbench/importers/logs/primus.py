@@ -11,10 +11,10 @@ import re
 from ..base import Draft, Source, Tally
 from ..formats import Format
 from .megatron import MEGATRON, NEEDLES, MegatronReader, finish_rows
-from ..runs import Runs
-from ..text import text_lines
 from .torchtitan import NEEDLES as TITAN_NEEDLES
 from .torchtitan import TORCHTITAN, TitanReader, finish_titan
+from ..runs import Runs
+from ..text import text_lines
 
 # %% ../../../nbs/50_importers/logs/45_primus.ipynb #94661ac6
 def read_primus(source: Source, tally: Tally) -> list[Draft]:
@@ -32,9 +32,18 @@ def read_primus(source: Source, tally: Tally) -> list[Draft]:
 
 
 _MARKED = re.compile(rb"\[(?:\x1b\[[0-9;]*m)?rank-\d+/\d+|\[Primus(?: CLI)?\]")
-_PREFIXED = re.compile(rb"\[(?:\x1b\[[0-9;]*m)?rank-\d+/\d+[^\n]{0,300}iteration\s+\d+\s*/\s*\d+\s*\||\[(?:\x1b\[[0-9;]*m)?rank-\d+/\d+[^\n]{0,300}\s[tw]ps: ")
+_PREFIXED = re.compile(
+    rb"\[(?:\x1b\[[0-9;]*m)?rank-\d+/\d+[^\n]{0,300}iteration\s+\d+\s*/\s*\d+\s*\|"
+    rb"|\[(?:\x1b\[[0-9;]*m)?rank-\d+/\d+[^\n]{0,300}\s[tw]ps: "
+)
 PRIMUS = Format(
-    "primus", "AMD Primus, with Megatron-LM or torchtitan behind it", read_primus,
-    lambda sample: bool(_MARKED.search(sample)) and (MEGATRON.fits(sample) or TORCHTITAN.fits(sample)), _PREFIXED,
-    lines=True, holds=("megatron-lm", "torchtitan", "deepspeed", "megatron-bridge"),
-)  # fmt: skip
+    "primus",
+    "AMD Primus, with Megatron-LM or torchtitan behind it",
+    read_primus,
+    lambda sample: (
+        bool(_MARKED.search(sample)) and (MEGATRON.fits(sample) or TORCHTITAN.fits(sample))
+    ),
+    _PREFIXED,
+    lines=True,
+    holds=("megatron-lm", "torchtitan", "deepspeed", "megatron-bridge"),
+)

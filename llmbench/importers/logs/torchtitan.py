@@ -29,12 +29,18 @@ from llmbench.importers.text import (
 # %% ../../../nbs/50_importers/logs/40_torchtitan.ipynb #2537b8ca
 _N = rf"({NUMBER}|nan|inf|N/A)"
 _ROW = re.compile(
-    rf"(?P<validate>validate )?(?:step|iter):\s+(?P<step>\d{{1,15}})\s+loss:\s+{_N}(?:\s+grad_norm:\s+{_N})?"
+    r"(?P<validate>validate"
+    rf" )?(?:step|iter):\s+(?P<step>\d{{1,15}})\s+loss:\s+{_N}(?:\s+grad_norm:\s+{_N})?"
     rf"(?:\s+memory:\s+{_N}GiB\({NUMBER}%\))?\s+(?:tps|wps):\s+{_N}(?:\s+tflops:\s+{_N})?(?:\s+mfu:\s+{_N}%?)?(?=\s|$)"
 )
 FIELDS = (
-    Field("loss"), Field("grad_norm"), Field("memory_gib"), Field("tokens_per_s_per_gpu"), Field("tflops_per_gpu"), Field("mfu_pct"),
-)  # fmt: skip
+    Field("loss"),
+    Field("grad_norm"),
+    Field("memory_gib"),
+    Field("tokens_per_s_per_gpu"),
+    Field("tflops_per_gpu"),
+    Field("mfu_pct"),
+)
 _RANK = re.compile(r"\[rank-?(\d{1,9})(?:/(\d{1,9}))?\]")
 _FINE = re.compile(r"\d{2}:\d{2}:\d{2}[.,]\d{3}")
 
@@ -45,14 +51,17 @@ def row_of(line: str) -> tuple[int, dict[str, float], bool] | None:
     if not hit:
         return None
     printed = hit.groups()[2:]
-    values = {f.name: v for f, text in zip(FIELDS, printed) if text and (v := number(text)) is not None}
+    values = {
+        f.name: v for f, text in zip(FIELDS, printed) if text and (v := number(text)) is not None
+    }
     return int(hit["step"]), values, bool(hit["validate"])
 
 # %% ../../../nbs/50_importers/logs/40_torchtitan.ipynb #db56f17e
 _MESH = re.compile(r"device mesh with parallelism: (\w+=-?\d{1,9}(?:, \w+=-?\d{1,9})*)\b")
 _OLD_MESH = re.compile(r"device mesh with \[([\w', ]+)\],? \[(\d{1,9}(?:, \d{1,9})*)\]")
 _TRAINER = re.compile(
-    r"local batch size:? (\d{1,15}), global batch size:? (\d{1,15}),(?: gradient accumulation steps:? (\d{1,15}),)? sequence length:? (\d{1,15}), "
+    r"local batch size:? (\d{1,15}), global batch size:? (\d{1,15}),(?: gradient accumulation"
+    r" steps:? (\d{1,15}),)? sequence length:? (\d{1,15}), "
     r"total steps:? (\d{1,15})\b"
 )
 _MODEL = re.compile(r"Model (\S+) (\S+) size: ([\d,]+) total parameters")
@@ -60,16 +69,20 @@ _CARD = re.compile(r"(?:CUDA|GPU|HIP|XPU) capacity: (.+?) with ([\d.]+)GiB memor
 _START = re.compile(r"Training starts at step (\d{1,15})\b")
 _VERSION = re.compile(r"torchtitan version: (\S+)")
 _FLAGS = {
-    "--training.dtype": ("spec.precision.param", dtype), "--training.mixed_precision_param": ("spec.precision.compute", dtype),
-    "--training.mixed_precision_reduce": ("spec.precision.reduce", dtype), "--training.seed": ("spec.seed", count),
-}  # fmt: skip
+    "--training.dtype": ("spec.precision.param", dtype),
+    "--training.mixed_precision_param": ("spec.precision.compute", dtype),
+    "--training.mixed_precision_reduce": ("spec.precision.reduce", dtype),
+    "--training.seed": ("spec.seed", count),
+}
 _FLAG = re.compile(r"(--[\w.]+)[= ](\S+)")
 _EVENTS = (
-    ("checkpoint", re.compile(r"Finished saving the checkpoint.*")), ("profile", re.compile(r"Dumping profiler traces at step (\d{1,15})\b")),
-    ("profile", re.compile(r"Profiling active.*")), ("profile", re.compile(r"Dumping memory snapshot at step (\d{1,15})\b")),
-)  # fmt: skip
+    ("checkpoint", re.compile(r"Finished saving the checkpoint.*")),
+    ("profile", re.compile(r"Dumping profiler traces at step (\d{1,15})\b")),
+    ("profile", re.compile(r"Profiling active.*")),
+    ("profile", re.compile(r"Dumping memory snapshot at step (\d{1,15})\b")),
+)
 
-
+# %% ../../../nbs/50_importers/logs/40_torchtitan.ipynb #af2374ca
 def mesh_facts(text: str) -> dict[str, Any]:
     "Degrees by their place, and the strategy's name, from the factors of the mesh."
     size = {k: int(v) for k, v in (part.split("=") for part in text.split(", "))}
@@ -78,9 +91,22 @@ def mesh_facts(text: str) -> dict[str, Any]:
     replicate, shard = size.get("dp_replicate", 1), size.get("dp_shard", 1)
     degrees = {"dp": replicate * shard, **{k: size.get(k, 1) for k in ("tp", "pp", "cp", "ep")}}
     split = [k for k in ("tp", "pp", "cp") if degrees[k] > 1]
-    plain = "hsdp" if replicate > 1 and shard > 1 else "fsdp" if shard > 1 else "ddp" if replicate > 1 else "single"
+    plain = (
+        "hsdp"
+        if replicate > 1 and shard > 1
+        else "fsdp"
+        if shard > 1
+        else "ddp"
+        if replicate > 1
+        else "single"
+    )
     facts = {f"spec.strategy.{k}": v for k, v in degrees.items()}
-    return facts | {"spec.strategy.dp_replicate": replicate, "spec.strategy.name": plain if not split else split[0] if len(split) == 1 and shard == 1 else "mixed"}
+    return facts | {
+        "spec.strategy.dp_replicate": replicate,
+        "spec.strategy.name": (
+            plain if not split else split[0] if len(split) == 1 and shard == 1 else "mixed"
+        ),
+    }
 
 # %% ../../../nbs/50_importers/logs/40_torchtitan.ipynb #bcf7f4fc
 class TitanReader:
@@ -100,7 +126,10 @@ class TitanReader:
             _ = self._setting(line) or self._notes(line)
 
     def _row(self, step: int, values: dict[str, float], validation: bool, line: str) -> None:
-        runs, rank = self.runs, next(iter(reversed(list(_RANK.finditer(line.partition("step:")[0])))), None)
+        runs, rank = (
+            self.runs,
+            next(iter(reversed(list(_RANK.finditer(line.partition("step:")[0])))), None),
+        )
         if validation:
             runs.said.event("validation", f"loss {values.get('loss')}", step)
             return
@@ -108,7 +137,9 @@ class TitanReader:
         if _FINE.search(line):
             values["moment"] = seconds_of(line) or math.nan
         if runs.row(step, values, int(rank[1]) if rank else None) and reserved:
-            kept = runs.now.ranks.setdefault(int(rank[1]) if rank else 0, {"memory_source": "device_allocator"})
+            kept = runs.now.ranks.setdefault(
+                int(rank[1]) if rank else 0, {"memory_source": "device_allocator"}
+            )
             kept["peak_reserved_bytes"] = max(kept.get("peak_reserved_bytes", 0), reserved)
         if rank and rank[2]:
             runs.now.facts.setdefault("spec.world_size", int(rank[2]))
@@ -125,10 +156,19 @@ class TitanReader:
         elif hit := _TRAINER.search(line):
             if (start := _START.search(line)) and int(start[1]) > 1:
                 runs.loaded(f"training starts at step {start[1]}")
-            names = ("spec.batch.micro", "sequences", "spec.batch.accum", "spec.seq_len", "spec.steps")
+            names = (
+                "spec.batch.micro",
+                "sequences",
+                "spec.batch.accum",
+                "spec.seq_len",
+                "spec.steps",
+            )
             facts = {name: int(v) for name, v in zip(names, hit.groups()) if v}
         elif hit := _MODEL.search(line):
-            facts = {"spec.model.name": f"{hit[1]} {hit[2]}", "spec.model.parameters": count(hit[3])}
+            facts = {
+                "spec.model.name": f"{hit[1]} {hit[2]}",
+                "spec.model.parameters": count(hit[3]),
+            }
         elif hit := _CARD.search(line):
             self._card(hit, line)
         elif hit := _VERSION.search(line):
@@ -148,7 +188,9 @@ class TitanReader:
         devices = self.runs.said.facts.setdefault("env.devices", [])
         at = int(rank[1]) if rank else 0
         if all(d["rank"] != at for d in devices):
-            devices.append({"rank": at, "name": re.sub(r" \(\d+\)$", "", hit[1]), "memory_gib": real(hit[2])})
+            devices.append(
+                {"rank": at, "name": re.sub(r" \(\d+\)$", "", hit[1]), "memory_gib": real(hit[2])}
+            )
         if "NVIDIA" in hit[1] or "AMD" in hit[1]:
             self.runs.fact("env.platform", "cuda" if "NVIDIA" in hit[1] else "rocm")
 
@@ -156,8 +198,14 @@ class TitanReader:
         runs = self.runs
         if (hit := _START.search(line)) and int(hit[1]) > 1:
             runs.loaded(f"training starts at step {hit[1]}")
-        elif found := next(((kind, h) for kind, words in _EVENTS if (h := words.search(line))), None):
-            at = int(found[1][1]) if found[1].re.groups else (runs.now.steps[-1] if runs.now.steps else None)
+        elif found := next(
+            ((kind, h) for kind, words in _EVENTS if (h := words.search(line))), None
+        ):
+            at = (
+                int(found[1][1])
+                if found[1].re.groups
+                else (runs.now.steps[-1] if runs.now.steps else None)
+            )
             runs.said.event(found[0], found[1][0].partition(" to ")[0], at)
         else:
             return False
@@ -168,37 +216,69 @@ class TitanReader:
 def _ranks(draft: Draft) -> None:
     sizes = {k: draft.facts.get(f"spec.strategy.{k}") for k in ("dp", "tp", "pp", "cp")}
     if all(sizes.values()):
-        draft.derive("spec.world_size", math.prod(sizes.values()), " × ".join(f"{k} {v}" for k, v in sizes.items()))
+        draft.derive(
+            "spec.world_size",
+            math.prod(sizes.values()),
+            " × ".join(f"{k} {v}" for k, v in sizes.items()),
+        )
 
 
 def _time_from_rate(draft: Draft) -> None:
-    "Step times from the rate, where there were no fine time stamps and the tokens of a step and the ranks are known."
+    """Step times from the rate, where there were no fine time stamps and the tokens of a step and
+    the ranks are known.
+    """
     rates, facts = draft.columns.get("tokens_per_s_per_gpu"), draft.facts
-    sequences, length, ranks = (facts.get(k) for k in ("sequences", "spec.seq_len", "spec.world_size"))
+    sequences, length, ranks = (
+        facts.get(k) for k in ("sequences", "spec.seq_len", "spec.world_size")
+    )
     if "time_s" in draft.columns or not (rates and sequences and length and ranks):
         return
-    draft.columns["time_s"] = array("d", [sequences * length / (v * ranks) if v and v == v else math.nan for v in rates])
-    draft.event("derived", f"steps.time_s = {sequences} sequences × {length} tokens / (tokens/s/GPU × {ranks} ranks)")
+    draft.columns["time_s"] = array(
+        "d", [sequences * length / (v * ranks) if v and v == v else math.nan for v in rates]
+    )
+    draft.event(
+        "derived",
+        f"steps.time_s = {sequences} sequences × {length} tokens / (tokens/s/GPU × {ranks} ranks)",
+    )
 
-
+# %% ../../../nbs/50_importers/logs/40_torchtitan.ipynb #8623be29
 def finish_titan(drafts: list[Draft]) -> list[Draft]:
     "Ranks and step times, which follow from the rest."
     for draft in drafts:
         _ranks(draft)
-        time_per_step(draft, "moment", "difference of the time stamps of two rows, over the steps between")
+        time_per_step(
+            draft, "moment", "difference of the time stamps of two rows, over the steps between"
+        )
         _time_from_rate(draft)
         gaps = sorted(b - a for a, b in zip(draft.steps, draft.steps[1:]))
         if gaps and (every := gaps[len(gaps) // 2]) > 1:
             first = draft.steps[0] if 0 < draft.steps[0] < every else every
-            draft.columns["mean_of"] = array("d", [first, *(b - a for a, b in zip(draft.steps, draft.steps[1:]))])
-            draft.event("log_interval", f"a row every {every} steps; its time is their mean, its loss that of the last one")
+            draft.columns["mean_of"] = array(
+                "d", [first, *(b - a for a, b in zip(draft.steps, draft.steps[1:]))]
+            )
+            draft.event(
+                "log_interval",
+                f"a row every {every} steps; its time is their mean, its loss that of the last one",
+            )
     return drafts
 
-
+# %% ../../../nbs/50_importers/logs/40_torchtitan.ipynb #f6379598
 NEEDLES = (
-    b"loss: ", b"device mesh with", b"global batch size", b"total parameters", b" capacity: ", b"Training starts", b"torchtitan version",
-    b"--training.", b"with torch.compile", b"saving the checkpoint", b"profiler traces", b"Profiling active", b"memory snapshot", *ENDS,
-)  # fmt: skip
+    b"loss: ",
+    b"device mesh with",
+    b"global batch size",
+    b"total parameters",
+    b" capacity: ",
+    b"Training starts",
+    b"torchtitan version",
+    b"--training.",
+    b"with torch.compile",
+    b"saving the checkpoint",
+    b"profiler traces",
+    b"Profiling active",
+    b"memory snapshot",
+    *ENDS,
+)
 
 
 def read_torchtitan(source: Source, tally: Tally) -> list[Draft]:
@@ -208,8 +288,13 @@ def read_torchtitan(source: Source, tally: Tally) -> list[Draft]:
         reader.line(line)
     return finish_titan(reader.runs.finished())
 
-
+# %% ../../../nbs/50_importers/logs/40_torchtitan.ipynb #40d4a9e9
 TORCHTITAN = Format(
-    "torchtitan", "torchtitan stdout", read_torchtitan,
-    signature=re.compile(rb"(?:step|iter):\s[^\n]{0,40}loss:\s[^\n]{0,200}\s(?:\x1b\[[0-9;]*m)?[tw]ps:\s+[\d,.]"), lines=True,
-)  # fmt: skip
+    "torchtitan",
+    "torchtitan stdout",
+    read_torchtitan,
+    signature=re.compile(
+        rb"(?:step|iter):\s[^\n]{0,40}loss:\s[^\n]{0,200}\s(?:\x1b\[[0-9;]*m)?[tw]ps:\s+[\d,.]"
+    ),
+    lines=True,
+)

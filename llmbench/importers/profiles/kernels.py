@@ -21,10 +21,19 @@ Spans = tuple[Sequence[float], Sequence[float]]  # begins and ends
 
 # %% ../../../nbs/50_importers/profiles/10_kernels.ipynb #8da8f7cd
 _KINDS = (
-    ("reducescatter", "reduce_scatter"), ("allgather", "all_gather"), ("allreduce", "all_reduce"), ("alltoall", "all_to_all"),
-    ("sendrecv", "send_recv"), ("broadcast", "broadcast"), ("barrier", "barrier"), ("reduce", "reduce"), ("gather", "gather"),
-    ("scatter", "scatter"), ("send", "send"), ("recv", "recv"),
-)  # fmt: skip
+    ("reducescatter", "reduce_scatter"),
+    ("allgather", "all_gather"),
+    ("allreduce", "all_reduce"),
+    ("alltoall", "all_to_all"),
+    ("sendrecv", "send_recv"),
+    ("broadcast", "broadcast"),
+    ("barrier", "barrier"),
+    ("reduce", "reduce"),
+    ("gather", "gather"),
+    ("scatter", "scatter"),
+    ("send", "send"),
+    ("recv", "recv"),
+)
 
 
 def is_communication(name: str) -> bool:
@@ -33,14 +42,27 @@ def is_communication(name: str) -> bool:
 
 
 def collective_kind(name: str) -> str:
-    "all_reduce, all_gather, … of a kernel's or an operation's name; `unnamed` where it does not say."
+    """all_reduce, all_gather, … of a kernel's or an operation's name; `unnamed` where it does not
+    say.
+    """
     plain = name.lower().split("(")[0].replace("_", "").replace("-", "")
     return next((kind for word, kind in _KINDS if word in plain), "unnamed")
 
 # %% ../../../nbs/50_importers/profiles/10_kernels.ipynb #6810956d
 DTYPE_BYTES = {
-    "float": 4, "float32": 4, "double": 8, "bfloat16": 2, "half": 2, "float16": 2, "int": 4, "long": 8, "byte": 1, "char": 1, "bool": 1, "float8_e4m3fn": 1,
-}  # fmt: skip
+    "float": 4,
+    "float32": 4,
+    "double": 8,
+    "bfloat16": 2,
+    "half": 2,
+    "float16": 2,
+    "int": 4,
+    "long": 8,
+    "byte": 1,
+    "char": 1,
+    "bool": 1,
+    "float8_e4m3fn": 1,
+}
 
 
 def message_bytes(kind: str, dtype: Any, n_in: int | None, n_out: int | None) -> int | None:
@@ -73,9 +95,11 @@ def uncovered(spans: Spans, cover: Spans) -> float:
 # %% ../../../nbs/50_importers/profiles/10_kernels.ipynb #1fe4fba6
 _MOST_NAMES, _MOST_SPANS = 20_000, 2**21  # beyond so many spans, sums alone are kept
 
-
+# %% ../../../nbs/50_importers/profiles/10_kernels.ipynb #58813e7f
 class Kernels:
-    "Kernels of one process, as they come: sums by name, spans of communication by kind, spans of everything else."
+    """Kernels of one process, as they come: sums by name, spans of communication by kind, spans of
+    everything else.
+    """
 
     def __init__(self) -> None:
         self.time: Counter[str] = Counter()
@@ -87,8 +111,18 @@ class Kernels:
         self.computed: tuple[array, array] = (array("d"), array("d"))
         self.spans = 0
 
-    def add(self, name: str, begin_s: float | None, time_s: float, calls: int = 1, kind: str | None = None, size: int | None = None) -> None:
-        "One kernel, or the sum of many where `begin_s` is None; `kind` and `size` of a collective where they are known."
+    def add(
+        self,
+        name: str,
+        begin_s: float | None,
+        time_s: float,
+        calls: int = 1,
+        kind: str | None = None,
+        size: int | None = None,
+    ) -> None:
+        """One kernel, or the sum of many where `begin_s` is None; `kind` and `size` of a collective
+        where they are known.
+        """
         short = (words(name, 400) or "unnamed") if name not in self.calls else name
         if short in self.calls or len(self.calls) < _MOST_NAMES:
             self.time[short] += time_s
@@ -107,7 +141,9 @@ class Kernels:
             spans[1].append(begin_s + time_s)
 
     def collectives(self) -> list[dict[str, Any]]:
-        "One record a kind, as the run file keeps them; exposed time only where it is known when each kernel ran."
+        """One record a kind, as the run file keeps them; exposed time only where it is known when
+        each kernel ran.
+        """
         busy = union(self.computed)
         rows = []
         for kind in sorted(self.count):
@@ -115,24 +151,49 @@ class Kernels:
             timed = len(spans[0]) == self.count[kind] and self.spans < _MOST_SPANS
             rows.append(
                 {
-                    "kind": kind, "calls": self.count[kind], "bytes": self.bytes[kind],
-                    "time_s": length(spans) if timed else self.sums[kind], "exposed_s": uncovered(spans, busy) if timed else None,
+                    "kind": kind,
+                    "calls": self.count[kind],
+                    "bytes": self.bytes[kind],
+                    "time_s": length(spans) if timed else self.sums[kind],
+                    "exposed_s": uncovered(spans, busy) if timed else None,
                 }
-            )  # fmt: skip
+            )
         return rows
 
     def tell(self, draft: Draft, top: int = 25) -> None:
         "Put collectives and the slowest kernels into a draft."
         if self.count:
             draft.fact("collectives", self.collectives())
-            draft.event("derived", "collectives = sums over the kernels of a kind; times without overlap where it is known when each ran")
+            draft.event(
+                "derived",
+                "collectives = sums over the kernels of a kind; times without overlap where it is"
+                " known when each ran",
+            )
         for name, time_s in self.time.most_common(top):
             draft.event("kernel", f"{self.calls[name]:,} × {name}", time_s=max(0.0, time_s))
         if rest := len(self.time) - top:
-            draft.event("kernels", f"{rest:,} more kernels", time_s=max(0.0, sum(self.time.values()) - sum(t for _, t in self.time.most_common(top)))) if rest > 0 else None
+            (
+                draft.event(
+                    "kernels",
+                    f"{rest:,} more kernels",
+                    time_s=max(
+                        0.0, sum(self.time.values()) - sum(t for _, t in self.time.most_common(top))
+                    ),
+                )
+                if rest > 0
+                else None
+            )
 
 # %% ../../../nbs/50_importers/profiles/10_kernels.ipynb #df64a394
-def used_devices(properties: Mapping[int, Mapping[str, Any]], used: Iterable[int]) -> list[dict[str, Any]]:
-    "Records of the devices on which something ran, of all that a profiler lists; empty where one of them is not listed."
+def used_devices(
+    properties: Mapping[int, Mapping[str, Any]], used: Iterable[int]
+) -> list[dict[str, Any]]:
+    """Records of the devices on which something ran, of all that a profiler lists; empty where one
+    of them is not listed.
+    """
     wanted = sorted(set(used))
-    return [dict(properties[i]) for i in wanted] if wanted and all(i in properties for i in wanted) else []
+    return (
+        [dict(properties[i]) for i in wanted]
+        if wanted and all(i in properties for i in wanted)
+        else []
+    )

@@ -29,10 +29,12 @@ _KEPT = ("distributedInfo", "deviceProperties")
 
 
 def _enter(path: Path) -> bool:
-    "Into everything but what is kept whole and the events themselves: a trace's stack frames are as large as its events."
+    """Into everything but what is kept whole and the events themselves: a trace's stack frames are
+    as large as its events.
+    """
     return not path or (len(path) == 1 and isinstance(path[0], str) and path[0] not in _KEPT)
 
-
+# %% ../../../nbs/50_importers/profiles/15_kineto.ipynb #aa514706
 class Trace:
     "A trace while its events are read."
 
@@ -47,19 +49,43 @@ class Trace:
             self.devices.add(device)
         told = words(args.get("Collective name"))
         kind = collective_kind(told) if told else None
-        size = message_bytes(kind, args.get("dtype"), whole(args.get("In msg nelems")), whole(args.get("Out msg nelems"))) if kind else None
+        size = (
+            message_bytes(
+                kind,
+                args.get("dtype"),
+                whole(args.get("In msg nelems")),
+                whole(args.get("Out msg nelems")),
+            )
+            if kind
+            else None
+        )
         self.kernels.add(name, begin_us / 1e6, time_us / 1e6, kind=kind, size=size)
 
     def event(self, event: Any) -> bool:
         "Take an event of the trace; whether it said something that is kept."
         if not isinstance(event, dict) or event.get("ph") != "X":
             return False
-        name, category, begin, time = event.get("name"), str(event.get("cat")).lower(), number(event.get("ts")), number(event.get("dur"))
-        if not isinstance(name, str) or begin is None or time is None or not 0 <= time < 1e15 or not abs(begin) < 1e18:
+        name, category, begin, time = (
+            event.get("name"),
+            str(event.get("cat")).lower(),
+            number(event.get("ts")),
+            number(event.get("dur")),
+        )
+        if (
+            not isinstance(name, str)
+            or begin is None
+            or time is None
+            or not 0 <= time < 1e15
+            or not abs(begin) < 1e18
+        ):
             return False
         if category == "kernel":
             self.kernel(name, begin, time, event)
-        elif category == "user_annotation" and (step := _STEP.fullmatch(name)) and len(self.steps) < _MOST_STEPS:
+        elif (
+            category == "user_annotation"
+            and (step := _STEP.fullmatch(name))
+            and len(self.steps) < _MOST_STEPS
+        ):
             self.steps.setdefault(int(step[1]), time / 1e6)
         else:
             return False
@@ -69,13 +95,16 @@ class Trace:
 def _devices(trace: Trace) -> list[dict[str, Any]]:
     listed = trace.top.get("deviceProperties")
     known = {
-        whole(d.get("id")): {"name": words(d.get("name")), "memory_gib": round(m / GIB, 2) if (m := whole(d.get("totalGlobalMem"))) else None}
+        whole(d.get("id")): {
+            "name": words(d.get("name")),
+            "memory_gib": round(m / GIB, 2) if (m := whole(d.get("totalGlobalMem"))) else None,
+        }
         for d in (listed if isinstance(listed, list) else ())
         if isinstance(d, dict)
     }
     return used_devices(known, trace.devices)
 
-
+# %% ../../../nbs/50_importers/profiles/15_kineto.ipynb #f8394fc6
 def _draft(trace: Trace) -> Draft:
     draft, info = Draft("pytorch-kineto-trace", "PyTorch"), trace.top.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
@@ -86,7 +115,10 @@ def _draft(trace: Trace) -> Draft:
     if devices := _devices(trace):
         draft.fact("env.devices", devices)
         name = devices[0]["name"] or ""
-        draft.fact("env.platform", "rocm" if "AMD" in name else "cuda" if name.startswith(("NVIDIA", "Tesla")) else None)
+        draft.fact(
+            "env.platform",
+            "rocm" if "AMD" in name else "cuda" if name.startswith(("NVIDIA", "Tesla")) else None,
+        )
     for step in sorted(trace.steps):
         point(draft, step, {"time_s": trace.steps[step]})
     if trace.steps:
@@ -94,11 +126,13 @@ def _draft(trace: Trace) -> Draft:
         draft.fact("window.time_s", sum(trace.steps.values()))
         draft.event("derived", "window = number and sum of the ProfilerSteps")
         draft.fact("spec.warmup_steps", 0)
-        draft.warn("the steps were taken under a profiler, and timed on the host's clock from mark to mark")
+        draft.warn(
+            "the steps were taken under a profiler, and timed on the host's clock from mark to mark"
+        )
     trace.kernels.tell(draft)
     return draft
 
-
+# %% ../../../nbs/50_importers/profiles/15_kineto.ipynb #1874d7a4
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The profiled part of a run, on the rank that wrote the trace."
     trace = Trace()
@@ -110,12 +144,31 @@ def read(source: Source, tally: Tally) -> list[Draft]:
             tally.understood += 1
     return [_draft(trace)] if trace.steps or trace.kernels.calls or trace.top else []
 
-
+# %% ../../../nbs/50_importers/profiles/15_kineto.ipynb #09c785b5
 def detect(sample: bytes) -> bool:
     "Chrome trace events with torch's categories."
     text = sample_text(sample)
-    marks = (b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"', b'"cpu_op"', b'"kernel"', b"ProfilerStep#")
-    return b'"ph"' in text and b'"ts"' in text and (b'"traceEvents"' in text or text.lstrip()[:1] == b"[") and any(m in text for m in marks)
+    marks = (
+        b'"schemaVersion"',
+        b'"deviceProperties"',
+        b'"distributedInfo"',
+        b'"cpu_op"',
+        b'"kernel"',
+        b"ProfilerStep#",
+    )
+    return (
+        b'"ph"' in text
+        and b'"ts"' in text
+        and (b'"traceEvents"' in text or text.lstrip()[:1] == b"[")
+        and any(m in text for m in marks)
+    )
 
 
-FORMAT = Format("pytorch-kineto-trace", "traces of torch.profiler, .json or .json.gz", read, detect, rows=False, marks=("traceEvents", "ph", "ts", "deviceProperties"))
+FORMAT = Format(
+    "pytorch-kineto-trace",
+    "traces of torch.profiler, .json or .json.gz",
+    read,
+    detect,
+    rows=False,
+    marks=("traceEvents", "ph", "ts", "deviceProperties"),
+)

@@ -21,22 +21,33 @@ _REPORT = re.compile(r"(?:Executing '|\()(\w{3,40}_sum)(?:' stats report|\):?)")
 _HEAD = re.compile(r"^\s*(Time \(%\)|Total \((?:MB|GB|kB|B)\))[\s,]")
 _TASKS, _MOST_ROWS, _MOST_LINES = 4096, 2**18, 50
 
-
+# %% ../../../nbs/50_importers/profiles/25_nsys.ipynb #3c3cca09
 class Task:
     "The reports of one process, as their lines come."
 
     def __init__(self) -> None:
-        self.kernels, self.report, self.head, self.columns, self.lines, self.rows = Kernels(), "", [], 0, [], 0
+        self.kernels, self.report, self.head, self.columns, self.lines, self.rows = (
+            Kernels(),
+            "",
+            [],
+            0,
+            [],
+            0,
+        )
 
     def line(self, text: str) -> bool | None:
-        "Take a line: True for a row, None for a head or anything else, False for a row that cannot be read."
+        """Take a line: True for a row, None for a head or anything else, False for a row that
+        cannot be read.
+        """
         if found := _REPORT.search(text):
             self.report, self.columns = found[1], 0
         elif _HEAD.match(text):
             self.head = _head(text)
             self.columns = len(self.head) if "," in text else -1
         elif self.columns < 0:
-            self.columns = len(text.split()) if re.fullmatch(r"[\s-]+", text) and text.split() else 0
+            self.columns = (
+                len(text.split()) if re.fullmatch(r"[\s-]+", text) and text.split() else 0
+            )
             self.columns = 0 if self.columns != len(self.head) else self.columns
         elif self.columns and not text.strip():
             self.columns = 0
@@ -63,7 +74,7 @@ def _cells(line: str) -> list[str]:
 def _head(text: str) -> list[str]:
     return _cells(text.strip()) if "," in text else re.split(r"\s{2,}", text.strip())
 
-
+# %% ../../../nbs/50_importers/profiles/25_nsys.ipynb #cad273a3
 def _kept(task: Task, told: dict[str, str]) -> bool:
     "Put a row where it belongs; whether its numbers make sense."
     name = told.get("Name") or told.get("Operation") or told.get("Range") or ""
@@ -75,9 +86,18 @@ def _kept(task: Task, told: dict[str, str]) -> bool:
         task.kernels.add(name.strip(), None, time_ns / 1e9, calls)
     elif len(task.lines) >= _MOST_LINES:
         return True
-    elif task.report == "cuda_gpu_mem_time_sum" and time_ns is not None and calls and 0 <= time_ns < 2**62:
+    elif (
+        task.report == "cuda_gpu_mem_time_sum"
+        and time_ns is not None
+        and calls
+        and 0 <= time_ns < 2**62
+    ):
         task.lines.append((f"{calls:,} × {name.strip()}", {"time_s": time_ns / 1e9}))
-    elif task.report == "cuda_gpu_mem_size_sum" and (size := number(told.get("Total (MB)"))) is not None and 0 <= size < 2**40:
+    elif (
+        task.report == "cuda_gpu_mem_size_sum"
+        and (size := number(told.get("Total (MB)"))) is not None
+        and 0 <= size < 2**40
+    ):
         task.lines.append((f"{calls or 0:,} × {name.strip()}", {"bytes": round(size * 1e6)}))
     return True
 
@@ -93,7 +113,7 @@ def _draft(label: str, task: Task) -> Draft:
     task.kernels.tell(draft)
     return draft
 
-
+# %% ../../../nbs/50_importers/profiles/25_nsys.ipynb #384b0327
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The reports of each process in the file."
     tasks: dict[str, Task] = {}
@@ -101,7 +121,11 @@ def read(source: Source, tally: Tally) -> list[Draft]:
     for line in lines_of(source, tally, 2**20):
         label = _LABEL.match(line)
         text = line[label.end() :] if label else line
-        task = tasks.setdefault(label[1] if label else "", Task()) if len(tasks) < _TASKS else tasks.get(label[1] if label else "")
+        task = (
+            tasks.setdefault(label[1] if label else "", Task())
+            if len(tasks) < _TASKS
+            else tasks.get(label[1] if label else "")
+        )
         took: Any = task.line(text.rstrip("\r\n")) if task else None
         tally.understood += took is True
         rows += took is True
@@ -110,10 +134,16 @@ def read(source: Source, tally: Tally) -> list[Draft]:
         if rows >= _MOST_ROWS:
             tally.misread(f"more than {_MOST_ROWS:,} rows; the others were left out")
             break
-    return [_draft(label, task) for label, task in tasks.items() if task.kernels.calls or task.lines]
+    return [
+        _draft(label, task) for label, task in tasks.items() if task.kernels.calls or task.lines
+    ]
 
-
+# %% ../../../nbs/50_importers/profiles/25_nsys.ipynb #657b5c96
 FORMAT = Format(
-    "nsys-stats-text", "tables of `nsys stats`, text or CSV", read,
-    signature=re.compile(rb"(Executing 'cuda_\w+_sum' stats report|\(cuda_gpu_\w+_sum\):)"), rows=False, marks=("stats report", "cuda_gpu_kern_sum", "Total Time (ns)"),
-)  # fmt: skip
+    "nsys-stats-text",
+    "tables of `nsys stats`, text or CSV",
+    read,
+    signature=re.compile(rb"(Executing 'cuda_\w+_sum' stats report|\(cuda_gpu_\w+_sum\):)"),
+    rows=False,
+    marks=("stats report", "cuda_gpu_kern_sum", "Total Time (ns)"),
+)

@@ -24,14 +24,22 @@ def read_stats(source: Source, tally: Tally) -> list[Draft]:
     "The kernels of a stats CSV."
     draft, kernels = Draft("rocprof"), Kernels()
     for row in table_rows(source, tally):
-        name, calls, total = row.get("Name"), whole(row.get("Calls")), number(row.get("TotalDurationNs"))
+        name, calls, total = (
+            row.get("Name"),
+            whole(row.get("Calls")),
+            number(row.get("TotalDurationNs")),
+        )
         if not name or not calls or total is None or not 0 <= total < 2**62:
             tally.misread(",".join(str(v) for v in row.values()))
             continue
         tally.understood += 1
         kernels.add(name.removesuffix(".kd"), None, total / 1e9, calls)
     draft.fact("env.platform", "rocm" if kernels.calls else None)
-    draft.event("recorded", f"{sum(kernels.calls.values()):,} kernel calls", time_s=sum(kernels.time.values()))
+    draft.event(
+        "recorded",
+        f"{sum(kernels.calls.values()):,} kernel calls",
+        time_s=sum(kernels.time.values()),
+    )
     kernels.tell(draft)
     return [draft] if kernels.calls else []
 
@@ -40,11 +48,16 @@ def _enter(path: Path) -> bool:
     inner = path[2:] if len(path) > 1 and path[0] == _TOOL else None
     if inner is None:
         return path in ((), (_TOOL,))
-    return inner in ((), ("buffer_records",)) or (len(inner) == 1 and inner[0] != "metadata") or (len(inner) == 2 and inner[0] == "buffer_records")
+    return (
+        inner in ((), ("buffer_records",))
+        or (len(inner) == 1 and inner[0] != "metadata")
+        or (len(inner) == 2 and inner[0] == "buffer_records")
+    )
 
 
 _MOST = 65_536  # kernels and devices with a name
 
+# %% ../../../nbs/50_importers/profiles/20_rocprof.ipynb #c640669a
 class Recording:
     "A rocprofv3 JSON while it is read: names and devices by id, kernels, and what ran where."
 
@@ -72,11 +85,20 @@ class Recording:
         elif not isinstance(value, dict):
             return False
         elif inner[0] == "kernel_symbols":
-            name = words(value.get("formatted_kernel_name"), 400) or words(value.get("kernel_name"), 400)
+            name = words(value.get("formatted_kernel_name"), 400) or words(
+                value.get("kernel_name"), 400
+            )
             if len(self.names) < _MOST:
                 self.names[whole(value.get("kernel_id"))] = name
-        elif inner[0] == "agents" and value.get("type") == 2 and isinstance(value.get("id"), dict) and len(self.devices) < _MOST:
-            self.devices[whole(value["id"].get("handle"))] = {"name": words(value.get("product_name")) or words(value.get("name"))}
+        elif (
+            inner[0] == "agents"
+            and value.get("type") == 2
+            and isinstance(value.get("id"), dict)
+            and len(self.devices) < _MOST
+        ):
+            self.devices[whole(value["id"].get("handle"))] = {
+                "name": words(value.get("product_name")) or words(value.get("name"))
+            }
         elif inner[:2] == ("buffer_records", "kernel_dispatch"):
             return self.dispatch(value)
         else:
@@ -93,24 +115,43 @@ def read_dispatches(source: Source, tally: Tally) -> list[Draft]:
     node = seen.meta.get("node") if isinstance(seen.meta.get("node"), dict) else {}
     draft.fact("env.hostnames", [h] if (h := words(node.get("hostname"))) else None)
     command = seen.meta.get("command")
-    draft.fact("env.command", shlex.join(map(str, command))[:2000] if isinstance(command, list) and command else None)
+    draft.fact(
+        "env.command",
+        shlex.join(map(str, command))[:2000] if isinstance(command, list) and command else None,
+    )
     draft.fact("env.platform", "rocm" if seen.kernels.calls else None)
     if None not in seen.used and (devices := used_devices(seen.devices, seen.used)):
         draft.fact("env.devices", devices)
-    draft.event("recorded", f"{sum(seen.kernels.calls.values()):,} dispatches", time_s=sum(seen.kernels.time.values()))
+    draft.event(
+        "recorded",
+        f"{sum(seen.kernels.calls.values()):,} dispatches",
+        time_s=sum(seen.kernels.time.values()),
+    )
     seen.kernels.tell(draft)
     return [draft] if seen.kernels.calls else []
 
-
+# %% ../../../nbs/50_importers/profiles/20_rocprof.ipynb #6f819fd7
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The kernels of either generation."
-    return (read_dispatches if _TOOL.encode() in sample_text(source.sample)[:4096] else read_stats)(source, tally)
+    return (read_dispatches if _TOOL.encode() in sample_text(source.sample)[:4096] else read_stats)(
+        source, tally
+    )
 
 
 def detect(sample: bytes) -> bool:
     "A header with the profiler's columns, or its JSON."
     text = sample_text(sample)
-    return bool(re.match(rb'\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?', text)) or f'"{_TOOL}"'.encode() in text[:4096]
+    return (
+        bool(re.match(rb'\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?', text))
+        or f'"{_TOOL}"'.encode() in text[:4096]
+    )
 
 
-FORMAT = Format("rocprof", "rocprof: stats CSV of all versions, JSON of rocprofv3", read, detect, rows=False, marks=("TotalDurationNs", "Calls", "rocprofiler-sdk-tool"))
+FORMAT = Format(
+    "rocprof",
+    "rocprof: stats CSV of all versions, JSON of rocprofv3",
+    read,
+    detect,
+    rows=False,
+    marks=("TotalDurationNs", "Calls", "rocprofiler-sdk-tool"),
+)

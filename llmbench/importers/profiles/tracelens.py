@@ -25,14 +25,29 @@ _MOST_XML, _MOST_LIST, _DEEPEST, _MOST_MARKUP = 2**25, 2**20, 100, 2**20
 _MOST_CELLS, _MOST_TEXT, _MOST_SHARED = 2**14, 32_767, 2**24
 _PIECE = 2**16
 
-
+# %% ../../../nbs/50_importers/profiles/30_tracelens.ipynb #b64243de
 class _Parser:
-    "Events of one XML part: `begin(name, attributes)`, `end(name)` and `text(characters)` are called with plain names; raises ValueError beyond a bound."
+    """Events of one XML part: `begin(name, attributes)`, `end(name)` and `text(characters)` are
+    called with plain names; raises ValueError beyond a bound.
+    """
 
-    def __init__(self, begin: Callable[[str, dict], None], end: Callable[[str], None], text: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        begin: Callable[[str, dict], None],
+        end: Callable[[str], None],
+        text: Callable[[str], None],
+    ) -> None:
         self.begin, self.end, self.depth, self.fed = begin, end, 0, 0
         self.expat = expat.ParserCreate()
-        self.expat.StartElementHandler, self.expat.EndElementHandler, self.expat.CharacterDataHandler = self._begin, self._end, text
+        (
+            self.expat.StartElementHandler,
+            self.expat.EndElementHandler,
+            self.expat.CharacterDataHandler,
+        ) = (
+            self._begin,
+            self._end,
+            text,
+        )
         self.expat.StartDoctypeDeclHandler = self._refused
 
     def _begin(self, name: str, attributes: dict[str, str]) -> None:
@@ -57,10 +72,19 @@ class _Parser:
 
 # %% ../../../nbs/50_importers/profiles/30_tracelens.ipynb #909f0055
 class _Cells:
-    "The rows of a sheet, or the strings of the shared ones, as their elements end; `done` holds those that are complete."
+    """The rows of a sheet, or the strings of the shared ones, as their elements end; `done` holds
+    those that are complete.
+    """
 
     def __init__(self, item: str) -> None:
-        self.item, self.done, self.cells, self.kind, self.parts, self.inside = item, [], [], None, [], 0
+        self.item, self.done, self.cells, self.kind, self.parts, self.inside = (
+            item,
+            [],
+            [],
+            None,
+            [],
+            0,
+        )
         self.size = 0
 
     def begin(self, name: str, attributes: dict[str, str]) -> None:
@@ -91,20 +115,37 @@ class _Cells:
             self.done.append("".join(self.parts) if name == "si" else self.cells)
 
 # %% ../../../nbs/50_importers/profiles/30_tracelens.ipynb #c987530e
-_DAMAGED = (expat.ExpatError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, ValueError, LookupError, struct.error)
+_DAMAGED = (
+    expat.ExpatError,
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+    NotImplementedError,
+    ValueError,
+    LookupError,
+    struct.error,
+)
 
 
 def _directory(file: BinaryIO) -> int:
-    "Bytes of a zip's list of parts, before it is read; of one in the form for more than 4 GiB all that there could be."
+    """Bytes of a zip's list of parts, before it is read; of one in the form for more than 4 GiB all
+    that there could be.
+    """
     size = file.seek(0, 2)
     file.seek(max(0, size - 2**16 - 22))
     tail = file.read(2**16 + 22)
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or at + 16 > len(tail):
         return 0
-    return size if tail[max(0, at - 20) : at][:4] == b"PK\x06\x07" else struct.unpack_from("<I", tail, at + 12)[0]
+    return (
+        size
+        if tail[max(0, at - 20) : at][:4] == b"PK\x06\x07"
+        else struct.unpack_from("<I", tail, at + 12)[0]
+    )
 
-
+# %% ../../../nbs/50_importers/profiles/30_tracelens.ipynb #b50cce3d
 class Workbook:
     "The sheets of an .xlsx file by name; `problems` lists what could not be read."
 
@@ -117,7 +158,9 @@ class Workbook:
         self.shared = self._shared()
 
     def _parse(self, part: str, parser: _Parser) -> Iterator[None]:
-        "Feed a part piece by piece; ends early, with a problem, where it is damaged or larger than the workbook may be."
+        """Feed a part piece by piece; ends early, with a problem, where it is damaged or larger
+        than the workbook may be.
+        """
         try:
             if part not in self.zip.NameToInfo:
                 return
@@ -136,25 +179,41 @@ class Workbook:
     def _elements(self, part: str, tag: str) -> list[dict[str, str]]:
         "The attributes of a part's elements with a name, a thousand of them."
         found: list[dict[str, str]] = []
-        parser = _Parser(lambda name, attributes: found.append(attributes) if name == tag and len(found) < 1000 else None, lambda _: None, lambda _: None)
+        parser = _Parser(
+            lambda name, attributes: (
+                found.append(attributes) if name == tag and len(found) < 1000 else None
+            ),
+            lambda _: None,
+            lambda _: None,
+        )
         for _ in self._parse(part, parser):
             pass
         return found
 
     def _sheets(self) -> dict[str, str]:
-        links = {a.get("Id"): a.get("Target", "").removeprefix("/xl/") for a in self._elements("xl/_rels/workbook.xml.rels", "Relationship")}
+        links = {
+            a.get("Id"): a.get("Target", "").removeprefix("/xl/")
+            for a in self._elements("xl/_rels/workbook.xml.rels", "Relationship")
+        }
         if not links:
             self.problems.append("workbook: no list of its parts")
-        named = [(a.get("name"), links.get(next((v for k, v in a.items() if k.endswith(":id")), None))) for a in self._elements("xl/workbook.xml", "sheet")]
+        named = [
+            (a.get("name"), links.get(next((v for k, v in a.items() if k.endswith(":id")), None)))
+            for a in self._elements("xl/workbook.xml", "sheet")
+        ]
         return {name: f"xl/{target}" for name, target in named if name and target}
 
     def _shared(self) -> list[str]:
         strings, size = _Cells("si"), 0
         known: list[str] = []
-        for _ in self._parse("xl/sharedStrings.xml", _Parser(strings.begin, strings.end, strings.text)):
+        for _ in self._parse(
+            "xl/sharedStrings.xml", _Parser(strings.begin, strings.end, strings.text)
+        ):
             size += sum(64 + len(s) for s in strings.done)
             if size > _MOST_SHARED:
-                self.problems.append(f"xl/sharedStrings.xml: more than {_MOST_SHARED:,} bytes of strings")
+                self.problems.append(
+                    f"xl/sharedStrings.xml: more than {_MOST_SHARED:,} bytes of strings"
+                )
                 break
             known += strings.done
             strings.done.clear()
@@ -163,7 +222,9 @@ class Workbook:
     def rows(self, sheet: str) -> Iterator[list[Any]]:
         "The cells of each row: texts, numbers, or None where a cell is empty."
         cells = _Cells("row")
-        for _ in self._parse(self.sheets.get(sheet, ""), _Parser(cells.begin, cells.end, cells.text)):
+        for _ in self._parse(
+            self.sheets.get(sheet, ""), _Parser(cells.begin, cells.end, cells.text)
+        ):
             for row in cells.done:
                 yield [self._value(*cell) if cell else None for cell in row]
             cells.done.clear()
@@ -180,7 +241,7 @@ class Workbook:
         head = [str(name) for name in next(rows, [])]
         return (dict(zip(head, cells, strict=False)) for cells in rows)
 
-
+# %% ../../../nbs/50_importers/profiles/30_tracelens.ipynb #d3db4bbe
 def _column(place: str) -> int:
     "The number of a cell's column, from 0: A, B, …, AA."
     found = 0
@@ -196,18 +257,36 @@ def workbook_bytes(sheets: dict[str, list[list[Any]]]) -> bytes:
 
     def cell(value: Any) -> str:
         text = isinstance(value, str)
-        return f'<c t="inlineStr"><is><t>{escape(value)}</t></is></c>' if text else f"<c><v>{value}</v></c>" if value is not None else "<c/>"
+        return (
+            f'<c t="inlineStr"><is><t>{escape(value)}</t></is></c>'
+            if text
+            else f"<c><v>{value}</v></c>"
+            if value is not None
+            else "<c/>"
+        )
 
     out, space = io.BytesIO(), 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
     rel = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
-        names = "".join(f'<sheet name="{escape(n)}" sheetId="{i}" r:id="r{i}"/>' for i, n in enumerate(sheets, 1))
-        file.writestr("xl/workbook.xml", f'<workbook {space} xmlns:r="{rel}"><sheets>{names}</sheets></workbook>')
-        links = "".join(f'<Relationship Id="r{i}" Target="worksheets/sheet{i}.xml"/>' for i in range(1, len(sheets) + 1))
+        names = "".join(
+            f'<sheet name="{escape(n)}" sheetId="{i}" r:id="r{i}"/>'
+            for i, n in enumerate(sheets, 1)
+        )
+        file.writestr(
+            "xl/workbook.xml",
+            f'<workbook {space} xmlns:r="{rel}"><sheets>{names}</sheets></workbook>',
+        )
+        links = "".join(
+            f'<Relationship Id="r{i}" Target="worksheets/sheet{i}.xml"/>'
+            for i in range(1, len(sheets) + 1)
+        )
         file.writestr("xl/_rels/workbook.xml.rels", f"<Relationships>{links}</Relationships>")
         for i, rows in enumerate(sheets.values(), 1):
             text = "".join(f"<row>{''.join(map(cell, row))}</row>" for row in rows)
-            file.writestr(f"xl/worksheets/sheet{i}.xml", f"<worksheet {space}><sheetData>{text}</sheetData></worksheet>")
+            file.writestr(
+                f"xl/worksheets/sheet{i}.xml",
+                f"<worksheet {space}><sheetData>{text}</sheetData></worksheet>",
+            )
     return out.getvalue()
 
 # %% ../../../nbs/50_importers/profiles/30_tracelens.ipynb #955dbc59
@@ -215,39 +294,61 @@ def _collectives(draft: Draft, book: Workbook, tally: Tally) -> int:
     kernels, ranks, used = Kernels(), set(), 0
     for row in book.table("coll_analysis"):
         tally.lines += 1
-        name, total_us, calls = words(row.get("Collective name")), number(row.get("dur_sum")), whole(row.get("operation_count"))
+        name, total_us, calls = (
+            words(row.get("Collective name")),
+            number(row.get("dur_sum")),
+            whole(row.get("operation_count")),
+        )
         if not name or total_us is None or not calls or not 0 <= total_us < 1e15:
             continue
         kind = collective_kind(name)
-        one = message_bytes(kind, row.get("dtype"), whole(row.get("In msg nelems")), whole(row.get("Out msg nelems")))
-        kernels.add(name, None, total_us / 1e6, calls, kind, one * calls if one is not None else None)
+        one = message_bytes(
+            kind,
+            row.get("dtype"),
+            whole(row.get("In msg nelems")),
+            whole(row.get("Out msg nelems")),
+        )
+        kernels.add(
+            name, None, total_us / 1e6, calls, kind, one * calls if one is not None else None
+        )
         ranks.add(whole(row.get("rank")))
         used += 1
     if kernels.count:
         draft.fact("collectives", kernels.collectives())
-        draft.event("derived", "collectives = sums over the rows of a kind, elements × size of the type × operations")
+        draft.event(
+            "derived",
+            "collectives = sums over the rows of a kind, elements × size of the type × operations",
+        )
     if len(ranks) == 1 and (rank := ranks.pop()) is not None and rank < 10**6:
         draft.ranks[rank] = {}
     return used
 
-
+# %% ../../../nbs/50_importers/profiles/30_tracelens.ipynb #59e56eb1
 def _told(draft: Draft, book: Workbook, tally: Tally) -> int:
     used = 0
     for row in book.table("gpu_timeline"):
         tally.lines += 1
         name, time_ms = words(row.get("type")), number(row.get("time ms"))
         if name and time_ms is not None and 0 <= time_ms < 1e12:
-            draft.event("gpu_timeline", f"{name} {time_ms:g} ms, {number(row.get('percent')) or 0:.3g} %", time_s=time_ms / 1e3)
+            draft.event(
+                "gpu_timeline",
+                f"{name} {time_ms:g} ms, {number(row.get('percent')) or 0:.3g} %",
+                time_s=time_ms / 1e3,
+            )
             used += 1
     for row in islice(book.table("ops_summary"), 25):
         tally.lines += 1
-        name, time_ms, calls = words(row.get("name"), 400), number(row.get("total_direct_kernel_time_ms")), whole(row.get("Count"))
+        name, time_ms, calls = (
+            words(row.get("name"), 400),
+            number(row.get("total_direct_kernel_time_ms")),
+            whole(row.get("Count")),
+        )
         if name and calls and time_ms is not None and 0 <= time_ms < 1e12:
             draft.event("operator", f"{calls:,} × {name}", time_s=time_ms / 1e3)
             used += 1
     return used
 
-
+# %% ../../../nbs/50_importers/profiles/30_tracelens.ipynb #18a5e0f5
 def read(source: Source, tally: Tally) -> list[Draft]:
     "What a report says of a rank: its collectives, its timeline, its slowest operators."
     draft = Draft("amd-tracelens-xlsx")
@@ -261,7 +362,13 @@ def read(source: Source, tally: Tally) -> list[Draft]:
         for problem in book.problems:
             tally.misread(problem)
     others = [s for s in book.sheets if s not in ("coll_analysis", "gpu_timeline", "ops_summary")]
-    draft.event("not_kept", "sheets without a place: " + ", ".join(words(s) or "?" for s in others[:30])) if others else None
+    (
+        draft.event(
+            "not_kept", "sheets without a place: " + ", ".join(words(s) or "?" for s in others[:30])
+        )
+        if others
+        else None
+    )
     draft.fact("spec.name", words(source.path.stem, 60))  # a draft without any fact would be no run
     return [draft] if tally.understood else []
 
@@ -271,4 +378,10 @@ def detect(sample: bytes) -> bool:
     return sample[:4] == b"PK\x03\x04" and b"xl/worksheets/" in sample
 
 
-FORMAT = Format("amd-tracelens-xlsx", "Excel reports of TraceLens, as Primus writes them", read, detect, rows=False)
+FORMAT = Format(
+    "amd-tracelens-xlsx",
+    "Excel reports of TraceLens, as Primus writes them",
+    read,
+    detect,
+    rows=False,
+)

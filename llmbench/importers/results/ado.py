@@ -9,25 +9,49 @@ __all__ = ['FORMAT', 'read']
 import re
 from collections.abc import Mapping
 
+from ...core.schema import Status
 from ..base import Draft, Source, Tally
 from ..formats import Format
 from ..structured import MOST_RUNS, point, positive, table_rows, whole, words
-from ...core.schema import Status
 
 _TIMES = ("wallClockRuntime", "train_runtime")
 _RATES = ("dataset_tokens_per_second_per_gpu", "train_tokens_per_gpu_per_second")
-_FACTS = {"spec.model.name": ("model_name", words), "spec.world_size": ("number_gpus", whole), "spec.seq_len": ("tokens_per_sample", whole), "spec.precision.compute": ("torch_dtype", words)}
-_KNOWN = {*_TIMES, *_RATES, "status", "train_steps_per_second", "gpu_model", *(c for c, _ in _FACTS.values())}
+_FACTS = {
+    "spec.model.name": ("model_name", words),
+    "spec.world_size": ("number_gpus", whole),
+    "spec.seq_len": ("tokens_per_sample", whole),
+    "spec.precision.compute": ("torch_dtype", words),
+}
+_KNOWN = {
+    *_TIMES,
+    *_RATES,
+    "status",
+    "train_steps_per_second",
+    "gpu_model",
+    *(c for c, _ in _FACTS.values()),
+}
 
 # %% ../../../nbs/50_importers/results/55_ado.ipynb #c1030865
 def _status(draft: Draft, text: str | None) -> None:
-    if text is None or text.lower().rstrip(".") in ("ok", "success", "succeeded", "finished", "completed"):
+    if text is None or text.lower().rstrip(".") in (
+        "ok",
+        "success",
+        "succeeded",
+        "finished",
+        "completed",
+    ):
         return
     lower = text.lower()
-    kind = Status.timeout if "timed out" in lower or "timeout" in lower else Status.oom if "memory" in lower or "oom" in lower else Status.crash
+    kind = (
+        Status.timeout
+        if "timed out" in lower or "timeout" in lower
+        else Status.oom
+        if "memory" in lower or "oom" in lower
+        else Status.crash
+    )
     draft.end(kind, text)
 
-
+# %% ../../../nbs/50_importers/results/55_ado.ipynb #de3ce2cb
 def _draft(told: Mapping[str, str], number_of: int) -> Draft | None:
     draft = Draft("ado", title=f"row-{number_of}")
     times = [(name, t) for name in _TIMES if (t := positive(told.get(name)))]
@@ -36,14 +60,22 @@ def _draft(told: Mapping[str, str], number_of: int) -> Draft | None:
     for place, (column, kind) in _FACTS.items():
         draft.fact(place, kind(told.get(column)) or None)
     if (card := words(told.get("gpu_model"))) and draft.facts.get("spec.world_size"):
-        draft.fact("env.devices", [{"rank": i, "name": card} for i in range(min(draft.facts["spec.world_size"], 4096))])
-    rate, tokens = positive(told.get("train_steps_per_second")), next((v for c in _RATES if (v := positive(told.get(c)))), None)
+        draft.fact(
+            "env.devices",
+            [{"rank": i, "name": card} for i in range(min(draft.facts["spec.world_size"], 4096))],
+        )
+    rate, tokens = (
+        positive(told.get("train_steps_per_second")),
+        next((v for c in _RATES if (v := positive(told.get(c)))), None),
+    )
     if rate:
         point(draft, 0, {"time_s": 1 / rate} | ({"tokens_per_s_per_gpu": tokens} if tokens else {}))
         draft.fact("spec.warmup_steps", 0)
         draft.event("derived", "steps.time_s = 1 / train_steps_per_second")
         draft.warn("the only time is the mean over the whole job (1 / train_steps_per_second)")
-    others = [f"{words(k)}={v}" for k, raw in told.items() if k not in _KNOWN and (v := words(raw, 60))]
+    others = [
+        f"{words(k)}={v}" for k, raw in told.items() if k not in _KNOWN and (v := words(raw, 60))
+    ]
     draft.event("configuration", ", ".join(others)[:500]) if others else None
     draft.fact("spec.name", words(told.get("config"), 60) or draft.title)
     _status(draft, words(told.get("status")))
@@ -64,4 +96,13 @@ def read(source: Source, tally: Tally) -> list[Draft]:
     return drafts
 
 
-FORMAT = Format("ado", "sample stores of ado, exported as CSV", read, lambda sample: re.match(rb"[^\n]*\b(wallClockRuntime|train_tokens_per_gpu_per_second)\b", sample) is not None, marks=("wallClockRuntime", "train_tokens_per_gpu_per_second"))
+FORMAT = Format(
+    "ado",
+    "sample stores of ado, exported as CSV",
+    read,
+    lambda sample: (
+        re.match(rb"[^\n]*\b(wallClockRuntime|train_tokens_per_gpu_per_second)\b", sample)
+        is not None
+    ),
+    marks=("wallClockRuntime", "train_tokens_per_gpu_per_second"),
+)

@@ -36,49 +36,91 @@ _EXTRACTED = re.compile(r"extract|log", re.IGNORECASE)
 
 
 def _platform(device: str) -> str | None:
-    return "rocm" if re.match(r"AMD|Radeon", device) else "cuda" if re.match(r"NVIDIA|Tesla", device) else None
+    return (
+        "rocm"
+        if re.match(r"AMD|Radeon", device)
+        else "cuda"
+        if re.match(r"NVIDIA|Tesla", device)
+        else None
+    )
 
-
+# %% ../../../nbs/50_importers/results/25_ancestors.ipynb #460c7f36
 def _hardware(draft: Draft, content: Mapping[str, Any], extracted: bool) -> None:
-    info, ranks = content.get("gpu_info") or {}, whole((content.get("training_config") or {}).get("num_gpus"))
+    info, ranks = (
+        content.get("gpu_info") or {},
+        whole((content.get("training_config") or {}).get("num_gpus")),
+    )
     name, count = words(info.get("device_name")), whole(info.get("device_count")) or ranks
     if name is None or _INVENTED.search(name):
-        draft.warn(f"the device was not known to the tool that wrote this ({name})") if name else None
+        (
+            draft.warn(f"the device was not known to the tool that wrote this ({name})")
+            if name
+            else None
+        )
         return
     memory = as_bytes(info.get("total_memory_gb"), 1e9)
     device = {"name": name, "memory_gib": round(memory / GIB, 2) if memory else None}
     draft.fact("env.devices", [{"rank": i} | device for i in range(min(count or 1, 4096))])
     draft.fact("env.platform", _platform(name))
     if extracted:
-        draft.warn(f"extracted from a log: '{name}' is the card of the machine that parsed it (fault 9), which may not be the one that ran")
+        draft.warn(
+            f"extracted from a log: '{name}' is the card of the machine that parsed it (fault 9),"
+            " which may not be the one that ran"
+        )
     said = words(content.get("platform")) or ""
-    if _platform(name) == "rocm" and said in ("cuda", "nvd") or _platform(name) == "cuda" and said in ("rocm", "amd"):
+    if (
+        _platform(name) == "rocm"
+        and said in ("cuda", "nvd")
+        or _platform(name) == "cuda"
+        and said in ("rocm", "amd")
+    ):
         draft.warn(f"platform says {said} on {name}; the device's name counts")
 
 # %% ../../../nbs/50_importers/results/25_ancestors.ipynb #930fe757
 def _versions(draft: Draft, info: Mapping[str, Any]) -> None:
     stack, version = words(info.get("software_stack")), words(info.get("software_version"))
     draft.fact("env.versions.torch", words(info.get("pytorch_version")))
-    draft.fact("env.cuda", words(info.get("cuda_version")) or (version if draft.facts.get("env.platform") == "cuda" else None))
-    draft.fact("env.rocm", words(info.get("rocm_version")) or (version if draft.facts.get("env.platform") == "rocm" else None))
+    draft.fact(
+        "env.cuda",
+        words(info.get("cuda_version"))
+        or (version if draft.facts.get("env.platform") == "cuda" else None),
+    )
+    draft.fact(
+        "env.rocm",
+        words(info.get("rocm_version"))
+        or (version if draft.facts.get("env.platform") == "rocm" else None),
+    )
     draft.fact("env.framework", {"nemo": "NeMo", "prim": "Primus"}.get(stack or ""))
 
-
+# %% ../../../nbs/50_importers/results/25_ancestors.ipynb #eba0f482
 def _asked(draft: Draft, content: Mapping[str, Any]) -> None:
     config, split = content.get("training_config") or {}, content.get("parallelism_config") or {}
-    degrees = {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "dp": "data_parallel_size"}
+    degrees = {
+        "tp": "tensor_model_parallel_size",
+        "pp": "pipeline_model_parallel_size",
+        "dp": "data_parallel_size",
+    }
     for degree, key in degrees.items():
-        draft.fact(f"spec.strategy.{degree}", whole(split.get(key)) or whole(split.get(key.replace("_model", ""))))
+        draft.fact(
+            f"spec.strategy.{degree}",
+            whole(split.get(key)) or whole(split.get(key.replace("_model", ""))),
+        )
     if called := words(split.get("strategy_name")) or words(config.get("parallel_strategy")):
         draft.event("strategy", f"called '{called}'; named here by its degrees")
     draft.fact("spec.world_size", whole(config.get("num_gpus")))
     draft.fact("spec.seq_len", whole(config.get("sequence_length")) or None)
     draft.fact("spec.steps", whole(config.get("max_steps")) or None)
     draft.fact("spec.batch.micro", whole(config.get("micro_batch_size")) or None)
-    draft.fact("spec.batch.accum", whole(split.get("gradient_accumulation_steps")) or whole(config.get("gradient_accumulation_steps")))
+    draft.fact(
+        "spec.batch.accum",
+        whole(split.get("gradient_accumulation_steps"))
+        or whole(config.get("gradient_accumulation_steps")),
+    )
     draft.fact("sequences", whole(config.get("global_batch_size")) or None)
     draft.fact("spec.data.kind", words(content.get("dataset")))
-    draft.fact("spec.model.parameters", whole((content.get("model_info") or {}).get("total_params")))
+    draft.fact(
+        "spec.model.parameters", whole((content.get("model_info") or {}).get("total_params"))
+    )
 
 # %% ../../../nbs/50_importers/results/25_ancestors.ipynb #5717d844
 def _listed(content: Mapping[str, Any], *names: str) -> list[float | None]:
@@ -88,10 +130,17 @@ def _listed(content: Mapping[str, Any], *names: str) -> list[float | None]:
 
 def _rows(draft: Draft, content: Mapping[str, Any]) -> None:
     times = _listed(content, "step_times", "raw_step_times")
-    columns = {"time_s": times, "loss": _listed(content, "loss_values", "raw_loss_values"), "lr": _listed(content, "learning_rates")}
+    columns = {
+        "time_s": times,
+        "loss": _listed(content, "loss_values", "raw_loss_values"),
+        "lr": _listed(content, "learning_rates"),
+    }
     for name, values in list(columns.items()):
         if values and len(values) != len(times):
-            draft.warn(f"{len(values)} values of {name} for {len(times)} step times; which steps they belong to is not said")
+            draft.warn(
+                f"{len(values)} values of {name} for {len(times)} step times; which steps they"
+                " belong to is not said"
+            )
             del columns[name]
     for at, _ in enumerate(times):
         point(draft, at + 1, {name: values[at] for name, values in columns.items() if values})
@@ -99,32 +148,59 @@ def _rows(draft: Draft, content: Mapping[str, Any]) -> None:
     judge(draft, "the result was written")
     asked = draft.facts.get("spec.steps")
     if times and asked and len(times) < asked:
-        draft.warn(f"{len(times)} step times for {asked} steps; rows are numbered from 1 though the first steps may be missing")
+        draft.warn(
+            f"{len(times)} step times for {asked} steps; rows are numbered from 1 though the first"
+            " steps may be missing"
+        )
 
-
+# %% ../../../nbs/50_importers/results/25_ancestors.ipynb #0a3ef90c
 def _memory(draft: Draft, content: Mapping[str, Any], extracted: bool) -> None:
-    told, primus = content.get("memory_metrics") or {}, content.get("source") == "primus_log_extraction"
-    sizes = {k: as_bytes(told.get(f"peak_memory_{k}_gb"), GIB if primus else 1e9) for k in ("allocated", "reserved")}
+    told, primus = (
+        content.get("memory_metrics") or {},
+        content.get("source") == "primus_log_extraction",
+    )
+    sizes = {
+        k: as_bytes(told.get(f"peak_memory_{k}_gb"), GIB if primus else 1e9)
+        for k in ("allocated", "reserved")
+    }
     if primus and sizes["allocated"]:
         draft.ranks[0] = {"peak_reserved_bytes": sizes["allocated"], "memory_source": "device_used"}
-        draft.warn("memory comes from a Primus log, whose GB are 2**30 bytes of the whole card, not of the allocator")
+        draft.warn(
+            "memory comes from a Primus log, whose GB are 2**30 bytes of the whole card, not of the"
+            " allocator"
+        )
     elif any(sizes.values()):
         known = {f"peak_{k}_bytes": v for k, v in sizes.items() if v}
         draft.ranks[0] = known | ({} if extracted else {"memory_source": "device_allocator"})
 
-
+# %% ../../../nbs/50_importers/results/25_ancestors.ipynb #a21988bf
 def _against_itself(draft: Draft, content: Mapping[str, Any]) -> None:
     told = content.get("performance_metrics") or {}
-    rate, mean_s = positive(told.get("tokens_per_second")), positive(told.get("avg_step_time_seconds"))
+    rate, mean_s = (
+        positive(told.get("tokens_per_second")),
+        positive(told.get("avg_step_time_seconds")),
+    )
     tokens = (draft.facts.get("sequences") or 0) * (draft.facts.get("spec.seq_len") or 0)
     if rate and mean_s and tokens and relative_difference(rate * mean_s, tokens) > 0.01:
-        draft.warn(f"tokens_per_second × avg_step_time_seconds is {rate * mean_s:,.0f} tokens a step, batch × sequence_length is {tokens:,}")
+        draft.warn(
+            f"tokens_per_second × avg_step_time_seconds is {rate * mean_s:,.0f} tokens a step,"
+            f" batch × sequence_length is {tokens:,}"
+        )
 
 # %% ../../../nbs/50_importers/results/25_ancestors.ipynb #4ac3b422
 def _benchmark(content: Mapping[str, Any]) -> Draft:
     "The run of a TPrimat or GPU benchmarking system result."
-    content = {k: v if isinstance(v, (dict, list, str, int, float)) else None for k, v in content.items()}
-    for key in ("gpu_info", "training_config", "parallelism_config", "performance_metrics", "memory_metrics", "model_info"):
+    content = {
+        k: v if isinstance(v, (dict, list, str, int, float)) else None for k, v in content.items()
+    }
+    for key in (
+        "gpu_info",
+        "training_config",
+        "parallelism_config",
+        "performance_metrics",
+        "memory_metrics",
+        "model_info",
+    ):
         content[key] = content.get(key) if isinstance(content.get(key), dict) else {}
     draft = Draft("tprimat-json")
     method = str(content["memory_metrics"].get("measurement_method", ""))
@@ -139,7 +215,7 @@ def _benchmark(content: Mapping[str, Any]) -> Draft:
         draft.event("written", f"{stamp}, local time of an unknown zone")
     return draft
 
-
+# %% ../../../nbs/50_importers/results/25_ancestors.ipynb #571abab7
 def read_benchmark(source: Source, tally: Tally) -> list[Draft]:
     "The run of a result JSON, as far as it can be read."
     content = {str(p[0]): v for p, v in document(source, tally, lambda p: p == (), SMALL) if p}
@@ -149,42 +225,80 @@ def read_benchmark(source: Source, tally: Tally) -> list[Draft]:
 
 def detect_benchmark(sample: bytes) -> bool:
     "Metrics beside a list of step times."
-    return b'"performance_metrics"' in sample and re.search(rb'"(raw_)?step_times"', sample) is not None
+    return (
+        b'"performance_metrics"' in sample
+        and re.search(rb'"(raw_)?step_times"', sample) is not None
+    )
 
-
-FORMAT = Format("tprimat-json", "result JSON of TPrimat and of the GPU benchmarking system", read_benchmark, detect_benchmark, marks=("performance_metrics", "step_times"))
+# %% ../../../nbs/50_importers/results/25_ancestors.ipynb #411ce63b
+FORMAT = Format(
+    "tprimat-json",
+    "result JSON of TPrimat and of the GPU benchmarking system",
+    read_benchmark,
+    detect_benchmark,
+    marks=("performance_metrics", "step_times"),
+)
 
 # %% ../../../nbs/50_importers/results/25_ancestors.ipynb #a1e0fb16
 _LARGEST = 2**20  # characters of a result
 _FLAT = {"strategy", "world_size", "seq_len", "mean_step_time_sec", "tokens_per_sec"}
 _STEP = re.compile(r"\[Step (\d{1,9})\] Loss: (\S{1,20}), Time: ([\d.]{1,20})s")
 
-
+# %% ../../../nbs/50_importers/results/25_ancestors.ipynb #ff93d927
 def _flat_facts(draft: Draft, told: Mapping[str, Any]) -> None:
     draft.fact("spec.strategy.name", words(told.get("strategy")))
-    places = {"spec.world_size": "world_size", "spec.seq_len": "seq_len", "spec.steps": "steps", "spec.batch.micro": "per_device_batch", "spec.batch.accum": "grad_accum"}
+    places = {
+        "spec.world_size": "world_size",
+        "spec.seq_len": "seq_len",
+        "spec.steps": "steps",
+        "spec.batch.micro": "per_device_batch",
+        "spec.batch.accum": "grad_accum",
+    }
     for place, key in places.items():
         draft.fact(place, whole(told.get(key)))
     if memory := as_bytes(told.get("peak_vram_gb"), 1e9):
-        draft.ranks[whole(told.get("rank")) or 0] = {"peak_allocated_bytes": memory, "memory_source": "device_allocator"}
+        draft.ranks[whole(told.get("rank")) or 0] = {
+            "peak_allocated_bytes": memory,
+            "memory_source": "device_allocator",
+        }
     mean_loss = number(told.get("mean_loss"))
-    draft.event("mean_loss", f"{mean_loss:g} over the measured steps") if mean_loss is not None else None
+    (
+        draft.event("mean_loss", f"{mean_loss:g} over the measured steps")
+        if mean_loss is not None
+        else None
+    )
     if (whole(told.get("grad_accum")) or 1) > 1:
-        how = "each timed step is a micro step" if str(told.get("strategy")).startswith("zero") else "every micro step was an optimizer step"
-        draft.warn(f"gradient accumulation of {told['grad_accum']} is not in tokens and times: under {told.get('strategy')} {how} (fault 2)")
+        how = (
+            "each timed step is a micro step"
+            if str(told.get("strategy")).startswith("zero")
+            else "every micro step was an optimizer step"
+        )
+        draft.warn(
+            f"gradient accumulation of {told['grad_accum']} is not in tokens and times: under"
+            f" {told.get('strategy')} {how} (fault 2)"
+        )
     if "h2d_gbps_per_gpu" in told:
-        draft.warn("h2d_gbps_per_gpu is computed from the batch size, not measured (fault 6), and was left out")
+        draft.warn(
+            "h2d_gbps_per_gpu is computed from the batch size, not measured (fault 6), and was"
+            " left out"
+        )
 
-
+# %% ../../../nbs/50_importers/results/25_ancestors.ipynb #9a9509e4
 def _flat(told: Mapping[str, Any], lines: list[tuple[int, float | None, float | None]]) -> Draft:
     draft = Draft("distributed-benchmark-json")
     _flat_facts(draft, told)
     mean_s, rate = positive(told.get("mean_step_time_sec")), positive(told.get("tokens_per_sec"))
     tokens = round(mean_s * rate) if mean_s and rate and 0 < mean_s * rate < 1e15 else None
     if lines:
-        draft.warn("single step times are of rank 0, every tenth step, without synchronisation (fault 1)")
+        draft.warn(
+            "single step times are of rank 0, every tenth step, without synchronisation (fault 1)"
+        )
         for step, loss, time_s in lines:
-            point(draft, step, {"loss": loss, "time_s": time_s, "tokens": tokens, "time_mean_s": mean_s})
+            point(
+                draft,
+                step,
+                {"loss": loss, "time_s": time_s, "tokens": tokens, "time_mean_s": mean_s},
+            )
     elif mean_s:
         draft.warn("the only time is one mean after warm-up steps whose number is not said")
         point(draft, whole(told.get("steps")) or 0, {"time_s": mean_s, "tokens": tokens})
@@ -193,7 +307,9 @@ def _flat(told: Mapping[str, Any], lines: list[tuple[int, float | None, float | 
     return draft
 
 # %% ../../../nbs/50_importers/results/25_ancestors.ipynb #e12cd698
-def _objects(source: Source, tally: Tally) -> Iterator[tuple[dict[str, Any], list[tuple[int, float | None, float | None]]]]:
+def _objects(
+    source: Source, tally: Tally
+) -> Iterator[tuple[dict[str, Any], list[tuple[int, float | None, float | None]]]]:
     "Results with the step lines that stand before them."
     held: list[str] | None = None
     size = 0
@@ -215,11 +331,15 @@ def _objects(source: Source, tally: Tally) -> Iterator[tuple[dict[str, Any], lis
             else:
                 tally.misread(text)
 
-
+# %% ../../../nbs/50_importers/results/25_ancestors.ipynb #eae21a48
 def read_flat(source: Source, tally: Tally) -> list[Draft]:
     "The runs of result JSON, of a log that holds it, or of metrics.csv."
     if b"strategy,world_size" in source.sample[:4096]:
-        found: Iterator[tuple[dict[str, Any], list]] = ((r, []) for r in table_rows(source, tally) if number(r.get("mean_step_time_sec")) is not None)
+        found: Iterator[tuple[dict[str, Any], list]] = (
+            (r, [])
+            for r in table_rows(source, tally)
+            if number(r.get("mean_step_time_sec")) is not None
+        )
     else:
         found = _objects(source, tally)
     drafts = [_flat(told, steps) for told, steps in islice(found, MOST_RUNS)]
@@ -230,6 +350,10 @@ def read_flat(source: Source, tally: Tally) -> list[Draft]:
 
 
 FLAT = Format(
-    "distributed-benchmark-json", "result JSON, pod log or metrics.csv of the distributed training framework", read_flat,
-    signature=re.compile(rb'"mean_step_time_sec":|^strategy,world_size,[^\n]*mean_step_time_sec', re.MULTILINE),
-)  # fmt: skip
+    "distributed-benchmark-json",
+    "result JSON, pod log or metrics.csv of the distributed training framework",
+    read_flat,
+    signature=re.compile(
+        rb'"mean_step_time_sec":|^strategy,world_size,[^\n]*mean_step_time_sec', re.MULTILINE
+    ),
+)

@@ -28,9 +28,23 @@ from llmbench.importers.structured import (
 def _row(draft: Draft, step: int, line: Mapping[str, Any]) -> None:
     tokens, rate = whole(line.get("num_tokens_per_step")), positive(line.get("tps"))
     time_s = tokens / rate if tokens and rate else None
-    values = {"time_s": time_s, "tokens": tokens, "loss": number(line.get("loss")), "grad_norm": number(line.get("grad_norm"))}
-    logged = {"tokens_per_s_per_gpu": number(line.get("tps_per_gpu")), "mfu_pct": number(line.get("mfu"))}
-    point(draft, step, values | {"lr": number(line.get("lr"))} | {k: v for k, v in logged.items() if v is not None})
+    values = {
+        "time_s": time_s,
+        "tokens": tokens,
+        "loss": number(line.get("loss")),
+        "grad_norm": number(line.get("grad_norm")),
+    }
+    logged = {
+        "tokens_per_s_per_gpu": number(line.get("tps_per_gpu")),
+        "mfu_pct": number(line.get("mfu")),
+    }
+    point(
+        draft,
+        step,
+        values
+        | {"lr": number(line.get("lr"))}
+        | {k: v for k, v in logged.items() if v is not None},
+    )
 
 
 def _ranks(draft: Draft, line: Mapping[str, Any]) -> None:
@@ -41,7 +55,9 @@ def _ranks(draft: Draft, line: Mapping[str, Any]) -> None:
 
 # %% ../../../nbs/50_importers/results/15_automodel.ipynb #7f4da019
 def read(source: Source, tally: Tally) -> list[Draft]:
-    "The run of a training.jsonl; steps that begin again are a restart, the same line twice is one line."
+    """The run of a training.jsonl; steps that begin again are a restart, the same line twice is one
+    line.
+    """
     draft, peak, last = Draft("automodel-jsonl", "NeMo AutoModel"), 0, None
     for line in json_lines(source, tally):
         step = whole(line.get("step"))
@@ -53,7 +69,11 @@ def read(source: Source, tally: Tally) -> list[Draft]:
             continue
         last = line
         tally.understood += 1
-        draft.facts.setdefault("started_at", stamp) if (stamp := words(line.get("timestamp"))) else None
+        (
+            draft.facts.setdefault("started_at", stamp)
+            if (stamp := words(line.get("timestamp")))
+            else None
+        )
         draft.facts["ended_at"] = stamp or draft.facts.get("ended_at")
         if "loss" not in line:
             draft.event("eval", f"val_loss {line['val_loss']}"[:100], step)
@@ -71,7 +91,7 @@ def read(source: Source, tally: Tally) -> list[Draft]:
         draft.event("derived", "steps.time_s = num_tokens_per_step / tps")
     return [draft]
 
-
+# %% ../../../nbs/50_importers/results/15_automodel.ipynb #a4cf9fe3
 FORMAT = Format(
     "automodel-jsonl", "training.jsonl of NeMo AutoModel", read,
     signature=re.compile(rb'"step":\s?\d+,[^\n{}]{0,800}"(num_tokens_per_step|num_label_tokens)":'),

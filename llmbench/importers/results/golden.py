@@ -14,7 +14,13 @@ from ..base import Draft, Source, Tally
 from ..formats import Format
 from ..structured import SMALL, as_bytes, document, number, point, warm_up, whole
 
-_COLUMNS = {"lm loss": "loss", "iteration-time": "time_s", "grad-norm": "grad_norm", "learning-rate": "lr", "loss-scale": "loss_scale"}
+_COLUMNS = {
+    "lm loss": "loss",
+    "iteration-time": "time_s",
+    "grad-norm": "grad_norm",
+    "learning-rate": "lr",
+    "loss-scale": "loss_scale",
+}
 _MEMORY = "mem-max-allocated-bytes"
 
 # %% ../../../nbs/50_importers/results/20_golden.ipynb #843a2ba1
@@ -25,14 +31,18 @@ def _points(metric: Any) -> Iterator[tuple[int, float]]:
         first, every = whole(metric.get("start_step")) or 0, whole(metric.get("step_interval")) or 1
         values = {first + i * every: v for i, v in enumerate(values)}
     for step, value in values.items() if isinstance(values, Mapping) else ():
-        if (at := whole(step)) is not None and not isinstance(value, str) and (found := number(value)) is not None:
+        if (
+            (at := whole(step)) is not None
+            and not isinstance(value, str)
+            and (found := number(value)) is not None
+        ):
             yield at, found
 
 # %% ../../../nbs/50_importers/results/20_golden.ipynb #78c7aaf1
 def _interval(times: Mapping[int, float], losses: Mapping[int, float]) -> int | None:
     "Steps that an iteration time is the mean of; None where the points do not tell."
     steps = sorted(times)
-    gaps = {b - a for a, b in zip(steps, steps[1:])}  # noqa: B905
+    gaps = {b - a for a, b in zip(steps, steps[1:])}
     return gaps.pop() if len(gaps) == 1 and 1 < len(steps) < len(losses) else None
 
 
@@ -40,9 +50,11 @@ def _fill(draft: Draft, columns: Mapping[str, Mapping[int, float]]) -> None:
     over = _interval(columns.get("time_s", {}), columns.get("loss", {}))
     for step in sorted({s for c in columns.values() for s in c}):
         mean_of = over if step in columns.get("time_s", {}) else None
-        point(draft, step, {name: c.get(step) for name, c in columns.items()} | {"mean_of": mean_of})
+        point(
+            draft, step, {name: c.get(step) for name, c in columns.items()} | {"mean_of": mean_of}
+        )
 
-
+# %% ../../../nbs/50_importers/results/20_golden.ipynb #8222389c
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The run that the values were taken from."
     draft, columns, others = Draft("megatron-golden-values", "Megatron-LM"), {}, []
@@ -53,20 +65,35 @@ def read(source: Source, tally: Tally) -> list[Draft]:
         if name in _COLUMNS and found:
             columns[_COLUMNS[name]] = found
         elif name == _MEMORY and found:
-            draft.ranks[0] = {"peak_allocated_bytes": as_bytes(max(found.values()), 1), "memory_source": "device_allocator"}
-            draft.warn("memory is that of the rank that writes; the file does not say which, it is listed as 0")
+            draft.ranks[0] = {
+                "peak_allocated_bytes": as_bytes(max(found.values()), 1),
+                "memory_source": "device_allocator",
+            }
+            draft.warn(
+                "memory is that of the rank that writes; the file does not say which, it is listed"
+                " as 0"
+            )
         else:
             others.append(name)
     _fill(draft, columns)
     warm_up(draft)
     if others:
-        draft.event("not_kept", "metrics without a place: " + ", ".join(json.dumps(n)[1:-1] for n in others[:20]))
+        draft.event(
+            "not_kept",
+            "metrics without a place: " + ", ".join(json.dumps(n)[1:-1] for n in others[:20]),
+        )
     return [draft]
 
-
+# %% ../../../nbs/50_importers/results/20_golden.ipynb #be769894
 def detect(sample: bytes) -> bool:
     "Metrics with a start, an interval and values."
     return b'"lm loss"' in sample and b'"step_interval"' in sample and b'"values"' in sample
 
 
-FORMAT = Format("megatron-golden-values", "golden values of Megatron-LM's functional tests", read, detect, marks=("lm loss", "step_interval", "values"))
+FORMAT = Format(
+    "megatron-golden-values",
+    "golden values of Megatron-LM's functional tests",
+    read,
+    detect,
+    marks=("lm loss", "step_interval", "values"),
+)

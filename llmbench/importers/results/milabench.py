@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
+from ...core.schema import Status
 from ..base import Draft, Source, Tally
 from ..formats import Format
 from llmbench.importers.structured import (
@@ -27,12 +28,11 @@ from llmbench.importers.structured import (
     whole,
     words,
 )
-from ...core.schema import Status
 
 # %% ../../../nbs/50_importers/results/45_milabench.ipynb #5127b0f4
 _MOST_CARDS = 4096
 
-
+# %% ../../../nbs/50_importers/results/45_milabench.ipynb #4f58b780
 class Bench:
     "One benchmark while its lines are read."
 
@@ -71,12 +71,25 @@ class Bench:
     def meta(self, meta: Mapping[str, Any]) -> None:
         "Take what is said of the machine."
         listed = meta.get("accelerators") if isinstance(meta.get("accelerators"), dict) else {}
-        for card, told in (listed.get("gpus") or {}).items() if isinstance(listed.get("gpus"), dict) else ():
-            memory = told.get("memory") if isinstance(told, dict) and isinstance(told.get("memory"), dict) else {}
+        for card, told in (
+            (listed.get("gpus") or {}).items() if isinstance(listed.get("gpus"), dict) else ()
+        ):
+            memory = (
+                told.get("memory")
+                if isinstance(told, dict) and isinstance(told.get("memory"), dict)
+                else {}
+            )
             size = number(memory.get("total"))
-            self.cards[str(card)] = {"name": words(told.get("product")) if isinstance(told, dict) else None, "memory_gib": size / 1024 if size else None}
-        self.draft.fact("env.platform", {"cuda": "cuda", "rocm": "rocm"}.get(str(listed.get("arch"))))
-        cpu, torch = (meta.get(k) if isinstance(meta.get(k), dict) else {} for k in ("cpu", "pytorch"))
+            self.cards[str(card)] = {
+                "name": words(told.get("product")) if isinstance(told, dict) else None,
+                "memory_gib": size / 1024 if size else None,
+            }
+        self.draft.fact(
+            "env.platform", {"cuda": "cuda", "rocm": "rocm"}.get(str(listed.get("arch")))
+        )
+        cpu, torch = (
+            meta.get(k) if isinstance(meta.get(k), dict) else {} for k in ("cpu", "pytorch")
+        )
         self.draft.fact("env.cpu.name", words(cpu.get("brand")))
         self.draft.fact("env.cpu.logical_cores", whole(cpu.get("count")))
         self.draft.fact("env.versions.torch", words(torch.get("torch")))
@@ -104,32 +117,52 @@ def _framed(bench: Bench, event: str, data: Mapping[str, Any]) -> None:
     if event == "end" and isinstance(code, int) and code != 0:
         bench.draft.end(Status.crash, f"return code {code}")
 
-
+# %% ../../../nbs/50_importers/results/45_milabench.ipynb #d444364c
 def _finished(bench: Bench) -> Draft:
     draft, unit = bench.draft, next(iter(bench.units), "")
     column = "tokens_per_s" if unit.lower().startswith("tok") else "items_per_s"
     together = len(bench.losses) == len(bench.rates)
     if bench.rates and bench.losses and not together:
-        draft.warn(f"{len(bench.losses)} losses and {len(bench.rates)} rates: each is numbered by its own events, and a row's loss and rate are of different steps")
+        draft.warn(
+            f"{len(bench.losses)} losses and {len(bench.rates)} rates: each is numbered by its own"
+            " events, and a row's loss and rate are of different steps"
+        )
     if bench.rates and len(bench.units) > 1:
-        draft.warn(f"rates in several units: {', '.join(bench.units)}; the column is called after the first")
+        draft.warn(
+            f"rates in several units: {', '.join(bench.units)}; the column is called after the"
+            " first"
+        )
     for at in range(max(len(bench.losses), len(bench.rates))):
         loss = bench.losses[at] if at < len(bench.losses) else None
         rate = bench.rates[at] if at < len(bench.rates) else None
         point(draft, at + 1, {"loss": loss} if bench.losses else {})
         if bench.rates:
-            draft.columns.setdefault(column, array("d")).append(rate if rate is not None and abs(rate) < 1e300 else float("nan"))
+            draft.columns.setdefault(column, array("d")).append(
+                rate if rate is not None and abs(rate) < 1e300 else float("nan")
+            )
     judge(draft, "the end with return code 0" if bench.ended else None)
-    draft.event("derived", "steps.step = place among the events, from 1") if len(draft.steps) else None
+    (
+        draft.event("derived", "steps.step = place among the events, from 1")
+        if len(draft.steps)
+        else None
+    )
     if bench.rates:
-        draft.warn(f"rows are numbered as the events come: the file counts no steps, and its rates ({unit}) are of intervals")
+        draft.warn(
+            "rows are numbered as the events come: the file counts no steps, and its rates"
+            f" ({unit}) are of intervals"
+        )
     cards = sorted(bench.memory)
     if cards and all(c in bench.cards for c in cards):
         draft.fact("env.devices", [{"rank": i} | bench.cards[c] for i, c in enumerate(cards)])
     for rank, card in enumerate(cards):
-        draft.ranks[rank] = {"peak_reserved_bytes": bench.memory[card] or None, "memory_source": "device_used"}
+        draft.ranks[rank] = {
+            "peak_reserved_bytes": bench.memory[card] or None,
+            "memory_source": "device_used",
+        }
     if bench.samples:
-        draft.event("power", f"mean of {bench.samples} samples: {bench.watts / bench.samples:.1f} W")
+        draft.event(
+            "power", f"mean of {bench.samples} samples: {bench.watts / bench.samples:.1f} W"
+        )
     return draft
 
 # %% ../../../nbs/50_importers/results/45_milabench.ipynb #a37fdc01
@@ -156,4 +189,9 @@ def read(source: Source, tally: Tally) -> list[Draft]:
     return [_finished(b) for b in benches if b.losses or b.rates or b.cards]
 
 
-FORMAT = Format("milabench-data", "event lines of milabench (.data)", read, signature=re.compile(rb'^\{"event": "(config|meta|start|line|data)", "data": ', re.MULTILINE))
+FORMAT = Format(
+    "milabench-data",
+    "event lines of milabench (.data)",
+    read,
+    signature=re.compile(rb'^\{"event": "(config|meta|start|line|data)", "data": ', re.MULTILINE),
+)

@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ...core.schema import Status
 from ..base import Draft, Source, Tally
 from ..formats import Format
 from llmbench.importers.structured import (
@@ -29,7 +30,6 @@ from llmbench.importers.structured import (
     whole,
     words,
 )
-from ...core.schema import Status
 
 # %% ../../../nbs/50_importers/results/35_mllog.ipynb #daf13a34
 _NOISE = {"system", "systems", "json", "v", "mlperf", "description", "hardware"}
@@ -41,22 +41,40 @@ def _name_words(name: str) -> set[str]:
 
 def _described(file: Path) -> dict[str, Any] | None:
     try:
-        content = json.loads(file.read_bytes()) if file.is_file() and file.stat().st_size < 2**20 else None
+        content = (
+            json.loads(file.read_bytes())
+            if file.is_file() and file.stat().st_size < 2**20
+            else None
+        )
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) and "accelerators_per_node" in content else None
 
-
+# %% ../../../nbs/50_importers/results/35_mllog.ipynb #4e00a8a2
 def system_beside(log: Path) -> tuple[Path, dict[str, Any]] | None:
-    "The description of the system that a log's folders or name belong to; None where there is none, or more than one fits."
+    """The description of the system that a log's folders or name belong to; None where there is
+    none, or more than one fits.
+    """
     log = log.resolve()
-    official = [p / "systems" / f"{log.parents[1].name}.json" for p in log.parents[2:5]] if len(log.parents) > 2 else []
+    official = (
+        [p / "systems" / f"{log.parents[1].name}.json" for p in log.parents[2:5]]
+        if len(log.parents) > 2
+        else []
+    )
     for file in official:
         if found := _described(file):
             return file, found
-    path_words = _name_words(str(log.stem)) | {w for p in log.parents[:2] for w in _name_words(p.name)}
-    near = [f for f in sorted(log.parent.glob("*.json"))[:200] if _name_words(f.stem) <= path_words and (found := _described(f))]
-    best = [f for f in near if len(_name_words(f.stem)) == max(len(_name_words(n.stem)) for n in near)]
+    path_words = _name_words(str(log.stem)) | {
+        w for p in log.parents[:2] for w in _name_words(p.name)
+    }
+    near = [
+        f
+        for f in sorted(log.parent.glob("*.json"))[:200]
+        if _name_words(f.stem) <= path_words and (found := _described(f))
+    ]
+    best = [
+        f for f in near if len(_name_words(f.stem)) == max(len(_name_words(n.stem)) for n in near)
+    ]
     return (best[0], _described(best[0])) if len(best) == 1 else None
 
 # %% ../../../nbs/50_importers/results/35_mllog.ipynb #216298c5
@@ -69,43 +87,75 @@ def _memory_gib(text: Any) -> float | None:
 def _platform(name: str) -> str | None:
     return "rocm" if re.search(r"\bAMD\b|Instinct", name) else "cuda" if "NVIDIA" in name else None
 
-
+# %% ../../../nbs/50_importers/results/35_mllog.ipynb #b761abd5
 def _hardware(draft: Draft, system: Mapping[str, Any], file: Path | None = None) -> None:
     "What a description says of the system: a file beside the log, or a line of it."
     each, nodes = whole(system.get("accelerators_per_node")), whole(system.get("number_of_nodes"))
     name = words(system.get("accelerator_model_name"))
     if file:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        draft.event("systems_file", f"{file.name}, sha256 {digest}: {words(system.get('system_name'))}")
+        draft.event(
+            "systems_file", f"{file.name}, sha256 {digest}: {words(system.get('system_name'))}"
+        )
     else:
         draft.event("systems_line", f":::SYSJSON: {words(system.get('system_name'))}")
     if each and nodes and each * nodes <= 65536:
         draft.derive("spec.world_size", each * nodes, f"{each} accelerators a node × {nodes} nodes")
     if name and draft.facts.get("spec.world_size"):
-        device = {"name": name, "memory_gib": _memory_gib(system.get("accelerator_memory_capacity"))}
-        draft.fact("env.devices", [{"rank": i} | device for i in range(draft.facts["spec.world_size"])])
+        device = {
+            "name": name,
+            "memory_gib": _memory_gib(system.get("accelerator_memory_capacity")),
+        }
+        draft.fact(
+            "env.devices", [{"rank": i} | device for i in range(draft.facts["spec.world_size"])]
+        )
         draft.fact("env.platform", _platform(name))
-    cores = (whole(system.get("host_processors_per_node")) or 0) * (whole(system.get("host_processor_core_count")) or 0)
+    cores = (whole(system.get("host_processors_per_node")) or 0) * (
+        whole(system.get("host_processor_core_count")) or 0
+    )
     draft.fact("env.cpu.name", words(system.get("host_processor_model_name")))
-    draft.event("host", f"{cores} cores a node, {words(system.get('host_memory_capacity'))}") if cores else None
+    (
+        draft.event("host", f"{cores} cores a node, {words(system.get('host_memory_capacity'))}")
+        if cores
+        else None
+    )
     draft.fact("env.framework", words(system.get("framework")))
     stack = system.get("other_software_stack")
-    for place, key in {"env.cuda": "cuda_version", "env.driver": "cuda_driver_version", "env.nccl": "nccl_version"}.items():
+    for place, key in {
+        "env.cuda": "cuda_version",
+        "env.driver": "cuda_driver_version",
+        "env.nccl": "nccl_version",
+    }.items():
         draft.fact(place, words(stack.get(key)) if isinstance(stack, dict) else None)
 
 # %% ../../../nbs/50_importers/results/35_mllog.ipynb #aa0bd2e7
 _FACTS = {
-    "submission_benchmark": ("spec.model.name", words), "seed": ("spec.seed", whole), "global_batch_size": ("sequences", whole),
-    "max_sequence_length": ("spec.seq_len", whole), "gradient_accumulation_steps": ("spec.batch.accum", whole),
-    "max_steps": ("spec.steps", whole), "opt_name": ("spec.optimizer.name", words), "opt_base_learning_rate": ("spec.optimizer.lr", number),
-    "opt_adamw_weight_decay": ("spec.optimizer.weight_decay", number), "opt_adamw_epsilon": ("spec.optimizer.eps", number),
-    "opt_gradient_clip_norm": ("spec.optimizer.clip_norm", number), "opt_learning_rate_warmup_steps": ("spec.optimizer.lr_warmup_steps", whole),
-}  # fmt: skip
-_TOLD = {"submission_platform", "submission_org", "submission_division", "submission_status", "target_accuracy", "lora_rank", "lora_alpha"}
+    "submission_benchmark": ("spec.model.name", words),
+    "seed": ("spec.seed", whole),
+    "global_batch_size": ("sequences", whole),
+    "max_sequence_length": ("spec.seq_len", whole),
+    "gradient_accumulation_steps": ("spec.batch.accum", whole),
+    "max_steps": ("spec.steps", whole),
+    "opt_name": ("spec.optimizer.name", words),
+    "opt_base_learning_rate": ("spec.optimizer.lr", number),
+    "opt_adamw_weight_decay": ("spec.optimizer.weight_decay", number),
+    "opt_adamw_epsilon": ("spec.optimizer.eps", number),
+    "opt_gradient_clip_norm": ("spec.optimizer.clip_norm", number),
+    "opt_learning_rate_warmup_steps": ("spec.optimizer.lr_warmup_steps", whole),
+}
+_TOLD = {
+    "submission_platform",
+    "submission_org",
+    "submission_division",
+    "submission_status",
+    "target_accuracy",
+    "lora_rank",
+    "lora_alpha",
+}
 _BLOCK_STARTS = ("block_start", "epoch_start")
 _BY_SAMPLES = "steps.step = samples / global_batch_size, where a line names no step"
 
-
+# %% ../../../nbs/50_importers/results/35_mllog.ipynb #abbd9a91
 class MlRun:
     "One run while its lines are read: the draft, its columns by step, and the block that is open."
 
@@ -139,26 +189,42 @@ def _block_step(run: MlRun, meta: Mapping[str, Any]) -> tuple[int | None, int | 
     begun = run.block.get("step")
     return (int(begun) + over, over) if over and begun is not None else (over, None)
 
-
+# %% ../../../nbs/50_importers/results/35_mllog.ipynb #f23be7d5
 def _throughput(run: MlRun, rate: float, meta: Mapping[str, Any], time_ms: float | None) -> None:
     samples, batch = whole(meta.get("step")), run.draft.facts.get("sequences")
     begun, clock = run.block.get("samples") or 0, run.block.get("time_ms")
     last = run.steps_of(samples)
-    if not (samples and batch and last and clock and time_ms and positive(rate) and positive(time_ms - clock) and samples > begun):
+    if not (
+        samples
+        and batch
+        and last
+        and clock
+        and time_ms
+        and positive(rate)
+        and positive(time_ms - clock)
+        and samples > begun
+    ):
         return
     by_clock = (samples - begun) / (time_ms - clock) * 1000
     if abs(rate / by_clock - 1) > 0.05:
-        run.draft.warn(f"throughput {rate:g} is not the samples/s of its block ({by_clock:.4g}); it was left out", once="throughput")
+        run.draft.warn(
+            f"throughput {rate:g} is not the samples/s of its block ({by_clock:.4g}); it was"
+            " left out",
+            once="throughput",
+        )
         return
     run.put(last, time_s=batch / rate, mean_of=run.steps_of(samples - int(begun)))
     run.derived |= {"steps.time_s = global_batch_size / throughput (samples/s)", _BY_SAMPLES}
 
-
+# %% ../../../nbs/50_importers/results/35_mllog.ipynb #fb9a63a4
 def _stats(run: MlRun, value: Any, meta: Mapping[str, Any], time_ms: float | None) -> None:
     if not isinstance(value, dict):
         return
     told = {k: n for k, v in value.items() if (n := number(v)) is not None}
-    loss, time_s = told.get("train_loss", told.get("reduced_train_loss")), told.get("train_step_time", told.get("train_step_timing"))
+    loss, time_s = (
+        told.get("train_loss", told.get("reduced_train_loss")),
+        told.get("train_step_time", told.get("train_step_timing")),
+    )
     step = whole(meta.get("step"))
     if "throughput" in told:
         _throughput(run, told["throughput"], meta, time_ms)
@@ -179,8 +245,16 @@ def _stats(run: MlRun, value: Any, meta: Mapping[str, Any], time_ms: float | Non
 def _clock(run: MlRun, key: str, meta: Mapping[str, Any], time_ms: float | None) -> None:
     if key in _BLOCK_STARTS:
         steps = whole(meta.get("step"))
-        samples = whole(meta.get("samples_count")) if steps is None else steps * (run.draft.facts.get("sequences") or 0)
-        run.block = {"time_ms": time_ms, "step": steps if steps is not None else run.steps_of(samples) or 0, "samples": samples}
+        samples = (
+            whole(meta.get("samples_count"))
+            if steps is None
+            else steps * (run.draft.facts.get("sequences") or 0)
+        )
+        run.block = {
+            "time_ms": time_ms,
+            "step": steps if steps is not None else run.steps_of(samples) or 0,
+            "samples": samples,
+        }
     elif key == "run_start":
         run.begun = True
         run.draft.fact("started_at", utc(time_ms / 1000 if time_ms else None))
@@ -190,9 +264,11 @@ def _clock(run: MlRun, key: str, meta: Mapping[str, Any], time_ms: float | None)
         status = words(meta.get("status")) or "no status"
         if status == "aborted":
             run.draft.end(Status.cancelled, "run_stop says aborted: the target was not reached")
-        run.draft.event("run_stop", status, whole(meta.get("step")) or run.steps_of(meta.get("samples_count")))
+        run.draft.event(
+            "run_stop", status, whole(meta.get("step")) or run.steps_of(meta.get("samples_count"))
+        )
 
-
+# %% ../../../nbs/50_importers/results/35_mllog.ipynb #5e67d063
 def _line(run: MlRun, line: Mapping[str, Any]) -> bool:
     "Take one line; whether it said something that is kept."
     key, value, meta = str(line.get("key")), line.get("value"), line.get("metadata")
@@ -217,27 +293,45 @@ def _line(run: MlRun, line: Mapping[str, Any]) -> bool:
 
 # %% ../../../nbs/50_importers/results/35_mllog.ipynb #1743daa7
 def _place_means(run: MlRun) -> None:
-    "Means of blocks as rows of their last steps; where the steps of a block are timed themselves, as events."
+    """Means of blocks as rows of their last steps; where the steps of a block are timed themselves,
+    as events.
+    """
     timed = sorted(run.columns.get("time_s", ()))
     for last, over, time_s in run.means:
         if over and bisect_right(timed, last) > bisect_right(timed, last - over - 1):
-            run.draft.event("block_mean", f"of {over} steps", last, **({"time_s": time_s} if time_s >= 0 else {}))
+            run.draft.event(
+                "block_mean",
+                f"of {over} steps",
+                last,
+                **({"time_s": time_s} if time_s >= 0 else {}),
+            )
         else:
             known = run.steps()
-            run.put(last - 1 if last not in known and last - 1 in known else last, time_s=time_s, mean_of=over)
-    first = timed[1] - timed[0] if len(timed) > 1 and timed[1] - timed[0] in (timed[0], timed[0] + 1) else 0  # counted from 1, or from 0
+            run.put(
+                last - 1 if last not in known and last - 1 in known else last,
+                time_s=time_s,
+                mean_of=over,
+            )
+    # counted from 1, or from 0
+    first = (
+        timed[1] - timed[0]
+        if len(timed) > 1 and timed[1] - timed[0] in (timed[0], timed[0] + 1)
+        else 0
+    )
     for step, over in zip(timed, [first, *(b - a for a, b in pairwise(timed))], strict=False):
         if over > 1:
             run.put(step, mean_of=over)
 
-
+# %% ../../../nbs/50_importers/results/35_mllog.ipynb #d394de03
 def _finished(run: MlRun, source: Source) -> Draft:
     draft = run.draft
     _place_means(run)
     if run.told:
         draft.event("submission", "; ".join(run.told))
     if all(run.betas.get(f"opt_adamw_beta_{i}") is not None for i in (1, 2)):
-        draft.fact("spec.optimizer.betas", [run.betas["opt_adamw_beta_1"], run.betas["opt_adamw_beta_2"]])
+        draft.fact(
+            "spec.optimizer.betas", [run.betas["opt_adamw_beta_1"], run.betas["opt_adamw_beta_2"]]
+        )
     for formula in sorted(run.derived):
         draft.event("derived", formula)
     for step in sorted(run.steps()):
@@ -252,13 +346,15 @@ def _finished(run: MlRun, source: Source) -> Draft:
         _hardware(draft, beside[1], beside[0])
     return draft
 
-
+# %% ../../../nbs/50_importers/results/35_mllog.ipynb #683c6f52
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The runs of a log with :::MLLOG lines."
     runs, seen = [MlRun()], set()
     for line in json_lines(source, tally, ":::MLLOG", ":::SYSJSON"):
         key = str(line.get("key"))
-        again = key in ("cache_clear", "init_start", "run_start") and (runs[-1].ended or (key == "run_start" and runs[-1].begun))
+        again = key in ("cache_clear", "init_start", "run_start") and (
+            runs[-1].ended or (key == "run_start" and runs[-1].begun)
+        )
         if again and len(runs) >= MOST_RUNS:
             tally.misread(f"more than {MOST_RUNS:,} runs in one file; the others were left out")
             break
@@ -270,7 +366,9 @@ def read(source: Source, tally: Tally) -> list[Draft]:
             runs[-1].system = line
             tally.understood += 1
             continue
-        same = hashlib.blake2b(json.dumps(line, sort_keys=True).encode("utf-8", "replace"), digest_size=16).digest()
+        same = hashlib.blake2b(
+            json.dumps(line, sort_keys=True).encode("utf-8", "replace"), digest_size=16
+        ).digest()
         if same in seen:
             tally.repeated += 1
             continue
@@ -279,8 +377,13 @@ def read(source: Source, tally: Tally) -> list[Draft]:
         tally.understood += _line(runs[-1], line)
     return [_finished(run, source) for run in runs]
 
-
-FORMAT = Format("mlperf-mllog", ":::MLLOG lines of MLPerf training", read, signature=re.compile(rb":::MLLOG\s*\{"))
+# %% ../../../nbs/50_importers/results/35_mllog.ipynb #efe4c333
+FORMAT = Format(
+    "mlperf-mllog",
+    ":::MLLOG lines of MLPerf training",
+    read,
+    signature=re.compile(rb":::MLLOG\s*\{"),
+)
 
 # %% ../../../nbs/50_importers/results/35_mllog.ipynb #9419e996
 def _no_run(source: Source, tally: Tally) -> list[Draft]:
@@ -290,7 +393,14 @@ def _no_run(source: Source, tally: Tally) -> list[Draft]:
 
 
 SYSTEM_FORMAT = Format(
-    "mlperf-system", "MLPerf's description of a system: no run, read together with the logs that it belongs to", _no_run,
-    lambda sample: sample.lstrip()[:1] == b"{" and b":::MLLOG" not in sample and b'"accelerators_per_node"' in sample and b'"number_of_nodes"' in sample,
+    "mlperf-system",
+    "MLPerf's description of a system: no run, read together with the logs that it belongs to",
+    _no_run,
+    lambda sample: (
+        sample.lstrip()[:1] == b"{"
+        and b":::MLLOG" not in sample
+        and b'"accelerators_per_node"' in sample
+        and b'"number_of_nodes"' in sample
+    ),
     marks=("accelerators_per_node", "number_of_nodes"),
-)  # fmt: skip
+)

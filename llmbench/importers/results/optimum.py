@@ -29,21 +29,29 @@ from llmbench.importers.structured import (
 
 # %% ../../../nbs/50_importers/results/40_optimum.ipynb #8b06a522
 _ENDS = {
-    "spec.seq_len": ("dataset_shapes.sequence_length", whole), "spec.batch.micro": ("training_arguments.per_device_train_batch_size", whole),
-    "spec.batch.accum": ("training_arguments.gradient_accumulation_steps", whole), "spec.steps": ("training_arguments.max_steps", whole),
-    "spec.warmup_asked": ("warmup_steps", whole), "spec.seed": ("backend.seed", whole), "spec.precision.param": ("backend.torch_dtype", words),
-    "env.python": ("environment.python_version", words), "env.cpu.name": ("environment.cpu", words),
-    "env.versions.transformers": ("environment.transformers_version", words), "env.versions.accelerate": ("environment.accelerate_version", words),
+    "spec.seq_len": ("dataset_shapes.sequence_length", whole),
+    "spec.batch.micro": ("training_arguments.per_device_train_batch_size", whole),
+    "spec.batch.accum": ("training_arguments.gradient_accumulation_steps", whole),
+    "spec.steps": ("training_arguments.max_steps", whole),
+    "spec.warmup_asked": ("warmup_steps", whole),
+    "spec.seed": ("backend.seed", whole),
+    "spec.precision.param": ("backend.torch_dtype", words),
+    "env.python": ("environment.python_version", words),
+    "env.cpu.name": ("environment.cpu", words),
+    "env.versions.transformers": ("environment.transformers_version", words),
+    "env.versions.accelerate": ("environment.accelerate_version", words),
     "env.versions.torch": ("backend.version", words),
-}  # fmt: skip
+}
 
 
 _OTHERS = ("backend.model", "backend.torch_compile", "environment.gpus", "environment.gpu")
 _WANTED = {*_OTHERS, *(end for end, _ in _ENDS.values())}
 
-
+# %% ../../../nbs/50_importers/results/40_optimum.ipynb #0c51ed81
 def _ends(told: Mapping[str, Any]) -> dict[str, Any]:
-    "The settings by the ends of their names, `environment.gpus` of `report.environment.gpus`; the first that is not empty."
+    """The settings by the ends of their names, `environment.gpus` of `report.environment.gpus`; the
+    first that is not empty.
+    """
     found: dict[str, Any] = {}
     for key, value in told.items():
         parts = key.rsplit(".", 2)
@@ -52,11 +60,12 @@ def _ends(told: Mapping[str, Any]) -> dict[str, Any]:
                 found.setdefault(end, value)
     return found
 
-
+# %% ../../../nbs/50_importers/results/40_optimum.ipynb #90ccd961
 def _cards(text: Any) -> list[str]:
     try:
         names = ast.literal_eval(text) if isinstance(text, str) and len(text) < 10_000 else text
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # {[]: 1} is a TypeError
+    # {[]: 1} is a TypeError
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return []
     return [n for v in names if (n := words(v))] if isinstance(names, (list, tuple)) else []
 
@@ -73,17 +82,30 @@ def _settings(draft: Draft, told: Mapping[str, Any]) -> None:
         draft.fact("env.devices", [{"rank": 0, "name": names[0]}])
         draft.derive("spec.world_size", 1, "environment.gpus lists one card")
     elif names:
-        draft.warn(f"the machine has {len(names)} cards ({', '.join(sorted(set(names)))}); how many were used is not said")
+        draft.warn(
+            f"the machine has {len(names)} cards ({', '.join(sorted(set(names)))}); how many were"
+            " used is not said"
+        )
     if words(experiment := told.get("experiment_name")):
         draft.event("experiment", words(experiment))
 
 # %% ../../../nbs/50_importers/results/40_optimum.ipynb #1a2ee5e0
 def _summary_row(draft: Draft, told: Mapping[str, Any]) -> None:
-    rate, runtime = positive(told.get("training.throughput(samples/s)")), positive(told.get("training.runtime(s)"))
-    batch, seq_len = (draft.facts.get("spec.batch.micro") or 0) * (draft.facts.get("spec.batch.accum") or 1), draft.facts.get("spec.seq_len")
+    rate, runtime = (
+        positive(told.get("training.throughput(samples/s)")),
+        positive(told.get("training.runtime(s)")),
+    )
+    batch, seq_len = (
+        (draft.facts.get("spec.batch.micro") or 0) * (draft.facts.get("spec.batch.accum") or 1),
+        draft.facts.get("spec.seq_len"),
+    )
     for phase in ("warmup", "overall_training"):
         if time_s := positive(told.get(f"{phase}.runtime(s)")):
-            draft.event(phase, f"{number(told.get(f'{phase}.throughput(samples/s)')) or 0:g} samples/s", time_s=time_s)
+            draft.event(
+                phase,
+                f"{number(told.get(f'{phase}.throughput(samples/s)')) or 0:g} samples/s",
+                time_s=time_s,
+            )
     asked, warm = draft.facts.get("spec.steps"), draft.facts.pop("spec.warmup_asked", None)
     timed = asked - warm if asked and warm is not None and warm < asked else None
     steps = min(round(rate * runtime / batch), _MOST_STEPS) if rate and runtime and batch else timed
@@ -92,21 +114,48 @@ def _summary_row(draft: Draft, told: Mapping[str, Any]) -> None:
         return
     draft.event("training", f"{rate or 0:g} samples/s", **({"time_s": runtime} if runtime else {}))
     if time_s:
-        how = "batch of the device / training.throughput(samples/s)" if batch and rate else "training.runtime(s) / (max_steps - warmup_steps)"
+        how = (
+            "batch of the device / training.throughput(samples/s)"
+            if batch and rate
+            else "training.runtime(s) / (max_steps - warmup_steps)"
+        )
         draft.event("derived", f"steps.time_s = {how}")
-        draft.warn("the only time is the mean of the steps after warm-up; for more than one device the batch is not that of the step")
-    draft.event("derived", "steps.tokens = batch of the device × sequence_length") if batch and seq_len else None
+        draft.warn(
+            "the only time is the mean of the steps after warm-up; for more than one device the"
+            " batch is not that of the step"
+        )
+    (
+        draft.event("derived", "steps.tokens = batch of the device × sequence_length")
+        if batch and seq_len
+        else None
+    )
     draft.event("derived", "steps.step = throughput × runtime / batch") if not asked else None
     draft.fact("spec.warmup_steps", 0)
     logged = {"samples_per_s": rate} if rate else {}
-    point(draft, asked or steps or 0, {"time_s": time_s, "tokens": batch * seq_len if batch and seq_len else None, "mean_of": steps or None} | logged)
+    point(
+        draft,
+        asked or steps or 0,
+        {
+            "time_s": time_s,
+            "tokens": batch * seq_len if batch and seq_len else None,
+            "mean_of": steps or None,
+        }
+        | logged,
+    )
 
-
+# %% ../../../nbs/50_importers/results/40_optimum.ipynb #5ad0a0bb
 _MOST_STEPS = 2**53
 
-
+# %% ../../../nbs/50_importers/results/40_optimum.ipynb #1500f5db
 def _latency_rows(draft: Draft, told: Mapping[str, Any]) -> bool:
-    values = next((v for k, v in told.items() if re.search(r"train\.latency\.values$", k) and isinstance(v, list)), [])
+    values = next(
+        (
+            v
+            for k, v in told.items()
+            if re.search(r"train\.latency\.values$", k) and isinstance(v, list)
+        ),
+        [],
+    )
     for at, value in enumerate(values, 1):
         point(draft, at, {"time_s": number(value)})
     return bool(values)
@@ -139,7 +188,9 @@ def _rows(source: Source, tally: Tally) -> Iterator[dict[str, Any]]:
     "The rows of a table, or the one of a JSON report."
     if not sample_text(source.sample).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         yield from table_rows(source, tally)
-    elif told := {str(place[0]): value for place, value in document(source, tally, lambda p: p == (), SMALL)}:
+    elif told := {
+        str(place[0]): value for place, value in document(source, tally, lambda p: p == (), SMALL)
+    }:
         yield flat(told)
 
 
@@ -148,5 +199,11 @@ def detect(sample: bytes) -> bool:
     table = b"training.throughput(samples/s)" in sample or b"training.runtime(s)" in sample
     return table or (b'"optimum_benchmark' in sample and b'"latency"' in sample)
 
-
-FORMAT = Format("optimum-benchmark", "reports of optimum-benchmark (training), CSV or JSON", read, detect, marks=("training.throughput(samples/s)", "training.runtime(s)", "optimum_benchmark"))
+# %% ../../../nbs/50_importers/results/40_optimum.ipynb #9dc55bd0
+FORMAT = Format(
+    "optimum-benchmark",
+    "reports of optimum-benchmark (training), CSV or JSON",
+    read,
+    detect,
+    marks=("training.throughput(samples/s)", "training.runtime(s)", "optimum_benchmark"),
+)

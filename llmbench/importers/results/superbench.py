@@ -12,15 +12,26 @@ from itertools import islice
 from typing import Any
 
 from ...core.numbers import GIB
+from ...core.schema import Status
 from ..base import Draft, Source, Tally
 from ..formats import Format
 from ..structured import MOST_RUNS, json_lines, number, point, whole
-from ...core.schema import Status
 
 # %% ../../../nbs/50_importers/results/50_superbench.ipynb #ab6d4b4f
-_OLD = re.compile(r"(?:[^/]*/)?(?:pytorch-)?([\w.-]{1,80})/(steptime|throughput)_train_(\w{1,20})(?::(\d+))?")
-_NEW = re.compile(r"(?:[^/]*/)?(?:pytorch-)?([\w.-]{1,80})/(\w{1,20})_train_(step_?time|throughput)(?::(\d+))?")
-_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8", "fp8_hybrid": "float8", "fp8_e4m3": "float8"}
+_OLD = re.compile(
+    r"(?:[^/]*/)?(?:pytorch-)?([\w.-]{1,80})/(steptime|throughput)_train_(\w{1,20})(?::(\d+))?"
+)
+_NEW = re.compile(
+    r"(?:[^/]*/)?(?:pytorch-)?([\w.-]{1,80})/(\w{1,20})_train_(step_?time|throughput)(?::(\d+))?"
+)
+_DTYPES = {
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8",
+    "fp8_hybrid": "float8",
+    "fp8_e4m3": "float8",
+}
 _BANDWIDTH = re.compile(r"(?:nccl|rccl)-bw[^/]*/(?:[a-z]+_)?all_?reduce_(\d{1,15})_busbw(?::\d+)?")
 
 
@@ -35,7 +46,9 @@ def training_metric(name: str) -> tuple[str, str, str] | None:
 # %% ../../../nbs/50_importers/results/50_superbench.ipynb #88adcbc0
 def _bandwidth(told: Mapping[str, float]) -> tuple[int, float] | None:
     "(message size, GB/s) of the largest all-reduce that was measured."
-    sizes = {int(hit[1]): v for name, v in told.items() if (hit := _BANDWIDTH.fullmatch(name)) and v > 0}
+    sizes = {
+        int(hit[1]): v for name, v in told.items() if (hit := _BANDWIDTH.fullmatch(name)) and v > 0
+    }
     return max(sizes.items()) if sizes else None
 
 
@@ -43,14 +56,20 @@ _CODE = re.compile(r"(?:[^/]*_models/)?(?:pytorch-)([\w.-]{1,80})/return_code(?:
 
 
 def _return_codes(told: Mapping[str, float]) -> dict[str, float]:
-    "Models whose benchmark ended with a return code that is not 0, each with the one furthest from it."
+    """Models whose benchmark ended with a return code that is not 0, each with the one furthest
+    from it.
+    """
     codes: dict[str, float] = {}
     for name, value in told.items():
-        if value and name.endswith("return_code") | ("return_code:" in name) and (hit := _CODE.fullmatch(name)):
+        if (
+            value
+            and name.endswith("return_code") | ("return_code:" in name)
+            and (hit := _CODE.fullmatch(name))
+        ):
             codes[hit[1]] = max(codes.get(hit[1], 0), value, key=abs)
     return codes
 
-
+# %% ../../../nbs/50_importers/results/50_superbench.ipynb #8928ca63
 def _runs(told: Mapping[str, float], node: int) -> list[Draft]:
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     for name, value in told.items():
@@ -70,7 +89,11 @@ def _runs(told: Mapping[str, float], node: int) -> list[Draft]:
         draft.fact("spec.precision.compute", dtype)
         draft.fact("spec.warmup_steps", 0)
         draft.fact("transfer.all_reduce_bus_gb_s", link[1] if link else None)
-        draft.event("all_reduce", f"{link[1]:g} GB/s bus bandwidth at {link[0]:,} bytes") if link else None
+        (
+            draft.event("all_reduce", f"{link[1]:g} GB/s bus bandwidth at {link[0]:,} bytes")
+            if link
+            else None
+        )
         rate = figures.get("throughput", [None])
         logged = {"samples_per_s": rate[0]} if len(rate) == 1 and rate[0] else {}
         point(draft, 0, {"time_s": max(figures["steptime"]) / 1000} | logged)
@@ -82,23 +105,34 @@ def _runs(told: Mapping[str, float], node: int) -> list[Draft]:
 
 # %% ../../../nbs/50_importers/results/50_superbench.ipynb #367a5e5f
 def _monitor(draft: Draft, line: Mapping[str, float]) -> bool:
-    cards = sorted({int(hit[1]) for name in line if (hit := re.fullmatch(r"gpu_mem_used:(\d{1,4})", name))})
+    cards = sorted(
+        {int(hit[1]) for name in line if (hit := re.fullmatch(r"gpu_mem_used:(\d{1,4})", name))}
+    )
     for card in cards:
         known = draft.ranks.setdefault(card, {"memory_source": "device_used"})
         used = whole(line[f"gpu_mem_used:{card}"])
         known["peak_reserved_bytes"] = max(known.get("peak_reserved_bytes") or 0, used or 0) or None
     total = {c: line.get(f"gpu_mem_total:{c}") for c in cards}
     if cards and all(total.values()):
-        devices = [{"rank": c, "memory_gib": round(total[c] / GIB, 2), "power_limit_w": line.get(f"gpu_power_limit:{c}")} for c in cards]
+        devices = [
+            {
+                "rank": c,
+                "memory_gib": round(total[c] / GIB, 2),
+                "power_limit_w": line.get(f"gpu_power_limit:{c}"),
+            }
+            for c in cards
+        ]
         draft.facts.setdefault("env.devices", devices)
     return bool(cards)
 
-
+# %% ../../../nbs/50_importers/results/50_superbench.ipynb #0c0d90bd
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The training runs of each node, or the samples of a monitor as one run without steps."
     drafts, watched = [], Draft("superbench")
     for node, line in enumerate(json_lines(source, tally), 1):
-        told: dict[str, Any] = {k: v for k, raw in line.items() if (v := number(raw)) is not None and abs(v) < 1e300}
+        told: dict[str, Any] = {
+            k: v for k, raw in line.items() if (v := number(raw)) is not None and abs(v) < 1e300
+        }
         if any(k.startswith("gpu_usage:") for k in told):
             tally.understood += _monitor(watched, told)
             continue
@@ -109,15 +143,24 @@ def read(source: Source, tally: Tally) -> list[Draft]:
         tally.understood += bool(runs)
         drafts += runs
         for draft in runs[:1]:
-            used = sum(training_metric(k) is not None or _BANDWIDTH.fullmatch(k) is not None for k in told)
-            draft.event("not_kept", f"{len(told) - used} of the node's {len(told)} metrics are not about training")
+            used = sum(
+                training_metric(k) is not None or _BANDWIDTH.fullmatch(k) is not None for k in told
+            )
+            draft.event(
+                "not_kept",
+                f"{len(told) - used} of the node's {len(told)} metrics are not about training",
+            )
     if watched.ranks:
         watched.warn("samples of a monitor: cards and their memory, no run")
         watched.fact("spec.name", "monitor")
     return drafts + ([watched] if watched.ranks else [])
 
-
+# %% ../../../nbs/50_importers/results/50_superbench.ipynb #ec1ade59
 FORMAT = Format(
-    "superbench", "SuperBench's results-summary.jsonl and monitor.jsonl", read,
-    signature=re.compile(rb'"[\w:.-]{1,80}/pytorch-[^"\n]{1,120}"\s*:|"gpu_usage:\d+"\s*:'), rows=False, marks=("/pytorch-", "steptime_train", "gpu_usage:"),
-)  # fmt: skip
+    "superbench",
+    "SuperBench's results-summary.jsonl and monitor.jsonl",
+    read,
+    signature=re.compile(rb'"[\w:.-]{1,80}/pytorch-[^"\n]{1,120}"\s*:|"gpu_usage:\d+"\s*:'),
+    rows=False,
+    marks=("/pytorch-", "steptime_train", "gpu_usage:"),
+)

@@ -6,24 +6,40 @@
 __all__ = ['RESULTS']
 
 # %% ../../../nbs/50_importers/results/60_table.ipynb #4b5b4db6
-from .ado import FORMAT as ADO
-from .ancestors import FLAT, FORMAT as TPRIMAT
-from .automodel import FORMAT as AUTOMODEL
 from ..formats import Format
-from .golden import FORMAT as GOLDEN
 from ..profiles.kineto import FORMAT as KINETO
+from ..profiles.nsys import FORMAT as NSYS
+from ..profiles.rocprof import FORMAT as ROCPROF
+from ..profiles.tracelens import FORMAT as TRACELENS
+from .ado import FORMAT as ADO
+from .ancestors import FLAT
+from .ancestors import FORMAT as TPRIMAT
+from .automodel import FORMAT as AUTOMODEL
+from .golden import FORMAT as GOLDEN
 from .milabench import FORMAT as MILABENCH
 from .mllog import FORMAT as MLLOG
 from .mllog import SYSTEM_FORMAT as MLPERF_SYSTEM
-from ..profiles.nsys import FORMAT as NSYS
 from .optimum import FORMAT as OPTIMUM
-from ..profiles.rocprof import FORMAT as ROCPROF
 from .superbench import FORMAT as SUPERBENCH
 from .tensorboard import FORMAT as TENSORBOARD
-from ..profiles.tracelens import FORMAT as TRACELENS
 from .trainer import FORMAT as TRAINER
 
 # %% ../../../nbs/50_importers/results/60_table.ipynb #a01609bc
 RESULTS: tuple[Format, ...] = (
-    TENSORBOARD, TRACELENS, ROCPROF, KINETO, TRAINER, GOLDEN, TPRIMAT, MLPERF_SYSTEM, FLAT, AUTOMODEL, MILABENCH, SUPERBENCH, OPTIMUM, ADO, MLLOG, NSYS,
-)  # fmt: skip
+    TENSORBOARD,
+    TRACELENS,
+    ROCPROF,
+    KINETO,
+    TRAINER,
+    GOLDEN,
+    TPRIMAT,
+    MLPERF_SYSTEM,
+    FLAT,
+    AUTOMODEL,
+    MILABENCH,
+    SUPERBENCH,
+    OPTIMUM,
+    ADO,
+    MLLOG,
+    NSYS,
+)

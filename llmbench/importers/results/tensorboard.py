@@ -32,36 +32,113 @@ class Dialect:
 
 
 _GIB = 2**30
+
+# %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #a73ddcea
 DIALECTS = (
-    Dialect("NeMo", "train_step_timing in s", {
-        "train_step_timing in s": "time_s", "reduced_train_loss": "loss", "grad_norm": "grad_norm", "lr": "lr", "global_batch_size": "sequences",
-        "tokens_per_sec_per_gpu": "tokens_per_s_per_gpu", "TFLOPS_per_GPU": "tflops_per_gpu"}),
-    Dialect("NeMo", "train_step_timing", {
-        "train_step_timing": "time_s", "reduced_train_loss": "loss", "grad_norm": "grad_norm", "lr": "lr", "global_batch_size": "sequences"}),
-    Dialect("torchtitan", "time_metrics/end_to_end(s)", {
-        "time_metrics/end_to_end(s)": "time_s", "loss_metrics/global_avg_loss": "loss", "grad_norm": "grad_norm", "lr": "lr",
-        "throughput(tps)": "tokens_per_s_per_gpu", "wps": "tokens_per_s_per_gpu", "tflops": "tflops_per_gpu", "mfu(%)": "mfu_pct"},
-        {"memory/max_reserved(GiB)": ("peak_reserved_bytes", _GIB)}, averaged=True),
-    Dialect("MaxText", "perf/step_time_seconds", {
-        "perf/step_time_seconds": "time_s", "learning/loss": "loss", "learning/grad_norm": "grad_norm", "learning/current_learning_rate": "lr",
-        "perf/per_device_tokens_per_sec": "tokens_per_s_per_gpu", "perf/per_device_tflops_per_sec": "tflops_per_gpu"}),
-    Dialect("GPT-NeoX", "train/lm_loss", {
-        "train/lm_loss": "loss", "train/learning_rate": "lr", "runtime/iteration_time": "time_s", "train/loss_scale": "loss_scale",
-        "runtime/flops_per_sec_per_gpu": "flops_per_s_per_gpu"}, averaged=True),
-    Dialect("Megatron-LM", "lm loss", {
-        "iteration-time": "time_s", "lm loss": "loss", "grad-norm": "grad_norm", "learning-rate": "lr", "loss-scale": "loss_scale",
-        "batch-size": "sequences", "throughput": "tflops_per_gpu"},
-        {"mem-max-allocated-bytes": ("peak_allocated_bytes", 1), "mem-reserved-bytes": ("peak_reserved_bytes", 1)}, averaged=True),
-    Dialect("transformers", "train/loss", {
-        "train/loss": "loss", "train/grad_norm": "grad_norm", "train/learning_rate": "lr"}, averaged=True),
-)  # fmt: skip
+    Dialect(
+        "NeMo",
+        "train_step_timing in s",
+        {
+            "train_step_timing in s": "time_s",
+            "reduced_train_loss": "loss",
+            "grad_norm": "grad_norm",
+            "lr": "lr",
+            "global_batch_size": "sequences",
+            "tokens_per_sec_per_gpu": "tokens_per_s_per_gpu",
+            "TFLOPS_per_GPU": "tflops_per_gpu",
+        },
+    ),
+    Dialect(
+        "NeMo",
+        "train_step_timing",
+        {
+            "train_step_timing": "time_s",
+            "reduced_train_loss": "loss",
+            "grad_norm": "grad_norm",
+            "lr": "lr",
+            "global_batch_size": "sequences",
+        },
+    ),
+    Dialect(
+        "torchtitan",
+        "time_metrics/end_to_end(s)",
+        {
+            "time_metrics/end_to_end(s)": "time_s",
+            "loss_metrics/global_avg_loss": "loss",
+            "grad_norm": "grad_norm",
+            "lr": "lr",
+            "throughput(tps)": "tokens_per_s_per_gpu",
+            "wps": "tokens_per_s_per_gpu",
+            "tflops": "tflops_per_gpu",
+            "mfu(%)": "mfu_pct",
+        },
+        {"memory/max_reserved(GiB)": ("peak_reserved_bytes", _GIB)},
+        averaged=True,
+    ),
+    Dialect(
+        "MaxText",
+        "perf/step_time_seconds",
+        {
+            "perf/step_time_seconds": "time_s",
+            "learning/loss": "loss",
+            "learning/grad_norm": "grad_norm",
+            "learning/current_learning_rate": "lr",
+            "perf/per_device_tokens_per_sec": "tokens_per_s_per_gpu",
+            "perf/per_device_tflops_per_sec": "tflops_per_gpu",
+        },
+    ),
+    Dialect(
+        "GPT-NeoX",
+        "train/lm_loss",
+        {
+            "train/lm_loss": "loss",
+            "train/learning_rate": "lr",
+            "runtime/iteration_time": "time_s",
+            "train/loss_scale": "loss_scale",
+            "runtime/flops_per_sec_per_gpu": "flops_per_s_per_gpu",
+        },
+        averaged=True,
+    ),
+    Dialect(
+        "Megatron-LM",
+        "lm loss",
+        {
+            "iteration-time": "time_s",
+            "lm loss": "loss",
+            "grad-norm": "grad_norm",
+            "learning-rate": "lr",
+            "loss-scale": "loss_scale",
+            "batch-size": "sequences",
+            "throughput": "tflops_per_gpu",
+        },
+        {
+            "mem-max-allocated-bytes": ("peak_allocated_bytes", 1),
+            "mem-reserved-bytes": ("peak_reserved_bytes", 1),
+        },
+        averaged=True,
+    ),
+    Dialect(
+        "transformers",
+        "train/loss",
+        {"train/loss": "loss", "train/grad_norm": "grad_norm", "train/learning_rate": "lr"},
+        averaged=True,
+    ),
+)
 
-
+# %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #df6974ca
 def dialect_of(tags: Iterable[str]) -> Dialect | None:
-    "The first dialect whose sign is among the tags; without one, NeMo's where its loss is, which may be logged without times."
+    """The first dialect whose sign is among the tags; without one, NeMo's where its loss is, which
+    may be logged without times.
+    """
     tags = set(tags)
     found = next((d for d in DIALECTS if d.sign in tags), None)
-    return found or (DIALECTS[0] if "reduced_train_loss" in tags else DIALECTS[2] if "loss_metrics/global_avg_loss" in tags else None)
+    return found or (
+        DIALECTS[0]
+        if "reduced_train_loss" in tags
+        else DIALECTS[2]
+        if "loss_metrics/global_avg_loss" in tags
+        else None
+    )
 
 # %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #cbf1bdd1
 Column = tuple[np.ndarray, np.ndarray]  # steps, each larger than the one before, and the values
@@ -69,7 +146,7 @@ Column = tuple[np.ndarray, np.ndarray]  # steps, each larger than the one before
 
 _MOST_TAGS = 10_000  # of one file; a run has tens
 
-
+# %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #2068b1c7
 @dataclass
 class Series:
     "All points of a file: numbers by tag, texts by tag, and what happened on the way."
@@ -89,7 +166,12 @@ class Series:
         if not 0 <= p.step < 2**62 or (len(self.raw) >= _MOST_TAGS and p.tag not in self.raw):
             return
         steps, values = self.raw.setdefault(p.tag, (array("q"), array("d")))
-        if steps and p.step <= steps[-1] and p.step not in self.restarts and len(self.restarts) < 100:
+        if (
+            steps
+            and p.step <= steps[-1]
+            and p.step not in self.restarts
+            and len(self.restarts) < 100
+        ):
             self.restarts.append(p.step)
         while steps and steps[-1] >= p.step:
             steps.pop()
@@ -110,23 +192,39 @@ class Series:
 def _flag(texts: Mapping[str, str], name: str) -> bool:
     return texts.get(name) == "True"
 
-
+# %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #99564883
 _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "spec.model.n_layers": ("num_layers", whole), "spec.model.d_model": ("hidden_size", whole), "spec.model.d_ff": ("ffn_hidden_size", whole),
-    "spec.model.n_heads": ("num_attention_heads", whole), "spec.model.n_kv_heads": ("num_query_groups", whole),
-    "spec.model.vocab_size": ("padded_vocab_size", whole), "spec.model.max_seq_len": ("max_position_embeddings", whole),
-    "spec.seq_len": ("seq_length", whole), "sequences": ("global_batch_size", whole), "spec.batch.micro": ("micro_batch_size", whole),
-    "spec.world_size": ("world_size", whole), "spec.strategy.tp": ("tensor_model_parallel_size", whole),
-    "spec.strategy.pp": ("pipeline_model_parallel_size", whole), "spec.strategy.dp": ("data_parallel_size", whole),
-    "spec.strategy.cp": ("context_parallel_size", whole), "spec.strategy.ep": ("expert_model_parallel_size", whole),
-    "spec.model.n_experts": ("num_experts", whole), "spec.model.experts_per_token": ("moe_router_topk", whole),
-    "spec.steps": ("train_iters", whole), "spec.seed": ("seed", whole), "spec.optimizer.name": ("optimizer", words),
-    "spec.optimizer.lr": ("lr", number), "spec.optimizer.weight_decay": ("weight_decay", number), "spec.optimizer.eps": ("adam_eps", number),
-    "spec.optimizer.clip_norm": ("clip_grad", number), "spec.precision.loss_scale": ("initial_loss_scale", number),
-    "env.backend": ("distributed_backend", words), "spec.data.tokenizer": ("tokenizer_type", words),
-}  # fmt: skip
+    "spec.model.n_layers": ("num_layers", whole),
+    "spec.model.d_model": ("hidden_size", whole),
+    "spec.model.d_ff": ("ffn_hidden_size", whole),
+    "spec.model.n_heads": ("num_attention_heads", whole),
+    "spec.model.n_kv_heads": ("num_query_groups", whole),
+    "spec.model.vocab_size": ("padded_vocab_size", whole),
+    "spec.model.max_seq_len": ("max_position_embeddings", whole),
+    "spec.seq_len": ("seq_length", whole),
+    "sequences": ("global_batch_size", whole),
+    "spec.batch.micro": ("micro_batch_size", whole),
+    "spec.world_size": ("world_size", whole),
+    "spec.strategy.tp": ("tensor_model_parallel_size", whole),
+    "spec.strategy.pp": ("pipeline_model_parallel_size", whole),
+    "spec.strategy.dp": ("data_parallel_size", whole),
+    "spec.strategy.cp": ("context_parallel_size", whole),
+    "spec.strategy.ep": ("expert_model_parallel_size", whole),
+    "spec.model.n_experts": ("num_experts", whole),
+    "spec.model.experts_per_token": ("moe_router_topk", whole),
+    "spec.steps": ("train_iters", whole),
+    "spec.seed": ("seed", whole),
+    "spec.optimizer.name": ("optimizer", words),
+    "spec.optimizer.lr": ("lr", number),
+    "spec.optimizer.weight_decay": ("weight_decay", number),
+    "spec.optimizer.eps": ("adam_eps", number),
+    "spec.optimizer.clip_norm": ("clip_grad", number),
+    "spec.precision.loss_scale": ("initial_loss_scale", number),
+    "env.backend": ("distributed_backend", words),
+    "spec.data.tokenizer": ("tokenizer_type", words),
+}
 
-
+# %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #0e0832aa
 def _settings(draft: Draft, texts: Mapping[str, str]) -> None:
     for place, (name, kind) in _SETTINGS.items():
         if name in texts:
@@ -141,20 +239,32 @@ def _settings(draft: Draft, texts: Mapping[str, str]) -> None:
     if _flag(texts, "checkpoint_activations") or words(texts.get("recompute_granularity")):
         draft.fact("spec.recompute", words(texts.get("recompute_granularity")) or "full")
     if ramp := words(texts.get("rampup_batch_size")):
-        draft.warn(f"the batch ramps up {ramp} to {texts.get('global_batch_size')}: the batch of a step is its difference of samples")
+        draft.warn(
+            f"the batch ramps up {ramp} to {texts.get('global_batch_size')}: the batch of a step is"
+            " its difference of samples"
+        )
 
 # %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #d0f0731c
 def _by_samples(series: Series) -> Column | None:
-    "Sequences of each step, from the series over samples beside the one over steps; only where no step is left out."
+    """Sequences of each step, from the series over samples beside the one over steps; only where no
+    step is left out.
+    """
     steps, samples = series.column("lm loss"), series.column("lm loss vs samples")
-    if steps is None or samples is None or len(steps[0]) != len(samples[0]) or not np.array_equal(steps[1], samples[1], equal_nan=True):
+    if (
+        steps is None
+        or samples is None
+        or len(steps[0]) != len(samples[0])
+        or not np.array_equal(steps[1], samples[1], equal_nan=True)
+    ):
         return None
     alone = np.diff(steps[0], prepend=0) == 1
     return steps[0][alone], np.diff(samples[0], prepend=0)[alone].astype(float)
 
 # %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #29203931
 def _covered(steps: np.ndarray) -> np.ndarray:
-    "For each point, the steps since the one before; of the first, where it ends a whole interval, else 0 (unknown)."
+    """For each point, the steps since the one before; of the first, where it ends a whole interval,
+    else 0 (unknown).
+    """
     gaps = np.diff(steps)
     first = steps[0] if len(gaps) and steps[0] == gaps[0] else 0
     return np.concatenate([[first], gaps]) if len(steps) else gaps
@@ -171,21 +281,30 @@ def _megatron_columns(draft: Draft, columns: dict[str, Column], sequences: Colum
         columns["sequences"] = sequences
     norms, scales = columns.get("grad_norm"), columns.get("loss_scale")
     if norms and scales and len(scales[0]) > len(norms[0]):
-        draft.derive("skipped_steps", int(np.isin(scales[0], norms[0], invert=True).sum()), "points with a loss scale and without a gradient norm")
+        draft.derive(
+            "skipped_steps",
+            int(np.isin(scales[0], norms[0], invert=True).sum()),
+            "points with a loss scale and without a gradient norm",
+        )
 
-
+# %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #915d2dc7
 def _without_short(draft: Draft, timed: Column) -> Column:
-    "The times of torchtitan that cover as many steps as they were divided by: those at the most frequent distance of the points after the second."
+    """The times of torchtitan that cover as many steps as they were divided by: those at the most
+    frequent distance of the points after the second.
+    """
     gaps = np.diff(timed[0], prepend=0)
     every = int(np.bincount(np.minimum(gaps[2:], 2**20)).argmax()) if len(gaps) > 2 else 0
     right = gaps == every if every > 1 or timed[0][0] != 1 else (gaps == 1) & (every == 1)
     right[:1] &= every == 1
     if wrong := int((~right).sum()):
         how = f"log_freq, here {every}" if every else "log_freq, which the file does not tell"
-        draft.warn(f"{wrong} times, the first at step {timed[0][~right][0]}, were left out: torchtitan divides each by {how}, whatever it covers")
+        draft.warn(
+            f"{wrong} times, the first at step {timed[0][~right][0]}, were left out: torchtitan"
+            f" divides each by {how}, whatever it covers"
+        )
     return timed[0][right], timed[1][right]
 
-
+# %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #678b6e3e
 def _columns(draft: Draft, dialect: Dialect, series: Series) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     for tag, name in dialect.columns.items():
@@ -205,14 +324,22 @@ def _columns(draft: Draft, dialect: Dialect, series: Series) -> dict[str, Column
         columns["mean_of"] = (timed[0][gaps > 0], gaps[gaps > 0].astype(float))
     return columns
 
-
+# %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #41b2c40e
 def _fill(draft: Draft, columns: Mapping[str, Column]) -> None:
     "All rows at once: the union of the columns' steps; what is not finite leaves an event."
-    rows = np.unique(np.concatenate([c[0] for c in columns.values()])) if columns else np.array([], dtype=np.int64)
+    rows = (
+        np.unique(np.concatenate([c[0] for c in columns.values()]))
+        if columns
+        else np.array([], dtype=np.int64)
+    )
     draft.steps = array("q", rows.astype(np.int64).tobytes())
     for name, (steps, values) in columns.items():
         for at in np.flatnonzero(~np.isfinite(values))[:100]:
-            draft.event("nan_loss" if name == "loss" else "not_finite", f"{name} is {values[at]}", int(steps[at]))
+            draft.event(
+                "nan_loss" if name == "loss" else "not_finite",
+                f"{name} is {values[at]}",
+                int(steps[at]),
+            )
         if name == "loss":
             draft.not_finite.extend(steps[~np.isfinite(values)].tolist())
         column = np.full(len(rows), np.nan)
@@ -224,9 +351,13 @@ def _memory(draft: Draft, dialect: Dialect, series: Series) -> None:
     for tag, (place, unit) in dialect.memory.items():
         if found := [v for v in series.raw.get(tag, ((), ()))[1] if 0 < v < 1e30]:
             rank = whole(series.texts.get("rank")) or 0
-            draft.ranks.setdefault(rank, {"memory_source": "device_allocator"})[place] = as_bytes(max(found), unit)
+            draft.ranks.setdefault(rank, {"memory_source": "device_allocator"})[place] = as_bytes(
+                max(found), unit
+            )
     if draft.ranks and "rank" not in series.texts:
-        draft.warn("memory is that of the rank that writes; the file does not say which, it is listed as 0")
+        draft.warn(
+            "memory is that of the rank that writes; the file does not say which, it is listed as 0"
+        )
 
 # %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #0bbe1288
 def _draft(series: Series) -> Draft:
@@ -244,13 +375,17 @@ def _draft(series: Series) -> Draft:
     warm_up(draft)
     judge(draft)
     for step in series.restarts[:100]:
-        draft.event("restart", "the steps begin again here; what was logged from this step on before does not count", step)
+        draft.event(
+            "restart",
+            "the steps begin again here; what was logged from this step on before does not count",
+            step,
+        )
     taken = {*dialect.columns, *dialect.memory}
     if others := sorted(t for t in series.raw if t not in taken and not t.endswith(" vs samples")):
         draft.event("not_kept", "tags without a place: " + ", ".join(others[:20]))
     return draft
 
-
+# %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #13a241d4
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The run of an event file."
     series, seen = Series(), Records()
@@ -260,7 +395,9 @@ def read(source: Source, tally: Tally) -> list[Draft]:
     dialect = dialect_of(series.raw)
     taken = {*dialect.columns, *dialect.memory} if dialect else set()
     tally.lines = seen.read
-    tally.understood = sum(len(steps) for tag, (steps, _) in series.raw.items() if tag in taken) + len(series.texts)
+    tally.understood = sum(
+        len(steps) for tag, (steps, _) in series.raw.items() if tag in taken
+    ) + len(series.texts)
     if seen.damaged or seen.problem:
         tally.misread(seen.problem or "records with a wrong checksum")
         tally.broken += max(0, seen.damaged - (not seen.problem))
@@ -271,5 +408,12 @@ def detect(sample: bytes) -> bool:
     "A first record with the version of event files."
     return re.match(rb".{8}.{4}(?=.{0,40}brain\.Event:\d)", sample[:64], re.DOTALL) is not None
 
-
-FORMAT = Format("tensorboard", "TensorBoard event files of NeMo, Megatron-LM, torchtitan, Primus, MaxText, GPT-NeoX and the HF Trainer", read, detect, marks=("brain.Event:",))
+# %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #f27b3677
+FORMAT = Format(
+    "tensorboard",
+    "TensorBoard event files of NeMo, Megatron-LM, torchtitan, Primus, MaxText, GPT-NeoX and the HF"
+    " Trainer",
+    read,
+    detect,
+    marks=("brain.Event:",),
+)

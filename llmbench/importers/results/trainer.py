@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Mapping
 from typing import Any
 
+from ...core.schema import Status
 from ..base import Draft, Source, Tally
 from ..formats import Format
 from llmbench.importers.structured import (
@@ -25,7 +26,6 @@ from llmbench.importers.structured import (
     whole,
     words,
 )
-from ...core.schema import Status
 
 # %% ../../../nbs/50_importers/results/10_trainer.ipynb #716a272e
 def _tokens(entry: Mapping[str, Any], before: Mapping[str, Any], steps: int) -> int | None:
@@ -41,41 +41,79 @@ def _train_row(draft: Draft, entry: Mapping[str, Any], before: Mapping[str, Any]
     step, known = whole(entry["step"]), whole(before.get("step")) or 0
     if len(draft.steps) and step <= draft.steps[-1]:
         draft.event("restart", f"the steps begin again at {step}", step)
-    values = {"loss": number(entry.get("loss")), "grad_norm": number(entry.get("grad_norm")), "lr": number(entry.get("learning_rate"))}
+    values = {
+        "loss": number(entry.get("loss")),
+        "grad_norm": number(entry.get("grad_norm")),
+        "lr": number(entry.get("learning_rate")),
+    }
     over = step - known
-    point(draft, step, values | {"tokens": _tokens(entry, before, over), "mean_of": over if over > 0 else None})
+    point(
+        draft,
+        step,
+        values | {"tokens": _tokens(entry, before, over), "mean_of": over if over > 0 else None},
+    )
 
-
+# %% ../../../nbs/50_importers/results/10_trainer.ipynb #0236acbd
 def _evaluated(draft: Draft, entry: Mapping[str, Any]) -> None:
-    told = [f"{k} {v:g}" for k, v in entry.items() if k.startswith("eval_") and isinstance(v, (int, float))]
+    told = [
+        f"{k} {v:g}"
+        for k, v in entry.items()
+        if k.startswith("eval_") and isinstance(v, (int, float))
+    ]
     draft.event("eval", ", ".join(told[:8]), whole(entry.get("step")))
 
 # %% ../../../nbs/50_importers/results/10_trainer.ipynb #f37a9b67
-_RATES = {"train_samples_per_second": "samples_per_s", "train_tokens_per_second": "tokens_per_s", "train_steps_per_second": "steps_per_s"}
+_RATES = {
+    "train_samples_per_second": "samples_per_s",
+    "train_tokens_per_second": "tokens_per_s",
+    "train_steps_per_second": "steps_per_s",
+}
 
 
 def _rates(draft: Draft, entry: Mapping[str, Any]) -> None:
-    "The Trainer's rates over the whole run, beside its last row; without a row they make one, at the step of the summary."
-    rates = {f"{name}_mean": rate for key, name in _RATES.items() if (rate := positive(entry.get(key)))}
+    """The Trainer's rates over the whole run, beside its last row; without a row they make one, at
+    the step of the summary.
+    """
+    rates = {
+        f"{name}_mean": rate for key, name in _RATES.items() if (rate := positive(entry.get(key)))
+    }
     if not len(draft.steps) and rates:
         point(draft, whole(entry.get("step")) or whole(entry.get("global_step")) or 0, {})
     for name, rate in rates.items():
         draft.columns[name] = array("d", [math.nan] * (len(draft.steps) - 1) + [rate])
 
-
+# %% ../../../nbs/50_importers/results/10_trainer.ipynb #4610dec2
 def _summary(draft: Draft, entry: Mapping[str, Any], steps: int | None) -> None:
     runtime = positive(entry.get("train_runtime"))
-    told = [f"{k} {v:g}" for k, v in entry.items() if isinstance(v, (int, float)) and k not in ("step", "epoch")]
-    draft.event("summary", ", ".join(told[:8]), whole(entry.get("step")), **({"time_s": runtime} if runtime else {}))
+    told = [
+        f"{k} {v:g}"
+        for k, v in entry.items()
+        if isinstance(v, (int, float)) and k not in ("step", "epoch")
+    ]
+    draft.event(
+        "summary",
+        ", ".join(told[:8]),
+        whole(entry.get("step")),
+        **({"time_s": runtime} if runtime else {}),
+    )
     if runtime and steps and len(draft.steps):
-        draft.columns["time_mean_s"] = array("d", [math.nan] * (len(draft.steps) - 1) + [runtime / steps])
+        draft.columns["time_mean_s"] = array(
+            "d", [math.nan] * (len(draft.steps) - 1) + [runtime / steps]
+        )
         draft.event("derived", "logged.0 = train_runtime / global_step (time_mean_s)")
-        draft.warn(f"no step was timed; {runtime:g} s / {steps} steps hold compilation, evaluation and checkpoints too (logged time_mean_s)")
+        draft.warn(
+            f"no step was timed; {runtime:g} s / {steps} steps hold compilation, evaluation and"
+            " checkpoints too (logged time_mean_s)"
+        )
     _rates(draft, entry)
 
 # %% ../../../nbs/50_importers/results/10_trainer.ipynb #b54d0941
-def _entry(draft: Draft, entry: Any, before: Mapping[str, Any], tally: Tally) -> Mapping[str, Any] | None:
-    "Take one line of the history; the line itself where it was a row of training, the summary under `summary`."
+def _entry(
+    draft: Draft, entry: Any, before: Mapping[str, Any], tally: Tally
+) -> Mapping[str, Any] | None:
+    """Take one line of the history; the line itself where it was a row of training, the summary
+    under `summary`.
+    """
     if not isinstance(entry, dict) or whole(entry.get("step")) is None:
         tally.misread(str(entry))
         return None
@@ -88,7 +126,7 @@ def _entry(draft: Draft, entry: Any, before: Mapping[str, Any], tally: Tally) ->
     _evaluated(draft, entry)
     return None
 
-
+# %% ../../../nbs/50_importers/results/10_trainer.ipynb #809bdec8
 def read_state(source: Source, tally: Tally) -> list[Draft]:
     "The run of a trainer_state.json, or what a train_results.json says of one."
     draft, before, summary, top = Draft("hf-trainer", "transformers"), {}, None, {}
@@ -99,17 +137,28 @@ def read_state(source: Source, tally: Tally) -> list[Draft]:
         elif found := _entry(draft, value, before, tally):
             summary, before = found.get("summary", summary), before if "summary" in found else found
     if "tokens" in draft.columns:
-        draft.event("derived", "steps.tokens = difference of the tokens seen / steps since the line before")
+        draft.event(
+            "derived", "steps.tokens = difference of the tokens seen / steps since the line before"
+        )
     draft.fact("spec.steps", whole(top.get("max_steps")) or None)
     draft.fact("spec.batch.micro", whole(top.get("train_batch_size")) or None)
     done = whole(top.get("global_step"))
     asked = whole(top.get("max_steps"))
     if done is not None and asked and done < asked:
-        draft.event("cut", f"the file ends at step {done} of {asked}: a checkpoint, or a run that ended early", done)
+        draft.event(
+            "cut",
+            f"the file ends at step {done} of {asked}: a checkpoint, or a run that ended early",
+            done,
+        )
     ended = "train_runtime is told" if summary or "train_runtime" in top else None
-    judge(draft, ended or ("global_step is max_steps" if done is not None and done == asked else None))
+    judge(
+        draft, ended or ("global_step is max_steps" if done is not None and done == asked else None)
+    )
     if not ended and done is not None and asked and done < asked:
-        draft.end(Status.cancelled, f"the file ends at step {done} of {asked}, and nothing says that the run ended")
+        draft.end(
+            Status.cancelled,
+            f"the file ends at step {done} of {asked}, and nothing says that the run ended",
+        )
     if ended == "train_runtime is told":
         _summary(draft, summary or top, done)
     tally.understood += sum(words(str(v)) is not None for v in top.values())
@@ -128,16 +177,23 @@ def _told(text: str) -> dict[str, Any]:
         return {}
     return told if isinstance(told, dict) else {}
 
-
+# %% ../../../nbs/50_importers/results/10_trainer.ipynb #f7c22545
 class _Console:
     "A run while its lines are read: the step that the last bar told, and the rows."
 
     def __init__(self) -> None:
-        self.draft, self.step, self.asked, self.counted = Draft("hf-trainer", "transformers"), None, None, 0
+        self.draft, self.step, self.asked, self.counted = (
+            Draft("hf-trainer", "transformers"),
+            None,
+            None,
+            0,
+        )
         self.summary: Mapping[str, Any] = {}
 
     def bar(self, done: int, asked: int) -> None:
-        "A progress bar over the steps of training: an evaluation has a bar of its own, of another length."
+        """A progress bar over the steps of training: an evaluation has a bar of its own, of another
+        length.
+        """
         if self.asked in (None, asked) or done > (self.step or 0) and asked > self.asked:
             self.step, self.asked = done, asked
 
@@ -149,8 +205,17 @@ class _Console:
         elif "loss" in told:
             at = self.step if self.step is not None and self.step > last else last + 1
             self.counted += self.step is not None and at == self.step
-            values = {"loss": number(told["loss"]), "grad_norm": number(told.get("grad_norm")), "lr": number(told.get("learning_rate"))}
-            point(self.draft, at, values | {"mean_of": at - last if self.counted == len(self.draft.steps) + 1 else None})
+            values = {
+                "loss": number(told["loss"]),
+                "grad_norm": number(told.get("grad_norm")),
+                "lr": number(told.get("learning_rate")),
+            }
+            point(
+                self.draft,
+                at,
+                values
+                | {"mean_of": at - last if self.counted == len(self.draft.steps) + 1 else None},
+            )
         else:
             _evaluated(self.draft, told)
 
@@ -158,14 +223,17 @@ class _Console:
         "The run when there are no more lines."
         draft = self.draft
         if len(draft.steps) and self.counted < len(draft.steps):
-            draft.warn("no progress bar tells the step of each row; those without one are numbered as they come")
+            draft.warn(
+                "no progress bar tells the step of each row; those without one are numbered as they"
+                " come"
+            )
         draft.fact("spec.steps", self.asked if self.counted else None)
         judge(draft, "train_runtime is told" if self.summary else None)
         if self.summary:
             _summary(draft, self.summary, self.asked if self.counted else None)
         return draft
 
-
+# %% ../../../nbs/50_importers/results/10_trainer.ipynb #9f9a198a
 def read_console(source: Source, tally: Tally) -> list[Draft]:
     "The run of a console's output."
     console = _Console()
@@ -181,20 +249,37 @@ def read_console(source: Source, tally: Tally) -> list[Draft]:
     return [console.finished()] if len(console.draft.steps) or console.summary else []
 
 
-_PRINTED = re.compile(rb"\{'loss': [^{}\n]{1,1500}'epoch': [^{}\n]{1,40}\}|\{'train_runtime': [^{}\n]{1,1500}\}")
+_PRINTED = re.compile(
+    rb"\{'loss': [^{}\n]{1,1500}'epoch': [^{}\n]{1,40}\}|\{'train_runtime': [^{}\n]{1,1500}\}"
+)
 
 
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The run of a trainer_state.json, a train_results.json or a console's output."
     return (read_console if _PRINTED.search(source.sample) else read_state)(source, tally)
 
-
+# %% ../../../nbs/50_importers/results/10_trainer.ipynb #82f9f42b
 def detect(sample: bytes) -> bool:
     "A history with steps, the results of train(), or a dictionary as train() prints it."
     if _PRINTED.search(sample):
         return True
-    state = b'"log_history"' in sample and re.search(rb'"(global_step|max_steps|is_world_process_zero)"', sample)
-    return bool(state or (b'"train_runtime"' in sample and b'"train_steps_per_second"' in sample and len(sample) < 4096))
+    state = b'"log_history"' in sample and re.search(
+        rb'"(global_step|max_steps|is_world_process_zero)"', sample
+    )
+    return bool(
+        state
+        or (
+            b'"train_runtime"' in sample
+            and b'"train_steps_per_second"' in sample
+            and len(sample) < 4096
+        )
+    )
 
 
-FORMAT = Format("hf-trainer", "trainer_state.json, train_results.json and console output of the Hugging Face Trainer", read, detect, marks=("log_history", "global_step", "train_runtime"))
+FORMAT = Format(
+    "hf-trainer",
+    "trainer_state.json, train_results.json and console output of the Hugging Face Trainer",
+    read,
+    detect,
+    marks=("log_history", "global_step", "train_runtime"),
+)

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.errors import LlmbenchError
 from ...core.door import run_from
+from ...core.errors import LlmbenchError
 from ...core.records import RESULT_END, RESULT_START
 from ...core.schema import RunFile, validate_run
 
@@ -47,7 +47,9 @@ def _docker_piece(line: str) -> str | None:
 
 
 def unwrapped_lines(text: str) -> list[str]:
-    "The lines that the program printed, from a plain log, a CRI log or a Docker JSON log; colours removed."
+    """The lines that the program printed, from a plain log, a CRI log or a Docker JSON log; colours
+    removed.
+    """
     lines = _ANSI.sub("", text).splitlines()
     if any(_CRI.match(line) for line in lines):
         return _cri_lines(lines)
@@ -107,7 +109,8 @@ def _is_json(text: str) -> bool:
 # %% ../../../nbs/40_launch/cluster/10_collect.ipynb #03accbb8
 @dataclass(frozen=True)
 class Found:
-    """One result of a log: the run, or what is wrong with it; `line` counts from 1 in the unwrapped text.
+    """One result of a log: the run, or what is wrong with it; `line` counts from 1 in the unwrapped
+    text.
 
     begun: of a result that is cut, what stands before the cut, with the status that it says itself.
     """
@@ -120,9 +123,11 @@ class Found:
 
 _MARK = re.compile(rf"{RESULT_START}|{RESULT_END}(?:\s+sha256=(?P<sha256>[0-9a-f]{{64}}))?")
 
-
+# %% ../../../nbs/40_launch/cluster/10_collect.ipynb #94229a5c
 def _pieces(lines: list[tuple[int, str]]) -> Iterator[tuple[int, str, str | None]]:
-    "Line number, kind and value: the prefix of a start, the hash of an end, or the text between marks."
+    """Line number, kind and value: the prefix of a start, the hash of an end, or the text between
+    marks.
+    """
     for number, line in lines:
         at = 0
         for mark in _MARK.finditer(line):
@@ -140,7 +145,9 @@ _READER = json.JSONDecoder()
 
 
 def _whole_value(text: str, at: int) -> tuple[Any, int]:
-    "The JSON value at `at` and the place behind it; ValueError where the text may end inside of it."
+    """The JSON value at `at` and the place behind it; ValueError where the text may end inside of
+    it.
+    """
     value, end = _READER.raw_decode(text, at)
     if text[end : end + 1] not in (",", "]", "}") or end >= len(text):
         raise ValueError("cut")
@@ -158,9 +165,11 @@ def _first_items(text: str, at: int) -> list[Any]:
         pass
     return found
 
-
+# %% ../../../nbs/40_launch/cluster/10_collect.ipynb #3c6ac2c2
 def _first_keys(text: str, at: int = 0) -> dict[str, Any]:
-    "The keys of the object that begins at `at`, as far as their values are whole; of a cut object or array, what there is of it."
+    """The keys of the object that begins at `at`, as far as their values are whole; of a cut object
+    or array, what there is of it.
+    """
     found: dict[str, Any] = {}
     try:
         while text[at : at + 1] in ("{", ","):
@@ -181,7 +190,10 @@ def _begun(lines: list[str]) -> RunFile | None:
     head = next((line[line.index(_HEAD) :] for line in lines if _HEAD in line), "")
     known = _first_keys(head)
     steps = {k: v for k, v in (known.get("steps") or {}).items() if isinstance(v, list)}
-    count = min(len(steps.get("step", [])), max((len(v) for k, v in steps.items() if k != "step"), default=0))
+    count = min(
+        len(steps.get("step", [])),
+        max((len(v) for k, v in steps.items() if k != "step"), default=0),
+    )
     known["steps"] = {k: (v + [None] * count)[:count] for k, v in steps.items()}
     if len(known.get("ranks") or []) != (known.get("spec") or {}).get("world_size"):
         known.pop("ranks", None)
@@ -197,8 +209,17 @@ def _read(lines: list[str], sha256: str | None, at: int, closed: bool) -> Found:
     if payload is None and not closed:
         return Found(None, f"cut: no end marker after {size:,} characters", at, _begun(lines))
     if payload is None:
-        return Found(None, f"damaged: the {size:,} characters between the markers do not have the hash of the end marker", at)
-    problem = None if sha256 else "unproven: the end marker with its hash is missing, the run file is whole"
+        return Found(
+            None,
+            f"damaged: the {size:,} characters between the markers do not have the hash of the end"
+            " marker",
+            at,
+        )
+    problem = (
+        None
+        if sha256
+        else "unproven: the end marker with its hash is missing, the run file is whole"
+    )
     try:
         return Found(run_from(payload.encode()), problem, at)
     except LlmbenchError as e:
@@ -227,11 +248,14 @@ def _results_of(lines: list[tuple[int, str]]) -> list[Found]:
 
 _POD = re.compile(r"^\[pod/[^\]]+\]")
 
-
+# %% ../../../nbs/40_launch/cluster/10_collect.ipynb #5bdfba0d
 def find_results(text: str) -> list[Found]:
     "Every result in a log, in order; what is cut or damaged is an entry with its problem."
     pods: dict[str, list[tuple[int, str]]] = {}
     for number, line in enumerate(unwrapped_lines(text), 1):
         pod = _POD.match(line)
         pods.setdefault(pod[0] if pod else "", []).append((number, line))
-    return sorted((found for lines in pods.values() for found in _results_of(lines)), key=lambda found: found.line)
+    return sorted(
+        (found for lines in pods.values() for found in _results_of(lines)),
+        key=lambda found: found.line,
+    )

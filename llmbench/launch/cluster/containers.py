@@ -13,18 +13,20 @@ from typing import Any
 import yaml
 
 from ...core.errors import RequestError
-from ..operands import check_options
-from .plan import Job, Plan, State
 from ...core.schema import Status
+from .plan import Job, Plan, State
+from ..operands import check_options
 
 # %% ../../../nbs/40_launch/cluster/45_containers.ipynb #348b7dd9
 @dataclass(frozen=True)
 class ContainerOptions:
-    """tool: docker or podman. gpus: what the tool is told ('' by hardware). shm: size of /dev/shm. memory: limit, '' for none.
+    """tool: docker or podman. gpus: what the tool is told ('' by hardware). shm: size of /dev/shm.
+    memory: limit, '' for none.
 
-    groups: of the host, as ids, that own the device files ('' on AMD: video, and with podman all of the user's, keep-groups).
-    subnet: first three numbers of the trial's network. Addresses are fixed and names written into the containers, because
-    podman resolves none unless a plug-in is installed. offline: no network at all, not even to peers; for one node.
+    groups: of the host, as ids, that own the device files ('' on AMD: video, and with podman all of
+    the user's, keep-groups). subnet: first three numbers of the trial's network. Addresses are
+    fixed and names written into the containers, because podman resolves none unless a plug-in is
+    installed. offline: no network at all, not even to peers; for one node.
     """
 
     tool: str = "docker"
@@ -41,18 +43,34 @@ class ContainerOptions:
     def __post_init__(self) -> None:
         if self.tool not in ("docker", "podman"):
             raise RequestError(f"-s tool={self.tool!r}: must be docker or podman")
-        check_options(self, {"image": "image", "gpus": "device", "groups": "group", "shm": "size", "memory": "size", "subnet": "subnet"})
+        check_options(
+            self,
+            {
+                "image": "image",
+                "gpus": "device",
+                "groups": "group",
+                "shm": "size",
+                "memory": "size",
+                "subnet": "subnet",
+            },
+        )
 
-
+# %% ../../../nbs/40_launch/cluster/45_containers.ipynb #1e55279f
 def group_names(hardware: str, options: ContainerOptions) -> tuple[str, ...]:
-    "Groups beside the container's own. podman without root cannot give an id of the host, only keep those of who starts it."
+    """Groups beside the container's own. podman without root cannot give an id of the host, only
+    keep those of who starts it.
+    """
     usual = ("keep-groups",) if options.tool == "podman" else ("video",)
     return options.groups or (usual if hardware.startswith("mi") else ())
 
 
 def device_words(hardware: str, options: ContainerOptions) -> tuple[str, ...]:
-    "The words that give a container its accelerators: CUDA by --gpus or CDI, ROCm by its device files and the groups that own them."
-    groups = tuple(word for group in group_names(hardware, options) for word in ("--group-add", group))
+    """The words that give a container its accelerators: CUDA by --gpus or CDI, ROCm by its device
+    files and the groups that own them.
+    """
+    groups = tuple(
+        word for group in group_names(hardware, options) for word in ("--group-add", group)
+    )
     if hardware == "cpu":
         return groups
     if hardware.startswith("mi"):
@@ -66,65 +84,149 @@ def _hosts(job: Job, options: ContainerOptions) -> dict[str, str]:
     "Name and address of each node."
     return {f"{job.name}-{i}": f"{options.subnet}.{10 + i}" for i in range(job.nodes)}
 
-
+# %% ../../../nbs/40_launch/cluster/45_containers.ipynb #f56406d7
 def _variables(job: Job, node: int, options: ContainerOptions) -> dict[str, str]:
-    place = {"NNODES": str(job.nodes), "NODE_RANK": str(node), "MASTER_ADDR": f"{job.name}-0", "MASTER_PORT": str(options.port)}
+    place = {
+        "NNODES": str(job.nodes),
+        "NODE_RANK": str(node),
+        "MASTER_ADDR": f"{job.name}-0",
+        "MASTER_PORT": str(options.port),
+    }
     again = {"LLMBENCH_COMMAND": f"llmbench launch docker {job.name}.yaml --submit"}
     return place | again | {"HF_HUB_OFFLINE": "1", "HOME": "/tmp"} | dict(options.env)
 
 
-RIGHTS = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", "1000:1000")
+RIGHTS = (
+    "--read-only",
+    "--cap-drop",
+    "ALL",
+    "--security-opt",
+    "no-new-privileges",
+    "--user",
+    "1000:1000",
+)
 _TEMPORARY = ("--tmpfs", "/tmp", "--tmpfs", "/results:mode=1777")
-_ENTRY = ("-m", "llmbench.entrypoint", "/config/spec.yaml", "--out", "/results")  # of python3, whatever the image's entrypoint is
+
+# %% ../../../nbs/40_launch/cluster/45_containers.ipynb #f94f5ca9
+_ENTRY = (
+    "-m",
+    "llmbench.entrypoint",
+    "/config/spec.yaml",
+    "--out",
+    "/results",
+)  # of python3, whatever the image's entrypoint is
 
 # %% ../../../nbs/40_launch/cluster/45_containers.ipynb #523fb664
 def _network(job: Job, node: int, options: ContainerOptions) -> tuple[str, ...]:
     if options.offline:
         return ("--network", "none", "--add-host", f"{job.name}-{node}:127.0.0.1")
     hosts = _hosts(job, options)
-    names = (word for known, address in hosts.items() for word in ("--add-host", f"{known}:{address}"))
+    names = (
+        word for known, address in hosts.items() for word in ("--add-host", f"{known}:{address}")
+    )
     return ("--network", job.name, "--ip", hosts[f"{job.name}-{node}"], *names)
 
-
+# %% ../../../nbs/40_launch/cluster/45_containers.ipynb #5b5e6c2e
 def run_words(job: Job, node: int, options: ContainerOptions) -> tuple[str, ...]:
     "The command that starts one node of a job as a container that stays until it is removed."
     name = f"{job.name}-{node}"
     limits = ("--shm-size", options.shm, *(("--memory", options.memory) if options.memory else ()))
-    variables = [word for k, v in _variables(job, node, options).items() for word in ("--env", f"{k}={v}")]
+    variables = [
+        word for k, v in _variables(job, node, options).items() for word in ("--env", f"{k}={v}")
+    ]
     return (
-        options.tool, "run", "--detach", "--name", name, "--hostname", name, *_network(job, node, options), *RIGHTS, *_TEMPORARY, *limits,
-        *device_words(job.spec.hardware, options), *variables, "--volume", f"./{job.name}.yaml:/config/spec.yaml:ro",
-        "--entrypoint", "python3", "--", options.image, *_ENTRY, "--attempt", str(job.attempt),
-    )  # fmt: skip
+        options.tool,
+        "run",
+        "--detach",
+        "--name",
+        name,
+        "--hostname",
+        name,
+        *_network(job, node, options),
+        *RIGHTS,
+        *_TEMPORARY,
+        *limits,
+        *device_words(job.spec.hardware, options),
+        *variables,
+        "--volume",
+        f"./{job.name}.yaml:/config/spec.yaml:ro",
+        "--entrypoint",
+        "python3",
+        "--",
+        options.image,
+        *_ENTRY,
+        "--attempt",
+        str(job.attempt),
+    )
 
 # %% ../../../nbs/40_launch/cluster/45_containers.ipynb #11bd06bc
 def read_containers(text: str, count: int = 1) -> list[State]:
     "The State of a job from one line `status exit-code killed-for-memory` a container."
     seen = [line.split() for line in text.splitlines() if len(line.split()) >= 2]
-    if not seen or any(words[0] in ("created", "running", "configured", "initialized") for words in seen):
+    if not seen or any(
+        words[0] in ("created", "running", "configured", "initialized") for words in seen
+    ):
         return [State(False, running=any(words[0] == "running" for words in seen))]
     if any(words[-1] == "true" for words in seen):
         return [State(True, Status.oom, "a container reached its memory limit")]
-    failed = [f"container {i} exit code {words[1]}" for i, words in enumerate(seen) if words[1] != "0"]
+    failed = [
+        f"container {i} exit code {words[1]}" for i, words in enumerate(seen) if words[1] != "0"
+    ]
     return [State(True, Status.crash if failed else None, ", ".join(failed) or None)]
 
-
+# %% ../../../nbs/40_launch/cluster/45_containers.ipynb #50c82dce
 def render(job: Job, options: ContainerOptions = ContainerOptions()) -> Plan:
     "The plan of one run in containers on this host."
     if options.offline and job.nodes > 1:
-        raise RequestError(f"-s offline=true: {job.nodes} nodes could not reach each other; leave it out (their network leads nowhere else), or type --nodes 1")
+        raise RequestError(
+            f"-s offline=true: {job.nodes} nodes could not reach each other; leave it out (their"
+            " network leads nowhere else), or type --nodes 1"
+        )
     names = [f"{job.name}-{i}" for i in range(job.nodes)]
     tool = options.tool
-    make = () if options.offline else ((tool, "network", "create", "--internal", "--subnet", f"{options.subnet}.0/24", "--", job.name),)
-    remove = (*((tool, "rm", "--force", "--", name) for name in names), *((tool, "network", "rm", "--", job.name) for _ in make))
+    make = (
+        ()
+        if options.offline
+        else (
+            (
+                tool,
+                "network",
+                "create",
+                "--internal",
+                "--subnet",
+                f"{options.subnet}.0/24",
+                "--",
+                job.name,
+            ),
+        )
+    )
+    remove = (
+        *((tool, "rm", "--force", "--", name) for name in names),
+        *((tool, "network", "rm", "--", job.name) for _ in make),
+    )
     return Plan(
-        engine="docker", jobs=(job,), files={f"{job.name}.yaml": job.text, "compose.yaml": compose_text(job, options)},
+        engine="docker",
+        jobs=(job,),
+        files={f"{job.name}.yaml": job.text, "compose.yaml": compose_text(job, options)},
         submit=(*make, *(run_words(job, i, options) for i in range(job.nodes))),
-        state=(tool, "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}", "--", *names),
-        logs=tuple((tool, "logs", "--follow", "--", name) for name in names), cancel=((tool, "stop", "--time", "20", "--", *names),),
-        read_states=read_containers, cleanup=remove, fetch=tuple((tool, "logs", "--", name) for name in names),
-        advice=f"type {tool} info; where it answers, {tool} pull -- {options.image} or llmbench image build",
-    )  # fmt: skip
+        state=(
+            tool,
+            "inspect",
+            "--format",
+            "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}",
+            "--",
+            *names,
+        ),
+        logs=tuple((tool, "logs", "--follow", "--", name) for name in names),
+        cancel=((tool, "stop", "--time", "20", "--", *names),),
+        read_states=read_containers,
+        cleanup=remove,
+        fetch=tuple((tool, "logs", "--", name) for name in names),
+        advice=(
+            f"type {tool} info; where it answers, {tool} pull -- {options.image} or llmbench image"
+            " build"
+        ),
+    )
 
 # %% ../../../nbs/40_launch/cluster/45_containers.ipynb #7f551a33
 def _service(job: Job, node: int, options: ContainerOptions) -> dict[str, Any]:
@@ -132,22 +234,51 @@ def _service(job: Job, node: int, options: ContainerOptions) -> dict[str, Any]:
     devices = [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
     cuda = job.spec.hardware != "cpu" and not job.spec.hardware.startswith("mi")
     rocm = {"devices": ["/dev/kfd", "/dev/dri"]} if job.spec.hardware.startswith("mi") else {}
-    groups = {"group_add": list(names)} if (names := group_names(job.spec.hardware, options)) else {}
-    peers = {"extra_hosts": [f"{known}:{address}" for known, address in hosts.items()], "networks": {"peers": {"aliases": [name], "ipv4_address": hosts[name]}}}
+    groups = (
+        {"group_add": list(names)} if (names := group_names(job.spec.hardware, options)) else {}
+    )
+    peers = {
+        "extra_hosts": [f"{known}:{address}" for known, address in hosts.items()],
+        "networks": {"peers": {"aliases": [name], "ipv4_address": hosts[name]}},
+    }
     return {
-        "image": options.image, "hostname": name, "entrypoint": ["python3"], "command": [*_ENTRY, "--attempt", str(job.attempt)], "user": "1000:1000",
-        "read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"], "tmpfs": ["/tmp", "/results:mode=1777"],
-        "shm_size": options.shm, "environment": _variables(job, node, options),
+        "image": options.image,
+        "hostname": name,
+        "entrypoint": ["python3"],
+        "command": [*_ENTRY, "--attempt", str(job.attempt)],
+        "user": "1000:1000",
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "tmpfs": ["/tmp", "/results:mode=1777"],
+        "shm_size": options.shm,
+        "environment": _variables(job, node, options),
         **({"network_mode": "none"} if options.offline else peers),
-        "volumes": [f"./{job.name}.yaml:/config/spec.yaml:ro"], "restart": "no", **rocm, **groups,
+        "volumes": [f"./{job.name}.yaml:/config/spec.yaml:ro"],
+        "restart": "no",
+        **rocm,
+        **groups,
         **({"deploy": {"resources": {"reservations": {"devices": devices}}}} if cuda else {}),
-    }  # fmt: skip
+    }
 
-
+# %% ../../../nbs/40_launch/cluster/45_containers.ipynb #58b2cf5e
 def compose_text(job: Job, options: ContainerOptions = ContainerOptions()) -> str:
     "A compose file with one service a node, on a network that leads nowhere."
     services = {f"node{i}": _service(job, i, options) for i in range(job.nodes)}
-    networks = {} if options.offline else {"networks": {"peers": {"internal": True, "ipam": {"config": [{"subnet": f"{options.subnet}.0/24"}]}}}}
+    networks = (
+        {}
+        if options.offline
+        else {
+            "networks": {
+                "peers": {
+                    "internal": True,
+                    "ipam": {"config": [{"subnet": f"{options.subnet}.0/24"}]},
+                }
+            }
+        }
+    )
     content = {"name": job.name, "services": services} | networks
-    text = yaml.safe_dump(content, sort_keys=False, width=110).replace("$", "$$")  # compose puts variables in for a single one
+    text = yaml.safe_dump(content, sort_keys=False, width=110).replace(
+        "$", "$$"
+    )  # compose puts variables in for a single one
     return f"# {job.run_id} over {job.nodes} containers: docker compose up\n{text}"

@@ -20,15 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import LlmbenchError, RequestError
+from ...core.schema import RunFile
 from .containers import RIGHTS, ContainerOptions, render
-from ..operands import checked
 from .plan import make_job
 from .submit import run_plan
+from ..operands import checked
 from ...spec.resolve import resolve_run
-from ...core.schema import RunFile
 
 # %% ../../../nbs/40_launch/cluster/60_images.ipynb #137e6c56
-PLATFORMS = {"cpu": "cpu", "cuda": "a10", "rocm": "mi300x"}  # and the hardware that a trial run names where none is given
+PLATFORMS = {
+    "cpu": "cpu",
+    "cuda": "a10",
+    "rocm": "mi300x",
+}  # and the hardware that a trial run names where none is given
 
 
 def platform_of(hardware: str) -> str:
@@ -47,33 +51,54 @@ def pushed_name(name: str, registry: str, platform: str) -> str:
 
 # %% ../../../nbs/40_launch/cluster/60_images.ipynb #fe7533b3
 TOOLS = ("podman", "docker")
-NO_TOOL = "neither podman nor docker is on the PATH; on Debian: apt-get install podman, then the same line again (docker/README.md)"
+NO_TOOL = (
+    "neither podman nor docker is on the PATH; on Debian: apt-get install podman, then the same"
+    " line again (docker/README.md)"
+)
 
 
 def find_tool(asked: str = "") -> str:
-    "The asked container tool, or the first that is here; RequestError with what to install where none is."
+    """The asked container tool, or the first that is here; RequestError with what to install where
+    none is.
+    """
     if asked and asked not in TOOLS:
         raise RequestError(f"--tool {asked}: must be podman or docker")
     found = next((tool for tool in ([asked] if asked else TOOLS) if shutil.which(tool)), None)
     if found is None:
-        raise RequestError(f"--tool {asked}: it is not on the PATH; leave --tool out to take the other" if asked and any(map(shutil.which, TOOLS)) else NO_TOOL)
+        raise RequestError(
+            f"--tool {asked}: it is not on the PATH; leave --tool out to take the other"
+            if asked and any(map(shutil.which, TOOLS))
+            else NO_TOOL
+        )
     return found
 
 # %% ../../../nbs/40_launch/cluster/60_images.ipynb #8af3e9e7
-def ask(words: Sequence[str], *, say: str = "", env: Mapping[str, str] | None = None, timeout_s: float = 600) -> str:
-    "What a command prints; `say` goes to its stdin. LlmbenchError with its last words where it fails."
+def ask(
+    words: Sequence[str],
+    *,
+    say: str = "",
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 600,
+) -> str:
+    """What a command prints; `say` goes to its stdin. LlmbenchError with its last words where it
+    fails.
+    """
     try:
-        done = subprocess.run(words, input=say, env=env, capture_output=True, text=True, timeout=timeout_s)
+        done = subprocess.run(
+            words, input=say, env=env, capture_output=True, text=True, timeout=timeout_s
+        )
     except FileNotFoundError:
         raise RequestError(NO_TOOL) from None
     except subprocess.TimeoutExpired:
         raise LlmbenchError(f"{words[0]} {words[1]}: no end after {timeout_s:g} s") from None
     if done.returncode:
-        last = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        last = (
+            done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
+        ).splitlines()[-1]
         raise LlmbenchError(f"{words[0]} {words[1]}: {last[:300]}")
     return done.stdout + done.stderr
 
-
+# %% ../../../nbs/40_launch/cluster/60_images.ipynb #12caee00
 @dataclass(frozen=True)
 class Image:
     "An image that is here. size_bytes: unpacked, all layers."
@@ -87,21 +112,34 @@ class Image:
     @property
     def text(self) -> str:
         "Name, size in decimal units as the tools print it, identity and commit."
-        return f"{self.name}  {self.size_bytes / 1e9:.2f} GB  sha256:{self.identity.removeprefix('sha256:')[:12]}  commit {(self.commit or 'unknown')[:10]}"
+        return (
+            f"{self.name}  {self.size_bytes / 1e9:.2f} GB "
+            f" sha256:{self.identity.removeprefix('sha256:')[:12]}  commit"
+            f" {(self.commit or 'unknown')[:10]}"
+        )
 
-
+# %% ../../../nbs/40_launch/cluster/60_images.ipynb #2c3c50aa
 def read_image(text: str, name: str) -> Image:
     "An Image from what `inspect` prints of it."
     seen = json.loads(text)[0]
     labels = seen.get("Config", {}).get("Labels") or {}
     commit = labels.get("org.opencontainers.image.revision", "")
-    return Image(name, seen["Id"], int(seen["Size"]), commit if re.fullmatch("[0-9a-f]{7,64}", commit) else None, labels.get("org.opencontainers.image.base.name"))
+    return Image(
+        name,
+        seen["Id"],
+        int(seen["Size"]),
+        commit if re.fullmatch("[0-9a-f]{7,64}", commit) else None,
+        labels.get("org.opencontainers.image.base.name"),
+    )
 
 
 def find_image(tool: str, name: str) -> Image:
     "The image of that name; RequestError with the line that builds it where it is not here."
     try:
-        return read_image(ask([tool, "image", "inspect", "--", checked("image", name, "--image")], timeout_s=120), name)
+        return read_image(
+            ask([tool, "image", "inspect", "--", checked("image", name, "--image")], timeout_s=120),
+            name,
+        )
     except RequestError:
         raise
     except LlmbenchError as e:
@@ -110,28 +148,58 @@ def find_image(tool: str, name: str) -> Image:
         raise RequestError(f"no image {name} here ({e}){build}") from None
 
 # %% ../../../nbs/40_launch/cluster/60_images.ipynb #39fc4926
-def build_words(tool: str, platform: str, name: str, commit: str, *, base: str = "", more: Sequence[str] = ()) -> tuple[str, ...]:
+def build_words(
+    tool: str, platform: str, name: str, commit: str, *, base: str = "", more: Sequence[str] = ()
+) -> tuple[str, ...]:
     "The command that builds a platform's image in the project's folder."
     if platform not in PLATFORMS:
         raise RequestError(f"unknown platform '{platform}'; allowed: {', '.join(PLATFORMS)}")
-    based = ("--build-arg", f"BASE={base}", "--label", f"org.opencontainers.image.base.name={base}") if base else ()
+    based = (
+        ("--build-arg", f"BASE={base}", "--label", f"org.opencontainers.image.base.name={base}")
+        if base
+        else ()
+    )
     file = f"docker/Dockerfile.{platform}"
     checked("repository", name, "settings.ini [image] name")
     checked("image", base or name, "--base")
-    return (tool, "build", "--file", file, "--build-arg", f"COMMIT={commit}", *based, *more, "--tag", local_name(name, platform), "--", ".")
+    return (
+        tool,
+        "build",
+        "--file",
+        file,
+        "--build-arg",
+        f"COMMIT={commit}",
+        *based,
+        *more,
+        "--tag",
+        local_name(name, platform),
+        "--",
+        ".",
+    )
 
-
+# %% ../../../nbs/40_launch/cluster/60_images.ipynb #ec85bbc3
 def build_image(words: Sequence[str], root: Path, log: Path) -> None:
-    "Run a build in the project's folder, with its words in `log`; LlmbenchError with the last of them where it fails."
+    """Run a build in the project's folder, with its words in `log`; LlmbenchError with the last of
+    them where it fails.
+    """
     if not (root / words[words.index("--file") + 1]).is_file():
-        raise RequestError(f"{root.name}: no {words[words.index('--file') + 1]} here; images are built in a clone of llmbench")
+        raise RequestError(
+            f"{root.name}: no {words[words.index('--file') + 1]} here; images are built in a clone"
+            " of llmbench"
+        )
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as out:
-        done = subprocess.run(words, cwd=root, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            words, cwd=root, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        )
     if done.returncode:
-        said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+        said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] or [
+            f"exit code {done.returncode}"
+        ]
         told = next((line for line in reversed(said) if "error" in line.lower()), said[-1])
-        raise LlmbenchError(f"{words[0]} build: {told.strip()[:300]}; all of it: {os.path.relpath(log)}")
+        raise LlmbenchError(
+            f"{words[0]} build: {told.strip()[:300]}; all of it: {os.path.relpath(log)}"
+        )
 
 # %% ../../../nbs/40_launch/cluster/60_images.ipynb #99ec53e0
 def is_loopback(registry: str) -> bool:
@@ -145,7 +213,7 @@ def push_words(tool: str, image: str, target: str) -> tuple[tuple[str, ...], tup
     image, target = checked("image", image, "--image"), checked("image", target, "--registry")
     return (tool, "tag", "--", image, target), (tool, "push", *plain, "--", target)
 
-
+# %% ../../../nbs/40_launch/cluster/60_images.ipynb #7ee90a14
 def _signed_in(tool: str, target: str, folder: str) -> dict[str, str]:
     "The environment of a push, signed in where the registry's secrets are given."
     own = {k: v for k, v in os.environ.items() if k != "REGISTRY_PASSWORD"}
@@ -154,21 +222,50 @@ def _signed_in(tool: str, target: str, folder: str) -> dict[str, str]:
         return own
     env = own | {"REGISTRY_AUTH_FILE": f"{folder}/auth.json", "DOCKER_CONFIG": folder}
     plain = ["--tls-verify=false"] if tool == "podman" and is_loopback(target) else []
-    ask([tool, "login", *plain, "--username", user, "--password-stdin", "--", target.partition("/")[0]], say=password, env=env, timeout_s=120)
+    ask(
+        [
+            tool,
+            "login",
+            *plain,
+            "--username",
+            user,
+            "--password-stdin",
+            "--",
+            target.partition("/")[0],
+        ],
+        say=password,
+        env=env,
+        timeout_s=120,
+    )
     return env
 
-
+# %% ../../../nbs/40_launch/cluster/60_images.ipynb #589efec6
 def push_image(tool: str, image: str, target: str) -> str:
     "Send an image to a registry; the digest under which a cluster can name it for good."
     if target == image:
-        raise RequestError("no registry: write registry = HOST/PATH into settings.ini [image], or type --registry HOST/PATH")
+        raise RequestError(
+            "no registry: write registry = HOST/PATH into settings.ini [image], or type --registry"
+            " HOST/PATH"
+        )
     find_image(tool, image)
     tag, push = push_words(tool, image, target)
     ask(tag)
     with tempfile.TemporaryDirectory() as folder:
-        said = ask([*push[:2], "--digestfile", f"{folder}/digest", *push[2:]] if tool == "podman" else push, env=_signed_in(tool, target, folder), timeout_s=3600)
+        said = ask(
+            (
+                [*push[:2], "--digestfile", f"{folder}/digest", *push[2:]]
+                if tool == "podman"
+                else push
+            ),
+            env=_signed_in(tool, target, folder),
+            timeout_s=3600,
+        )
         written = Path(folder, "digest")
-        digest = written.read_text().strip() if written.exists() else (re.findall(r"digest: (sha256:[0-9a-f]{64})", said) or [""])[-1]
+        digest = (
+            written.read_text().strip()
+            if written.exists()
+            else (re.findall(r"digest: (sha256:[0-9a-f]{64})", said) or [""])[-1]
+        )
     return f"{target.rpartition(':')[0]}@{digest}" if digest else target
 
 # %% ../../../nbs/40_launch/cluster/60_images.ipynb #5a77b281
@@ -187,10 +284,25 @@ print(json.dumps({
     'secrets': sorted(k for k, v in os.environ.items() if names.search(k) and v)}))
 """
 
-
+# %% ../../../nbs/40_launch/cluster/60_images.ipynb #6484195c
 def probe_words(tool: str, image: str) -> tuple[str, ...]:
     "The command that asks a container without network what it may do."
-    return (tool, "run", "--rm", "--network", "none", *RIGHTS, "--tmpfs", "/tmp", "--entrypoint", "python3", "--", checked("image", image, "--image"), "-c", _PROBE)
+    return (
+        tool,
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        *RIGHTS,
+        "--tmpfs",
+        "/tmp",
+        "--entrypoint",
+        "python3",
+        "--",
+        checked("image", image, "--image"),
+        "-c",
+        _PROBE,
+    )
 
 
 @dataclass(frozen=True)
@@ -201,62 +313,130 @@ class Check:
     seen: str
     good: bool
 
-
+# %% ../../../nbs/40_launch/cluster/60_images.ipynb #8ccf290c
 def read_answer(text: str) -> dict[str, Any]:
-    "The JSON object that a program in a container printed among other lines; LlmbenchError where it printed none."
+    """The JSON object that a program in a container printed among other lines; LlmbenchError where
+    it printed none.
+    """
     try:
         return json.loads(next(line for line in text.splitlines() if line.startswith("{")))
     except (StopIteration, ValueError):
-        raise LlmbenchError(f"the image's python3 said: {text.strip()[-300:] or 'nothing'}") from None
+        raise LlmbenchError(
+            f"the image's python3 said: {text.strip()[-300:] or 'nothing'}"
+        ) from None
 
-
+# %% ../../../nbs/40_launch/cluster/60_images.ipynb #8a3f5874
 def read_probe(text: str) -> list[Check]:
     "The checks of what the first container printed; LlmbenchError where it printed something else."
     seen = read_answer(text)
-    rights = "no capabilities" if not seen["capabilities"] else f"capabilities {seen['capabilities']:x}"
-    wrote = [place for place, said in zip(("/", "/app", "/etc", "/usr/local"), seen["write"], strict=True) if said is None]
-    network = f"interfaces {', '.join(seen['interfaces'])}; connect: {seen['connect'] or 'it did'}; resolve: {seen['resolve'] or 'it did'}"
+    rights = (
+        "no capabilities" if not seen["capabilities"] else f"capabilities {seen['capabilities']:x}"
+    )
+    wrote = [
+        place
+        for place, said in zip(("/", "/app", "/etc", "/usr/local"), seen["write"], strict=True)
+        if said is None
+    ]
+    network = (
+        f"interfaces {', '.join(seen['interfaces'])}; connect: {seen['connect'] or 'it did'};"
+        f" resolve: {seen['resolve'] or 'it did'}"
+    )
     return [
-        Check("unprivileged", f"user {seen['user']}, {rights}", seen["user"] != 0 and not seen["capabilities"]),
-        Check("read-only", f"it wrote into {', '.join(wrote)}" if wrote else "neither /, /app, /etc nor /usr/local can be written", not wrote),
-        Check("network off", network, set(seen["interfaces"]) <= {"lo"} and bool(seen["connect"]) and bool(seen["resolve"])),
-        Check("no secrets", f"variables {', '.join(seen['secrets'])}" if seen["secrets"] else "no variable of the image looks like one", not seen["secrets"]),
+        Check(
+            "unprivileged",
+            f"user {seen['user']}, {rights}",
+            seen["user"] != 0 and not seen["capabilities"],
+        ),
+        Check(
+            "read-only",
+            (
+                f"it wrote into {', '.join(wrote)}"
+                if wrote
+                else "neither /, /app, /etc nor /usr/local can be written"
+            ),
+            not wrote,
+        ),
+        Check(
+            "network off",
+            network,
+            set(seen["interfaces"]) <= {"lo"} and bool(seen["connect"]) and bool(seen["resolve"]),
+        ),
+        Check(
+            "no secrets",
+            (
+                f"variables {', '.join(seen['secrets'])}"
+                if seen["secrets"]
+                else "no variable of the image looks like one"
+            ),
+            not seen["secrets"],
+        ),
     ]
 
 # %% ../../../nbs/40_launch/cluster/60_images.ipynb #3781b27b
 def trial_request(platform: str, hardware: str = "", ranks: int = 0) -> dict[str, Any]:
-    "A request of seconds: the smallest preset, ten steps; two ranks on a CPU, one on a card, where `ranks` says nothing."
+    """A request of seconds: the smallest preset, ten steps; two ranks on a CPU, one on a card,
+    where `ranks` says nothing.
+    """
     ranks = ranks or (2 if platform == "cpu" else 1)
     return {
-        "study": "verify-offline", "model": "gpt-tiny", "strategy": "ddp" if ranks > 1 else "single", "world_size": ranks, "seq_len": 128,
-        "hardware": hardware or PLATFORMS[platform], "batch": {"micro": 4, "accum": 1}, "steps": 10, "warmup_steps": 2,
+        "study": "verify-offline",
+        "model": "gpt-tiny",
+        "strategy": "ddp" if ranks > 1 else "single",
+        "world_size": ranks,
+        "seq_len": 128,
+        "hardware": hardware or PLATFORMS[platform],
+        "batch": {"micro": 4, "accum": 1},
+        "steps": 10,
+        "warmup_steps": 2,
         "timeouts": {"run_s": 300, "collective_s": 60},
-    }  # fmt: skip
+    }
 
-
+# %% ../../../nbs/40_launch/cluster/60_images.ipynb #186b1ab2
 def read_trial(run: RunFile) -> Check:
     "Whether a trial run trained: ended ok, every loss known, the last below the first."
-    losses = [loss for loss in run.steps.loss or () if loss is not None]  # a run that never began has no column at all
+    losses = [
+        loss for loss in run.steps.loss or () if loss is not None
+    ]  # a run that never began has no column at all
     if run.status != "ok" or len(losses) < run.spec.steps:
-        return Check("trains", f"{run.status.value}: {run.reason or f'{len(losses)} losses of {run.spec.steps}'}", False)
-    seen = f"{run.status.value}: {run.spec.world_size} ranks, {run.spec.steps} steps, loss {losses[0]:.3f} to {losses[-1]:.3f}"
+        return Check(
+            "trains",
+            f"{run.status.value}: {run.reason or f'{len(losses)} losses of {run.spec.steps}'}",
+            False,
+        )
+    seen = (
+        f"{run.status.value}: {run.spec.world_size} ranks, {run.spec.steps} steps, loss"
+        f" {losses[0]:.3f} to {losses[-1]:.3f}"
+    )
     return Check("trains", seen, losses[-1] < losses[0])
 
-
-def verify_offline(tool: str, image: Image, request: Mapping[str, Any], folder: Path | str) -> list[Check]:
+# %% ../../../nbs/40_launch/cluster/60_images.ipynb #df0949c2
+def verify_offline(
+    tool: str, image: Image, request: Mapping[str, Any], folder: Path | str
+) -> list[Check]:
     "What an image shows with the network off; files and logs of its training in `folder`."
     checks = read_probe(ask(probe_words(tool, image.name), timeout_s=300))
     spec = resolve_run(dict(request))
     digest = f"sha256:{image.identity.removeprefix('sha256:')}"
-    options = ContainerOptions(tool=tool, image=image.name, offline=True, env={"LLMBENCH_IMAGE_DIGEST": digest})
+    options = ContainerOptions(
+        tool=tool, image=image.name, offline=True, env={"LLMBENCH_IMAGE_DIGEST": digest}
+    )
     (run,) = run_plan(render(make_job(spec, "docker"), options), folder, queue_s=60, poll_s=0.5)
     said = run.env.git.commit if run.env and run.env.git else None
     named = Check("says its commit", said or "unknown", said is not None and said == image.commit)
     return [*checks, read_trial(run), *([named] if run.status == "ok" else [])]
 
-
+# %% ../../../nbs/40_launch/cluster/60_images.ipynb #76e1fe4b
 def checks_text(checks: Sequence[Check]) -> str:
     "The checks as lines, the verdict last."
     lines = [f"{'yes' if c.good else 'NO ':<4}{c.what:<16}{c.seen}" for c in checks]
     bad = [c.what for c in checks if not c.good]
-    return "\n".join([*lines, f"not shown: {', '.join(bad)}" if bad else "it trains offline, unprivileged and read-only"])
+    return "\n".join(
+        [
+            *lines,
+            (
+                f"not shown: {', '.join(bad)}"
+                if bad
+                else "it trains offline, unprivileged and read-only"
+            ),
+        ]
+    )

@@ -14,19 +14,22 @@ from typing import Any
 
 import yaml
 
-from ...plan.flops import parameter_count
 from ...core.errors import RequestError
 from .k8s_state import read_k8s
-from ..operands import check_options
 from .plan import Job, Plan
+from ..operands import check_options
+from ...plan.flops import parameter_count
 
 # %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #ffb16dd9
 @dataclass(frozen=True)
 class K8sOptions:
     """What the manifests need beside the run.
 
-    cpu, memory: of a pod ('' for 2 CPUs and 8Gi a rank, more for a large model). gpu: resource name ('' by hardware: nvidia.com/gpu or amd.com/gpu). shm: size of /dev/shm, which counts as memory.
-    groups: ids of host groups that own the device files. rdma: resources as name:count. queue: Kueue's LocalQueue; the job then begins suspended. jobset: a JobSet around the Job. wait_s: for node 0's name.
+    cpu, memory: of a pod ('' for 2 CPUs and 8Gi a rank, more for a large model). gpu: resource name
+    ('' by hardware: nvidia.com/gpu or amd.com/gpu). shm: size of /dev/shm, which counts as memory.
+    groups: ids of host groups that own the device files. rdma: resources as name:count. queue:
+    Kueue's LocalQueue; the job then begins suspended. jobset: a JobSet around the Job. wait_s: for
+    node 0's name.
     """
 
     image: str = "llmbench:latest"
@@ -51,8 +54,17 @@ class K8sOptions:
 
     def __post_init__(self) -> None:
         quantities = dict.fromkeys(("cpu", "memory", "shm"), "quantity")
-        names = {"image": "image", "namespace": "label", "pull_secret": "dns", "gpu": "key", "queue": "dns"}
-        check_options(self, quantities | names | {"node_selector": "pair", "tolerate": "key", "rdma": "counted"})
+        names = {
+            "image": "image",
+            "namespace": "label",
+            "pull_secret": "dns",
+            "gpu": "key",
+            "queue": "dns",
+        }
+        check_options(
+            self,
+            quantities | names | {"node_selector": "pair", "tolerate": "key", "rdma": "counted"},
+        )
 
 # %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #148a7b1f
 def gpu_resource(hardware: str, options: K8sOptions) -> str | None:
@@ -72,127 +84,232 @@ def _counted(item: str) -> tuple[str, str]:
 
 def _selector(items: tuple[str, ...]) -> dict[str, str]:
     if wrong := [item for item in items if not item.partition("=")[0] or "=" not in item]:
-        raise RequestError(f"-s node_selector={wrong[0]}: write -s node_selector=LABEL=VALUE; kubectl get nodes --show-labels prints them")
+        raise RequestError(
+            f"-s node_selector={wrong[0]}: write -s node_selector=LABEL=VALUE; kubectl get nodes"
+            " --show-labels prints them"
+        )
     return dict(item.split("=", 1) for item in items)
 
-
+# %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #f5a51270
 def _groups(items: tuple[str, ...]) -> dict[str, list[int]]:
     if wrong := [item for item in items if not re.fullmatch("[0-9]+", item)]:
-        raise RequestError(f"-s groups={wrong[0]!r}: must be ids of groups on the node, which a pod cannot look up; there type: getent group render video")
+        raise RequestError(
+            f"-s groups={wrong[0]!r}: must be ids of groups on the node, which a pod cannot look"
+            " up; there type: getent group render video"
+        )
     return {"supplementalGroups": [int(item) for item in items]} if items else {}
 
 
 def _rank_gib(job: Job) -> int:
-    "Memory of a rank: 4 GiB, and the float32 model that it draws, on a CPU with its gradients and moments; at least 8."
+    """Memory of a rank: 4 GiB, and the float32 model that it draws, on a CPU with its gradients and
+    moments; at least 8.
+    """
     copies = 4 if job.spec.hardware == "cpu" else 1
     return max(8, 4 + ceil(copies * 4 * parameter_count(job.spec.model) / 2**30))
 
 
 def _resources(job: Job, options: K8sOptions) -> dict[str, Any]:
     ranks = job.ranks_per_node
-    asked = {"cpu": options.cpu or str(2 * ranks), "memory": options.memory or f"{_rank_gib(job) * ranks}Gi"}
+    asked = {
+        "cpu": options.cpu or str(2 * ranks),
+        "memory": options.memory or f"{_rank_gib(job) * ranks}Gi",
+    }
     if name := gpu_resource(job.spec.hardware, options):
         asked[name] = str(ranks)
     asked |= dict(_counted(item) for item in options.rdma)
     return {"requests": dict(asked), "limits": dict(asked)}
 
-
+# %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #957edf3d
 def _environment(job: Job, options: K8sOptions) -> list[dict[str, str]]:
-    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HOME": "/tmp"}
-    place = {"LLMBENCH_NODES": str(job.nodes), "MASTER_ADDR": f"{job.name}-0.{job.name}", "MASTER_PORT": str(options.port)}
+    offline = {
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "HOME": "/tmp",
+    }
+    place = {
+        "LLMBENCH_NODES": str(job.nodes),
+        "MASTER_ADDR": f"{job.name}-0.{job.name}",
+        "MASTER_PORT": str(options.port),
+    }
     again = {"LLMBENCH_COMMAND": f"kubectl apply -f {job.name}.yaml"}
-    return [{"name": k, "value": v} for k, v in (place | again | offline | dict(options.env)).items()]
+    return [
+        {"name": k, "value": v} for k, v in (place | again | offline | dict(options.env)).items()
+    ]
 
 # %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #71b04424
 def _container(job: Job, options: K8sOptions) -> dict[str, Any]:
-    command = ["python3", "-m", "llmbench.entrypoint", "/config/spec.yaml", "--out", "/results", "--attempt", str(job.attempt), "--wait", str(options.wait_s)]
+    command = [
+        "python3",
+        "-m",
+        "llmbench.entrypoint",
+        "/config/spec.yaml",
+        "--out",
+        "/results",
+        "--attempt",
+        str(job.attempt),
+        "--wait",
+        str(options.wait_s),
+    ]
     rights = {"drop": ["ALL"]} | ({"add": ["IPC_LOCK"]} if options.ipc_lock else {})
     return {
-        "name": "train", "image": options.image, "command": command, "env": _environment(job, options),
+        "name": "train",
+        "image": options.image,
+        "command": command,
+        "env": _environment(job, options),
         "resources": _resources(job, options),
-        "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": rights},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": rights,
+        },
         "volumeMounts": [
-            {"name": "config", "mountPath": "/config", "readOnly": True}, {"name": "results", "mountPath": "/results"},
-            {"name": "tmp", "mountPath": "/tmp"}, {"name": "shm", "mountPath": "/dev/shm"},
+            {"name": "config", "mountPath": "/config", "readOnly": True},
+            {"name": "results", "mountPath": "/results"},
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "shm", "mountPath": "/dev/shm"},
         ],
-    }  # fmt: skip
+    }
 
-
+# %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #261f7715
 def _apart(job: Job) -> dict[str, Any]:
     "One pod a host: two on one would share its links, and a node of the run would be no node."
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"llmbench/run": job.name}}}
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": {"llmbench/run": job.name}},
+    }
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
 def _labels(job: Job) -> dict[str, str]:
-    return {"app.kubernetes.io/name": "llmbench", "llmbench/run": job.name, "llmbench/study": job.spec.study[:63].strip("-_.")}
+    return {
+        "app.kubernetes.io/name": "llmbench",
+        "llmbench/run": job.name,
+        "llmbench/study": job.spec.study[:63].strip("-_."),
+    }
 
-
+# %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #6d3e0a05
 def _pod(job: Job, options: K8sOptions) -> dict[str, Any]:
-    identity = {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
+    identity = {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "runAsGroup": 1000,
+        "fsGroup": 1000,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
     identity |= _groups(options.groups)
     memory = {"medium": "Memory", "sizeLimit": options.shm}
     pod = {
-        "restartPolicy": "Never", "subdomain": job.name, "serviceAccountName": "llmbench", "automountServiceAccountToken": False,
-        "enableServiceLinks": False, "terminationGracePeriodSeconds": 30, "securityContext": identity,
+        "restartPolicy": "Never",
+        "subdomain": job.name,
+        "serviceAccountName": "llmbench",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 30,
+        "securityContext": identity,
         "containers": [_container(job, options)],
         "volumes": [
-            {"name": "config", "configMap": {"name": job.name}}, {"name": "results", "emptyDir": {}},
-            {"name": "tmp", "emptyDir": {}}, {"name": "shm", "emptyDir": memory},
+            {"name": "config", "configMap": {"name": job.name}},
+            {"name": "results", "emptyDir": {}},
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "shm", "emptyDir": memory},
         ],
-    }  # fmt: skip
+    }
     optional = {
         "affinity": _apart(job) if job.nodes > 1 else None,
         "imagePullSecrets": [{"name": options.pull_secret}] if options.pull_secret else None,
         "nodeSelector": _selector(options.node_selector),
         "tolerations": [{"key": key, "operator": "Exists"} for key in options.tolerate],
-        "hostNetwork": options.host_network or None, "dnsPolicy": "ClusterFirstWithHostNet" if options.host_network else None,
-    }  # fmt: skip
+        "hostNetwork": options.host_network or None,
+        "dnsPolicy": "ClusterFirstWithHostNet" if options.host_network else None,
+    }
     return pod | {key: value for key, value in optional.items() if value}
 
 # %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #4e407e0b
 def job_spec(job: Job, options: K8sOptions) -> dict[str, Any]:
     "The `spec` of the Job."
-    evicted = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    evicted = {
+        "action": "FailJob",
+        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+    }
     return {
-        "completionMode": "Indexed", "completions": job.nodes, "parallelism": job.nodes, "backoffLimit": 0,
-        "activeDeadlineSeconds": job.spec.timeouts.run_s + 900, "ttlSecondsAfterFinished": options.keep_s,
-        "podFailurePolicy": {"rules": [evicted]}, **({"suspend": True} if options.queue else {}),
+        "completionMode": "Indexed",
+        "completions": job.nodes,
+        "parallelism": job.nodes,
+        "backoffLimit": 0,
+        "activeDeadlineSeconds": job.spec.timeouts.run_s + 900,
+        "ttlSecondsAfterFinished": options.keep_s,
+        "podFailurePolicy": {"rules": [evicted]},
+        **({"suspend": True} if options.queue else {}),
         "template": {"metadata": {"labels": _labels(job)}, "spec": _pod(job, options)},
-    }  # fmt: skip
+    }
 
-
+# %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #335adeb9
 def _named(kind: str, version: str, job: Job, options: K8sOptions, **body: Any) -> dict[str, Any]:
-    labels = _labels(job) | ({"kueue.x-k8s.io/queue-name": options.queue} if options.queue and kind in ("Job", "JobSet") else {})
-    meta = {"name": job.name, "namespace": options.namespace, "labels": labels, "annotations": {"llmbench/run-id": job.run_id}}
+    labels = _labels(job) | (
+        {"kueue.x-k8s.io/queue-name": options.queue}
+        if options.queue and kind in ("Job", "JobSet")
+        else {}
+    )
+    meta = {
+        "name": job.name,
+        "namespace": options.namespace,
+        "labels": labels,
+        "annotations": {"llmbench/run-id": job.run_id},
+    }
     return {"apiVersion": version, "kind": kind, "metadata": meta, **body}
 
-
+# %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #0a711ff5
 def manifests(job: Job, options: K8sOptions = K8sOptions()) -> list[dict[str, Any]]:
-    "Service, ConfigMap and Job of a run, in the order in which they are applied; a JobSet makes its Service itself."
+    """Service, ConfigMap and Job of a run, in the order in which they are applied; a JobSet makes
+    its Service itself.
+    """
     ports = [{"name": "rendezvous", "port": options.port}]
-    service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"llmbench/run": job.name}, "ports": ports}
+    service = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": {"llmbench/run": job.name},
+        "ports": ports,
+    }
     first = [
         _named("Service", "v1", job, options, spec=service),
         _named("ConfigMap", "v1", job, options, data={"spec.yaml": job.text}),
     ]
     if not options.jobset:
         return [*first, _named("Job", "batch/v1", job, options, spec=job_spec(job, options))]
-    return [first[1], _named("JobSet", "jobset.x-k8s.io/v1alpha2", job, options, spec=_jobset(job, options))]
+    return [
+        first[1],
+        _named("JobSet", "jobset.x-k8s.io/v1alpha2", job, options, spec=_jobset(job, options)),
+    ]
 
-
+# %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #6da5fcb0
 def _jobset(job: Job, options: K8sOptions) -> dict[str, Any]:
-    "One replicated Job that never restarts; JobSet calls its pods NAME-train-0-INDEX below `subdomain`."
-    inner = {k: v for k, v in job_spec(job, options).items() if k not in ("ttlSecondsAfterFinished", "suspend")}
+    """One replicated Job that never restarts; JobSet calls its pods NAME-train-0-INDEX below
+    `subdomain`.
+    """
+    inner = {
+        k: v
+        for k, v in job_spec(job, options).items()
+        if k not in ("ttlSecondsAfterFinished", "suspend")
+    }
     for entry in inner["template"]["spec"]["containers"][0]["env"]:
         if entry["name"] == "MASTER_ADDR":
             entry["value"] = f"{job.name}-train-0-0.{job.name}"
     suspend = {"suspend": True} if options.queue else {}
     network = {"enableDNSHostnames": True, "subdomain": job.name}
     return {
-        "network": network, "failurePolicy": {"maxRestarts": 0}, "ttlSecondsAfterFinished": options.keep_s, **suspend,
-        "replicatedJobs": [{"name": "train", "replicas": 1, "template": {"metadata": {"labels": _labels(job)}, "spec": inner}}],
-    }  # fmt: skip
+        "network": network,
+        "failurePolicy": {"maxRestarts": 0},
+        "ttlSecondsAfterFinished": options.keep_s,
+        **suspend,
+        "replicatedJobs": [
+            {
+                "name": "train",
+                "replicas": 1,
+                "template": {"metadata": {"labels": _labels(job)}, "spec": inner},
+            }
+        ],
+    }
 
 # %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #f6f5cae1
 class _Dumper(yaml.SafeDumper):
@@ -200,38 +317,67 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text_block(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    )
 
 
 _Dumper.add_representer(str, _text_block)
 
-
+# %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #9039d22d
 def manifest_text(job: Job, options: K8sOptions = K8sOptions()) -> str:
     "The manifests of a run as one YAML file."
     needs = []
     if gpu_resource(job.spec.hardware, options) == "amd.com/gpu" and not options.groups:
-        needs += ["# no GPU inside? /dev/kfd is the host's group render: give its id there (getent group render) as -s groups=ID"]
+        needs += [
+            "# no GPU inside? /dev/kfd is the host's group render: give its id there (getent group"
+            " render) as -s groups=ID"
+        ]
     if options.host_network or options.ipc_lock:
-        asked = " and ".join(n for n, on in (("hostNetwork", options.host_network), ("IPC_LOCK", options.ipc_lock)) if on)
+        asked = " and ".join(
+            n
+            for n, on in (("hostNetwork", options.host_network), ("IPC_LOCK", options.ipc_lock))
+            if on
+        )
         needs += [f"# needs a namespace with Pod Security level privileged: {asked}"]
-    head = [f"# {job.run_id}: {job.nodes} x {job.ranks_per_node} ranks", f"# kubectl apply -f {job.name}.yaml", *needs]
-    return "\n".join(head) + "\n" + yaml.dump_all(manifests(job, options), Dumper=_Dumper, sort_keys=False, width=110)
+    head = [
+        f"# {job.run_id}: {job.nodes} x {job.ranks_per_node} ranks",
+        f"# kubectl apply -f {job.name}.yaml",
+        *needs,
+    ]
+    return (
+        "\n".join(head)
+        + "\n"
+        + yaml.dump_all(manifests(job, options), Dumper=_Dumper, sort_keys=False, width=110)
+    )
 
-
+# %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #8e6a5229
 def render(job: Job, options: K8sOptions = K8sOptions()) -> Plan:
     "The plan of one run."
     file, kubectl = f"{job.name}.yaml", ("kubectl", "--namespace", options.namespace)
     chosen = ("--selector", f"llmbench/run={job.name}")
     made = f"{job.name}-train-0" if options.jobset else job.name
     ask = (
-        f"kubectl -n {options.namespace} get jobs,pods -l llmbench/run={job.name} -o json && "
-        f"{{ kubectl -n {options.namespace} get events --field-selector involvedObject.name={made} -o json 2>/dev/null || true; }}"
+        f"kubectl -n {options.namespace} get jobs,pods -l llmbench/run={job.name} -o json && {{"
+        f" kubectl -n {options.namespace} get events --field-selector involvedObject.name={made} -o"
+        " json 2>/dev/null || true; }"
     )
     remove = (*kubectl, "delete", "--ignore-not-found", "--wait=false", "-f", file)
     log = (*kubectl, "logs", "--prefix", "--ignore-errors", "--tail=-1", *chosen)
     follow = (*log, "--follow", "--max-log-requests", str(job.nodes + 1))
     return Plan(
-        engine="k8s", jobs=(job,), files={file: manifest_text(job, options)}, submit=((*kubectl, "apply", "-f", file),),
-        state=("bash", "-c", ask), logs=(follow,), fetch=(log,), cancel=(remove,), read_states=read_k8s, cleanup=(remove,),
-        advice=f"type kubectl apply -k k8s/base, and kubectl auth can-i create jobs -n {options.namespace}",
-    )  # fmt: skip
+        engine="k8s",
+        jobs=(job,),
+        files={file: manifest_text(job, options)},
+        submit=((*kubectl, "apply", "-f", file),),
+        state=("bash", "-c", ask),
+        logs=(follow,),
+        fetch=(log,),
+        cancel=(remove,),
+        read_states=read_k8s,
+        cleanup=(remove,),
+        advice=(
+            "type kubectl apply -k k8s/base, and kubectl auth can-i create jobs -n"
+            f" {options.namespace}"
+        ),
+    )

@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .plan import State
 from ...core.schema import Status
+from .plan import State
 
 # %% ../../../nbs/40_launch/cluster/35_k8s_state.ipynb #6b93fc43
 _BAD_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
@@ -29,40 +29,62 @@ def _stuck(pod: Mapping[str, Any]) -> State | None:
         waiting = container.get("state", {}).get("waiting", {})
         said = f"{waiting.get('reason')}: {waiting.get('message', '')}"[:200].strip(": ")
         if waiting.get("reason") in _BAD_IMAGE:
-            return State(True, Status.refused, f"{said}; push the image, or type -s image=NAME or -s pull_secret=NAME")
+            return State(
+                True,
+                Status.refused,
+                f"{said}; push the image, or type -s image=NAME or -s pull_secret=NAME",
+            )
         if waiting.get("reason") in _BAD_CONFIG:
-            return State(True, Status.refused, f"{said}; type kubectl describe pod {pod['metadata']['name']}")
+            return State(
+                True, Status.refused, f"{said}; type kubectl describe pod {pod['metadata']['name']}"
+            )
     return None
 
-
+# %% ../../../nbs/40_launch/cluster/35_k8s_state.ipynb #cb0fdd7f
 _NO_POD = {
     "exceeded quota": "ask for less, or type kubectl describe quota",
-    "violates PodSecurity": "leave out host_network and ipc_lock, or type kubectl apply -k k8s/overlays/privileged",
+    "violates PodSecurity": (
+        "leave out host_network and ipc_lock, or type kubectl apply -k k8s/overlays/privileged"
+    ),
     "serviceaccount": "type kubectl apply -k k8s/base",
     "forbidden": "type kubectl describe job",
     "not found": "type kubectl describe job",
 }
 
-
-def _no_pod(jobs: list[Mapping[str, Any]], pods: list[Mapping[str, Any]], events: list[Mapping[str, Any]]) -> State | None:
-    "The State of a job of which a pod cannot be made; complaints about an earlier Job of that name do not count."
+# %% ../../../nbs/40_launch/cluster/35_k8s_state.ipynb #13731b33
+def _no_pod(
+    jobs: list[Mapping[str, Any]], pods: list[Mapping[str, Any]], events: list[Mapping[str, Any]]
+) -> State | None:
+    """The State of a job of which a pod cannot be made; complaints about an earlier Job of that
+    name do not count.
+    """
     here = {job.get("metadata", {}).get("uid") for job in jobs} - {None}
     wanted = max((job.get("spec", {}).get("parallelism") or 0 for job in jobs), default=0)
-    about = [event for event in events if not here or event.get("involvedObject", {}).get("uid") in {None, *here}]
+    about = [
+        event
+        for event in events
+        if not here or event.get("involvedObject", {}).get("uid") in {None, *here}
+    ]
     said = [event.get("message", "") for event in about if event.get("reason") == "FailedCreate"]
     if not said or 0 < wanted <= len(pods):
         return None
     for words, advice in _NO_POD.items():
         if found := [text for text in said if words in text]:
-            return State(True, Status.refused, f"no pod is created: {found[-1]}"[:250] + f"; {advice}")
+            return State(
+                True, Status.refused, f"no pod is created: {found[-1]}"[:250] + f"; {advice}"
+            )
     return State(False, None, f"no pod is created: {said[-1]}"[:250], seen=True)
 
-
+# %% ../../../nbs/40_launch/cluster/35_k8s_state.ipynb #6ac23583
 def _out_of_memory(pods: list[Mapping[str, Any]]) -> State | None:
     for pod in pods:
         for container in pod.get("status", {}).get("containerStatuses", []):
             if container.get("state", {}).get("terminated", {}).get("reason") == "OOMKilled":
-                return State(True, Status.oom, f"OOMKilled: pod {pod['metadata']['name']} reached its memory limit")
+                return State(
+                    True,
+                    Status.oom,
+                    f"OOMKilled: pod {pod['metadata']['name']} reached its memory limit",
+                )
     return None
 
 
@@ -82,21 +104,47 @@ def _documents(text: str) -> list[dict[str, Any]]:
         found.append(document)
     return found
 
-
+# %% ../../../nbs/40_launch/cluster/35_k8s_state.ipynb #bf7cae53
 def read_k8s(text: str, count: int = 1) -> list[State]:
-    "The State of a job from the lists of its Job, pods and events as JSON; without an answer it goes on."
+    """The State of a job from the lists of its Job, pods and events as JSON; without an answer it
+    goes on.
+    """
     answer = _documents(text)
     items = [item for listed in answer for item in listed.get("items", [])]
     kinds = {kind: [i for i in items if i.get("kind") == kind] for kind in ("Job", "Pod", "Event")}
     if answer and not kinds["Job"]:
-        return [State(False, Status.cancelled, "the cluster has no such Job: somebody deleted it, or no controller made it", seen=False)]
-    for condition in (c for job in kinds["Job"] for c in job.get("status", {}).get("conditions", [])):
+        return [
+            State(
+                False,
+                Status.cancelled,
+                "the cluster has no such Job: somebody deleted it, or no controller made it",
+                seen=False,
+            )
+        ]
+    for condition in (
+        c for job in kinds["Job"] for c in job.get("status", {}).get("conditions", [])
+    ):
         if condition.get("status") == "True" and condition["type"] == "Complete":
             return [State(True)]
         if condition.get("status") == "True" and condition["type"] == "Failed":
-            status, words = _FAILED.get(condition.get("reason", ""), (Status.crash, "the Job failed"))
-            return [_out_of_memory(kinds["Pod"]) or State(True, status, f"{condition.get('reason')}: {words}")]
+            status, words = _FAILED.get(
+                condition.get("reason", ""), (Status.crash, "the Job failed")
+            )
+            return [
+                _out_of_memory(kinds["Pod"])
+                or State(True, status, f"{condition.get('reason')}: {words}")
+            ]
     if stuck := next(filter(None, map(_stuck, kinds["Pod"])), None) or _no_pod(*kinds.values()):
         return [stuck]
-    running = bool(kinds["Pod"]) and all(p.get("status", {}).get("phase") != "Pending" for p in kinds["Pod"])
-    return [State(False, None, _waits_for(kinds["Pod"]) if not running else None, running, seen=bool(kinds["Job"]) or None)]
+    running = bool(kinds["Pod"]) and all(
+        p.get("status", {}).get("phase") != "Pending" for p in kinds["Pod"]
+    )
+    return [
+        State(
+            False,
+            None,
+            _waits_for(kinds["Pod"]) if not running else None,
+            running,
+            seen=bool(kinds["Job"]) or None,
+        )
+    ]

@@ -18,73 +18,190 @@ from ...core.errors import LlmbenchError
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 _VENDOR = "nvidia.com/"
 _SLICE = "nvidia.com/mig-"  # a part of a card, under the operator's mixed strategy
-_EVERYWHERE = ("kubernetes.io/", "beta.kubernetes.io/", "node-role.kubernetes.io/", "feature.node.kubernetes.io/", "nvidia.com/", "amd.com/", "beta.amd.com/")
+_EVERYWHERE = (
+    "kubernetes.io/",
+    "beta.kubernetes.io/",
+    "node-role.kubernetes.io/",
+    "feature.node.kubernetes.io/",
+    "nvidia.com/",
+    "amd.com/",
+    "beta.amd.com/",
+)
 _PRODUCT = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
-_UNITS = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-COLUMNS = ("node", "ready", "gpus", "card", "driver", "cpus", "memory_gib", "rdma", "address", "keeps_away")
+_UNITS = {
+    "": 1,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+}
+
+# %% ../../../nbs/40_launch/cluster/50_nodes.ipynb #314cab37
+COLUMNS = (
+    "node",
+    "ready",
+    "gpus",
+    "card",
+    "driver",
+    "cpus",
+    "memory_gib",
+    "rdma",
+    "address",
+    "keeps_away",
+)
 
 
 def gib(quantity: str) -> float | None:
     "A Kubernetes quantity of memory in GiB; None where it is not one."
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", quantity)
-    return round(float(match[1]) * _UNITS[match[2]] / 2**30, 1) if match and match[2] in _UNITS else None
+    return (
+        round(float(match[1]) * _UNITS[match[2]] / 2**30, 1)
+        if match and match[2] in _UNITS
+        else None
+    )
 
-
+# %% ../../../nbs/40_launch/cluster/50_nodes.ipynb #a9ed76cb
 def _driver(labels: Mapping[str, str]) -> str | None:
-    whole = labels.get("nvidia.com/cuda.driver-version.full") or labels.get("amd.com/gpu.driver-version")
+    whole = labels.get("nvidia.com/cuda.driver-version.full") or labels.get(
+        "amd.com/gpu.driver-version"
+    )
     parts = [labels.get(f"nvidia.com/cuda.driver.{part}") for part in ("major", "minor", "rev")]
     return whole or ".".join(p for p in parts if p) or None
 
-
+# %% ../../../nbs/40_launch/cluster/50_nodes.ipynb #1f986f96
 def node_row(node: Mapping[str, Any]) -> dict[str, Any]:
     "What a node of the API offers; None is unknown."
     labels, status = node["metadata"].get("labels", {}), node.get("status", {})
     can, have = status.get("allocatable", {}), status.get("capacity", {})
-    kinds = [n for n in _GPUS if have.get(n, "0") != "0"] or sorted(n for n in have if n.startswith(_SLICE)) or [n for n in _GPUS if n in have]
-    ready = next((c["status"] == "True" for c in status.get("conditions", []) if c["type"] == "Ready"), None)
-    taints = [t["key"] for t in node.get("spec", {}).get("taints", []) if t.get("effect") != "PreferNoSchedule"]
+    kinds = (
+        [n for n in _GPUS if have.get(n, "0") != "0"]
+        or sorted(n for n in have if n.startswith(_SLICE))
+        or [n for n in _GPUS if n in have]
+    )
+    ready = next(
+        (c["status"] == "True" for c in status.get("conditions", []) if c["type"] == "Ready"), None
+    )
+    taints = [
+        t["key"]
+        for t in node.get("spec", {}).get("taints", [])
+        if t.get("effect") != "PreferNoSchedule"
+    ]
     return {
-        "node": node["metadata"]["name"], "ready": ready,
-        "gpus": ", ".join(f"{can.get(n, '0')} of {have[n]}{f' {n.removeprefix(_VENDOR)}' if n.startswith(_SLICE) else ''}" for n in kinds) or None,
-        "card": next((labels[key] for key in _PRODUCT if key in labels), None), "driver": _driver(labels),
-        "cpus": can.get("cpu"), "memory_gib": gib(can.get("memory", "")),
-        "rdma": ", ".join(f"{k} {v}" for k, v in sorted(can.items()) if re.search(r"rdma|infiniband|/hca|/ib", k)) or None,
-        "address": next((a["address"] for a in status.get("addresses", []) if a["type"] == "InternalIP"), None),
+        "node": node["metadata"]["name"],
+        "ready": ready,
+        "gpus": (
+            ", ".join(
+                f"{can.get(n, '0')} of"
+                f" {have[n]}{f' {n.removeprefix(_VENDOR)}' if n.startswith(_SLICE) else ''}"
+                for n in kinds
+            )
+            or None
+        ),
+        "card": next((labels[key] for key in _PRODUCT if key in labels), None),
+        "driver": _driver(labels),
+        "cpus": can.get("cpu"),
+        "memory_gib": gib(can.get("memory", "")),
+        "rdma": (
+            ", ".join(
+                f"{k} {v}"
+                for k, v in sorted(can.items())
+                if re.search(r"rdma|infiniband|/hca|/ib", k)
+            )
+            or None
+        ),
+        "address": next(
+            (a["address"] for a in status.get("addresses", []) if a["type"] == "InternalIP"), None
+        ),
         "keeps_away": ", ".join(taints) or None,
-        "labels": ", ".join(f"{k}={v}" for k, v in sorted(labels.items()) if not k.startswith(_EVERYWHERE)) or None,
-    }  # fmt: skip
+        "labels": (
+            ", ".join(
+                f"{k}={v}" for k, v in sorted(labels.items()) if not k.startswith(_EVERYWHERE)
+            )
+            or None
+        ),
+    }
 
 # %% ../../../nbs/40_launch/cluster/50_nodes.ipynb #ad5cb8bb
 def nodes_table(rows: list[dict[str, Any]]) -> str:
-    "The rows as a text table, the labels that tell nodes apart, and a line for each thing that will keep a run waiting."
+    """The rows as a text table, the labels that tell nodes apart, and a line for each thing that
+    will keep a run waiting.
+    """
     text = {True: "yes", False: "no", None: "–"}
-    cells = [COLUMNS, *(tuple(text.get(row[c], str(row[c])) if not isinstance(row[c], float) else str(row[c]) for c in COLUMNS) for row in rows)]
+    cells = [
+        COLUMNS,
+        *(
+            tuple(
+                text.get(row[c], str(row[c])) if not isinstance(row[c], float) else str(row[c])
+                for c in COLUMNS
+            )
+            for row in rows
+        ),
+    ]
     widths = [max(len(c[i]) for c in cells) for i in range(len(COLUMNS))]
-    lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    lines = [
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
     labels = [f"{r['node']}: {r['labels']}" for r in rows if r["labels"]]
     chosen = ["", "labels, for -s node_selector=LABEL=VALUE", *labels] if labels else []
     return "\n".join([*lines, *chosen, *([""] if hints(rows) else []), *hints(rows)])
 
-
+# %% ../../../nbs/40_launch/cluster/50_nodes.ipynb #f27d6634
 def hints(rows: list[dict[str, Any]]) -> list[str]:
     "What stands in the way, with what to type."
-    found = [f"{r['node']}: not ready; type kubectl describe node {r['node']}" for r in rows if r["ready"] is False]
-    found += [f"{r['node']}: no card of {r['gpus'].split()[-1]} may be used; is the device plug-in healthy?" for r in rows if (r["gpus"] or "1").startswith("0 ")]
-    keys = sorted({key for r in rows if r["gpus"] and r["keeps_away"] for key in r["keeps_away"].split(", ")})
+    found = [
+        f"{r['node']}: not ready; type kubectl describe node {r['node']}"
+        for r in rows
+        if r["ready"] is False
+    ]
+    found += [
+        f"{r['node']}: no card of {r['gpus'].split()[-1]} may be used; is the device plug-in"
+        " healthy?"
+        for r in rows
+        if (r["gpus"] or "1").startswith("0 ")
+    ]
+    keys = sorted(
+        {key for r in rows if r["gpus"] and r["keeps_away"] for key in r["keeps_away"].split(", ")}
+    )
     found += [f"nodes with cards keep pods away; type -s tolerate={','.join(keys)}"] if keys else []
-    sliced = sorted({kind for r in rows for kind in re.findall(r"mig-\S+?(?=,|$)", r["gpus"] or "")})
-    found += [f"cards are cut into slices; for one a rank type -s gpu={_VENDOR}{sliced[0]}"] if sliced else []
-    return found + ([] if any(r["gpus"] for r in rows) else ["no node has a card that the API knows; is a device plug-in installed?"])
+    sliced = sorted(
+        {kind for r in rows for kind in re.findall(r"mig-\S+?(?=,|$)", r["gpus"] or "")}
+    )
+    found += (
+        [f"cards are cut into slices; for one a rank type -s gpu={_VENDOR}{sliced[0]}"]
+        if sliced
+        else []
+    )
+    return found + (
+        []
+        if any(r["gpus"] for r in rows)
+        else ["no node has a card that the API knows; is a device plug-in installed?"]
+    )
 
 # %% ../../../nbs/40_launch/cluster/50_nodes.ipynb #f04da00a
 def ask_nodes() -> list[dict[str, Any]]:
-    "The rows of the nodes of the cluster that kubectl is set up for; LlmbenchError with kubectl's own words."
+    """The rows of the nodes of the cluster that kubectl is set up for; LlmbenchError with kubectl's
+    own words.
+    """
     try:
-        done = subprocess.run(["kubectl", "get", "nodes", "-o", "json", "--request-timeout=20s"], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            ["kubectl", "get", "nodes", "-o", "json", "--request-timeout=20s"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
     except FileNotFoundError:
-        raise LlmbenchError("kubectl is not on the PATH; install it where the cluster can be reached") from None
+        raise LlmbenchError(
+            "kubectl is not on the PATH; install it where the cluster can be reached"
+        ) from None
     except subprocess.TimeoutExpired:
-        raise LlmbenchError("the cluster did not answer within 60 s; type kubectl cluster-info") from None
+        raise LlmbenchError(
+            "the cluster did not answer within 60 s; type kubectl cluster-info"
+        ) from None
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no answer"])[-1]
         raise LlmbenchError(f"kubectl: {said[:300]}; type kubectl config current-context")

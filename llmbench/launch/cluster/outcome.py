@@ -9,12 +9,12 @@ __all__ = ['nothing_of', 'collect']
 import re
 from pathlib import Path
 
-from .collect import find_results
 from ...core.errors import LlmbenchError
-from ..local import last_words
-from .plan import Job, Plan, State
 from ...core.records import assemble, empty_run, read_ranks, read_run
 from ...core.schema import EventRecord, RunFile, Status
+from .collect import find_results
+from .plan import Job, Plan, State
+from ..local import last_words
 from ...spec.request import spec_record
 
 # %% ../../../nbs/40_launch/cluster/20_outcome.ipynb #f959e703
@@ -29,44 +29,81 @@ def _from_folder(folder: Path) -> RunFile | None:
     ranks = read_ranks(folder) if folder.is_dir() else []
     if found and found[0].status == Status.ok or not ranks:
         return found[0] if found else None
-    return assemble(ranks, status=found[0].status, reason=found[0].reason) if found else assemble(ranks)
+    return (
+        assemble(ranks, status=found[0].status, reason=found[0].reason)
+        if found
+        else assemble(ranks)
+    )
 
-
+# %% ../../../nbs/40_launch/cluster/20_outcome.ipynb #96af2add
 def _with_ranks_of(best: RunFile, runs: list[RunFile]) -> RunFile:
-    "A failed run with the ranks of all nodes, and the step times that follow from them; losses are in no node's file alone."
-    ranks = {r.rank: r for run in runs if run.started_at and best.status != Status.ok for r in run.ranks}
+    """A failed run with the ranks of all nodes, and the step times that follow from them; losses
+    are in no node's file alone.
+    """
+    ranks = {
+        r.rank: r for run in runs if run.started_at and best.status != Status.ok for r in run.ranks
+    }
     if len(ranks) <= len(best.ranks) or len(ranks) != best.spec.world_size:
         return best
     whole = min(len(r.time_s) for r in ranks.values())
-    times = [max(r.time_s[i] for r in ranks.values()) if i < whole else None for i in range(len(best.steps.step))]
+    times = [
+        max(r.time_s[i] for r in ranks.values()) if i < whole else None
+        for i in range(len(best.steps.step))
+    ]
     tokens = [best.spec.batch.global_tokens if t is not None else None for t in times]
     steps = best.steps.model_copy(update={"time_s": times, "tokens": tokens})
     return best.model_copy(update={"steps": steps, "ranks": [ranks[i] for i in sorted(ranks)]})
 
 
 def _telling(run: RunFile) -> tuple[bool, bool, int, int]:
-    return run.status == Status.ok, run.status != Status.cancelled, len(run.ranks), len(run.steps.step)
+    return (
+        run.status == Status.ok,
+        run.status != Status.cancelled,
+        len(run.ranks),
+        len(run.steps.step),
+    )
 
-
+# %% ../../../nbs/40_launch/cluster/20_outcome.ipynb #65df64ed
 def _from_log(text: str, identity: str) -> tuple[RunFile | None, RunFile | None, str | None]:
-    "The best run file of this run in a log, the longest beginning of one, and what was wrong with the last that could not be read."
+    """The best run file of this run in a log, the longest beginning of one, and what was wrong with
+    the last that could not be read.
+    """
     results = find_results(text)
     runs = [f.run for f in results if f.run and f.run.run_id == identity]
     begun = [f.begun for f in results if f.begun and f.begun.run_id == identity]
     problems = [f.problem for f in results if f.run is None]
     best = max(runs, key=_telling, default=None)
-    return best and _with_ranks_of(best, runs), max(begun, key=lambda r: len(r.steps.step), default=None), problems[-1] if problems else None
+    return (
+        best and _with_ranks_of(best, runs),
+        max(begun, key=lambda r: len(r.steps.step), default=None),
+        problems[-1] if problems else None,
+    )
 
 # %% ../../../nbs/40_launch/cluster/20_outcome.ipynb #d611f1b6
 def nothing_of(job: Job, status: Status, reason: str) -> RunFile:
     "The run file of a job that left none."
-    return empty_run(job.run_id, spec_record(job.spec).model_dump(), status, reason, study=job.spec.study, attempt=job.attempt)
+    return empty_run(
+        job.run_id,
+        spec_record(job.spec).model_dump(),
+        status,
+        reason,
+        study=job.spec.study,
+        attempt=job.attempt,
+    )
 
-
-def _without_result(job: Job, state: State, begun: RunFile | None, problem: str | None, log: str) -> RunFile:
-    "The run of a job whose result has not arrived whole: its first steps where the log has them, else its last words."
+# %% ../../../nbs/40_launch/cluster/20_outcome.ipynb #4c4cdebc
+def _without_result(
+    job: Job, state: State, begun: RunFile | None, problem: str | None, log: str
+) -> RunFile:
+    """The run of a job whose result has not arrived whole: its first steps where the log has them,
+    else its last words.
+    """
     words = last_words(log) if not problem else None
-    said = [state.reason or "it left no result", problem and f"its log is {problem}", words and f"last words: {words}"]
+    said = [
+        state.reason or "it left no result",
+        problem and f"its log is {problem}",
+        words and f"last words: {words}",
+    ]
     status = state.status or Status.crash
     if begun is None or not begun.steps.step:
         return nothing_of(job, status, "; ".join(filter(None, said)))
@@ -75,7 +112,7 @@ def _without_result(job: Job, state: State, begun: RunFile | None, problem: str 
     said.append(f"{len(begun.steps.step)} steps until there are kept")
     return begun.model_copy(update={"status": status, "reason": "; ".join(filter(None, said))})
 
-
+# %% ../../../nbs/40_launch/cluster/20_outcome.ipynb #04b25f02
 def _with_words_of(engine: str, state: State, run: RunFile) -> RunFile:
     "A failed run with what the engine says of it."
     if run.status == Status.ok or not state.reason:
@@ -88,20 +125,30 @@ def _with_words_of(engine: str, state: State, run: RunFile) -> RunFile:
 
 
 def _share_of(log: str, job: int, jobs: int) -> str:
-    "The part of a log that is of one job of several: below a headline of tail, `==> log-HANDLE_JOB.txt <==`."
+    """The part of a log that is of one job of several: below a headline of tail, `==>
+    log-HANDLE_JOB.txt <==`.
+    """
     if jobs == 1:
         return log
     parts = re.split(r"^==> .*?(\d+)\.txt <==$", log, flags=re.MULTILINE)
-    return "\n".join(text for number, text in zip(parts[1::2], parts[2::2], strict=True) if int(number) == job)
+    return "\n".join(
+        text for number, text in zip(parts[1::2], parts[2::2], strict=True) if int(number) == job
+    )
 
-
+# %% ../../../nbs/40_launch/cluster/20_outcome.ipynb #c3e01ab0
 def collect(plan: Plan, folder: Path | str, told: list[State], log: str = "") -> list[RunFile]:
-    "The run file of each job, whatever became of it; `told`: what the engine says of each, `log`: all that was followed."
+    """The run file of each job, whatever became of it; `told`: what the engine says of each, `log`:
+    all that was followed.
+    """
     runs = []
     for i, (job, state) in enumerate(zip(plan.jobs, told, strict=True)):
         run = _from_folder(Path(folder) / plan.results / job.run_id) if plan.results else None
         in_log, begun, problem = _from_log(log, job.run_id)
         run = run or in_log
         own = _share_of(log, i, len(plan.jobs))
-        runs.append(_with_words_of(plan.engine, state, run) if run else _without_result(job, state, begun, problem, own))
+        runs.append(
+            _with_words_of(plan.engine, state, run)
+            if run
+            else _without_result(job, state, begun, problem, own)
+        )
     return runs

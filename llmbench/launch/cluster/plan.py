@@ -38,7 +38,9 @@ class Job:
 
     @property
     def name(self) -> str:
-        "A DNS label of at most 45 characters that begins with a letter, as a Service's must; a longer one is cut, and a hash of the run id says of what."
+        """A DNS label of at most 45 characters that begins with a letter, as a Service's must; a
+        longer one is cut, and a hash of the run id says of what.
+        """
         from hashlib import sha256
 
         label = re.sub(r"[^a-z0-9]+", "-", self.run_id.lower()).strip("-")
@@ -49,24 +51,46 @@ class Job:
     @property
     def text(self) -> str:
         "The resolved request as a parameter file."
-        return yaml.safe_dump(self.spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        return yaml.safe_dump(
+            self.spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True
+        )
 
-
-def make_job(spec: RunSpec, engine: str, *, attempt: int = 1, nodes: int | None = None, ranks_per_node: int | None = None) -> Job:
-    "A job for an engine; without `nodes`, as many as `ranks_per_node` (default: all on one) asks for. RequestError where it does not divide."
-    for option, number in (("--nodes", nodes), ("--ranks-per-node", ranks_per_node), ("--attempt", attempt)):
+# %% ../../../nbs/40_launch/cluster/15_plan.ipynb #840f2804
+def make_job(
+    spec: RunSpec,
+    engine: str,
+    *,
+    attempt: int = 1,
+    nodes: int | None = None,
+    ranks_per_node: int | None = None,
+) -> Job:
+    """A job for an engine; without `nodes`, as many as `ranks_per_node` (default: all on one) asks
+    for. RequestError where it does not divide.
+    """
+    for option, number in (
+        ("--nodes", nodes),
+        ("--ranks-per-node", ranks_per_node),
+        ("--attempt", attempt),
+    ):
         if number is not None and number < 1:
             raise RequestError(f"{option} {number}: must be a whole number of at least 1")
     per_node = ranks_per_node or spec.world_size // (nodes or 1) or 1
     count = nodes or -(-spec.world_size // per_node)
     if count * per_node != spec.world_size:
-        raise RequestError(f"{spec.name}: {spec.world_size} ranks cannot be shared out evenly over {count} nodes; type --nodes or --ranks-per-node")
+        raise RequestError(
+            f"{spec.name}: {spec.world_size} ranks cannot be shared out evenly over {count} nodes;"
+            " type --nodes or --ranks-per-node"
+        )
     return Job(spec.model_copy(update={"launcher": engine}), attempt, count)
 
 # %% ../../../nbs/40_launch/cluster/15_plan.ipynb #e7e36f0c
-_SECRET = re.compile(r"token(_|$)|secret|passw|credential|api_?key", re.IGNORECASE)  # TOKENIZERS_PARALLELISM is none
+_SECRET = re.compile(
+    r"token(_|$)|secret|passw|credential|api_?key", re.IGNORECASE
+)  # TOKENIZERS_PARALLELISM is none
 _KEYS = r"(hf_|gh[oprsu]_|sk-(proj-|ant-)?|AKIA)[A-Za-z0-9]{16,}|(github_pat_|dckr_pat_|glpat-|nvapi-|xox[abp]-)[\w-]{16,}"
-_SECRET_VALUE = re.compile(rf"(?<![A-Za-z0-9])({_KEYS})")  # as Hugging Face, GitHub, GitLab, NVIDIA and others hand them out
+_SECRET_VALUE = re.compile(
+    rf"(?<![A-Za-z0-9])({_KEYS})"
+)  # as Hugging Face, GitHub, GitLab, NVIDIA and others hand them out
 _RANGES = {"port": (1, 65535), "together": (1, 10**6)}
 
 
@@ -78,29 +102,39 @@ def _typed(name: str, text: str, default: Any) -> Any:
     if isinstance(default, int):
         low, high = _RANGES.get(name, (0, 10**9))
         if not re.fullmatch("[0-9]+", text) or not low <= int(text) <= high:
-            raise RequestError(f"-s {name}={text!r}: must be a whole number from {low:,} to {high:,}")
+            raise RequestError(
+                f"-s {name}={text!r}: must be a whole number from {low:,} to {high:,}"
+            )
         return int(text)
     if isinstance(default, tuple):
         return tuple(part for part in text.split(",") if part)
     return text
 
-
+# %% ../../../nbs/40_launch/cluster/15_plan.ipynb #42e40c99
 def _variable(name: str) -> str:
     "The NAME of env.NAME; RequestError for what a shell would read as something else."
     if not re.fullmatch("env[.][A-Za-z_][A-Za-z0-9_]*", name):
-        raise RequestError(f"-s {name!r}=…: a variable is letters, digits and _, and does not begin with a digit; write -s env.NAME=value")
+        raise RequestError(
+            f"-s {name!r}=…: a variable is letters, digits and _, and does not begin with a digit;"
+            " write -s env.NAME=value"
+        )
     return name.removeprefix("env.")
 
-
+# %% ../../../nbs/40_launch/cluster/15_plan.ipynb #bcb97534
 def read_options(cls: type, given: Iterable[str]) -> Any:
-    "An engine's options from key=value texts; env.NAME=value adds a variable. Raises RequestError for unknown or secret ones."
+    """An engine's options from key=value texts; env.NAME=value adds a variable. Raises RequestError
+    for unknown or secret ones.
+    """
     known, values, env = {f.name: f for f in fields(cls)}, {}, {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals:
             raise RequestError(f"-s {text!r}: write -s key=value")
         if _SECRET_VALUE.search(value) or (name.startswith("env.") and _SECRET.search(name)):
-            raise RequestError(f"-s {name}=…: it looks like a secret, and options stand in manifests; put it into docker/secrets.env")
+            raise RequestError(
+                f"-s {name}=…: it looks like a secret, and options stand in manifests; put it into"
+                " docker/secrets.env"
+            )
         if name.startswith("env."):
             env[_variable(name)] = value
             continue
@@ -115,7 +149,8 @@ def read_options(cls: type, given: Iterable[str]) -> Any:
 class State:
     """What an engine says of a job: over or not, and then how (None: its result tells), and why.
 
-    seen: whether it is there at all; False for long is an end, of the status and for the reason that stand here; None: nobody answered.
+    seen: whether it is there at all; False for long is an end, of the status and for the reason
+    that stand here; None: nobody answered.
     """
 
     over: bool
@@ -124,16 +159,18 @@ class State:
     running: bool = False
     seen: bool | None = None
 
-
+# %% ../../../nbs/40_launch/cluster/15_plan.ipynb #523be7f2
 @dataclass(frozen=True)
 class Plan:
     """All that an engine will be told about some jobs.
 
-    files: name and text, in a folder that the commands run in. submit: in order; `{handle}` in the others is the last
-    word that the last of them printed. logs: follows until the end. read_states: one State a job from what `state` prints.
-    results: folder below the plan's in which each job has one of its own by run id; None where only the log comes back.
-    fetch: prints the whole log once more at the end, in case that following it was interrupted. cleanup: after all.
-    advice: what to type where it is refused. queue_s: how long a job may wait beside its own time. missing_s: how long it may be out of sight.
+    files: name and text, in a folder that the commands run in. submit: in order; `{handle}` in the
+    others is the last word that the last of them printed. logs: follows until the end. read_states:
+    one State a job from what `state` prints. results: folder below the plan's in which each job has
+    one of its own by run id; None where only the log comes back. fetch: prints the whole log once
+    more at the end, in case that following it was interrupted. cleanup: after all. advice: what to
+    type where it is refused. queue_s: how long a job may wait beside its own time. missing_s: how
+    long it may be out of sight.
     """
 
     engine: str
@@ -156,7 +193,20 @@ def write_plan(plan: Plan, folder: Path | str) -> list[Path]:
     "Write a plan's files, and `commands.txt` with what would be typed; returns their paths."
     import shlex
 
-    parts = {"submit": plan.submit, "state": (plan.state,), "logs": plan.logs, "cancel": plan.cancel, "clean up": plan.cleanup}
-    lines = [f"# {what}\n" + "".join(f"{shlex.join(c)}\n" for c in commands) for what, commands in parts.items() if commands]
+    parts = {
+        "submit": plan.submit,
+        "state": (plan.state,),
+        "logs": plan.logs,
+        "cancel": plan.cancel,
+        "clean up": plan.cleanup,
+    }
+    lines = [
+        f"# {what}\n" + "".join(f"{shlex.join(c)}\n" for c in commands)
+        for what, commands in parts.items()
+        if commands
+    ]
     text = "".join(lines).replace("'{handle}'", "{handle}")
-    return [write_text_atomic(Path(folder) / name, text) for name, text in {**plan.files, "commands.txt": text}.items()]
+    return [
+        write_text_atomic(Path(folder) / name, text)
+        for name, text in {**plan.files, "commands.txt": text}.items()
+    ]

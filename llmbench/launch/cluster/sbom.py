@@ -35,10 +35,23 @@ except OSError: release = {}
 print(json.dumps({'python': platform.python_version(), 'machine': platform.machine(), 'packages': sorted(found.values(), key=lambda p: p['name'].lower()), 'system': system, 'release': release}))
 """
 
-
+# %% ../../../nbs/40_launch/cluster/65_sbom.ipynb #6f35fd9e
 def list_image(tool: str, image: str) -> dict[str, Any]:
     "Python, distributions and system packages of an image that is here."
-    words = (tool, "run", "--rm", "--network", "none", "--read-only", "--entrypoint", "python3", "--", image, "-c", _LISTING)
+    words = (
+        tool,
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        "--read-only",
+        "--entrypoint",
+        "python3",
+        "--",
+        image,
+        "-c",
+        _LISTING,
+    )
     return read_answer(ask(words, timeout_s=300))
 
 # %% ../../../nbs/40_launch/cluster/65_sbom.ipynb #6a18d7b3
@@ -46,7 +59,9 @@ def _library() -> Any:
     try:
         import cyclonedx
     except ImportError:
-        raise RequestError("a bill of materials needs cyclonedx-python-lib; type pip install 'llmbench[image]'") from None
+        raise RequestError(
+            "a bill of materials needs cyclonedx-python-lib; type pip install 'llmbench[image]'"
+        ) from None
     return cyclonedx
 
 
@@ -59,7 +74,7 @@ def _licences(package: Mapping[str, Any]) -> list[Any]:
     make = LicenseFactory()
     return [make.make_from_string(said) if package.get("expression") else make.make_with_name(said)]
 
-
+# %% ../../../nbs/40_launch/cluster/65_sbom.ipynb #1275806d
 def _python_parts(packages: Iterable[Mapping[str, Any]]) -> list[Any]:
     from cyclonedx.model.component import Component
     from packageurl import PackageURL
@@ -67,19 +82,33 @@ def _python_parts(packages: Iterable[Mapping[str, Any]]) -> list[Any]:
     made = []
     for p in packages:
         url = PackageURL("pypi", None, p["name"].lower().replace("_", "-"), p["version"])
-        made.append(Component(name=p["name"], version=p["version"], purl=url, bom_ref=url.to_string(), licenses=_licences(p)))
+        made.append(
+            Component(
+                name=p["name"],
+                version=p["version"],
+                purl=url,
+                bom_ref=url.to_string(),
+                licenses=_licences(p),
+            )
+        )
     return made
 
-
+# %% ../../../nbs/40_launch/cluster/65_sbom.ipynb #04f8852a
 def _system_parts(packages: Iterable[Mapping[str, Any]], release: Mapping[str, str]) -> list[Any]:
     from cyclonedx.model.component import Component
     from packageurl import PackageURL
 
     maker, number, made = release.get("ID", "debian"), release.get("VERSION_ID"), []
     for p in packages:
-        more = {k: v for k, v in (("arch", p["arch"]), ("distro", f"{maker}-{number}" if number else None)) if v}
+        more = {
+            k: v
+            for k, v in (("arch", p["arch"]), ("distro", f"{maker}-{number}" if number else None))
+            if v
+        }
         url = PackageURL("deb", maker, p["name"], p["version"], more)
-        made.append(Component(name=p["name"], version=p["version"], purl=url, bom_ref=url.to_string()))
+        made.append(
+            Component(name=p["name"], version=p["version"], purl=url, bom_ref=url.to_string())
+        )
     return made
 
 # %% ../../../nbs/40_launch/cluster/65_sbom.ipynb #7760bedc
@@ -87,17 +116,32 @@ def _about(image: Image, listing: Mapping[str, Any]) -> Any:
     from cyclonedx.model import Property
     from cyclonedx.model.component import Component, ComponentType
 
-    known = {"commit": image.commit, "base": image.base, "python": listing["python"], "machine": listing["machine"], "size_bytes": str(image.size_bytes),
-             "system": listing["release"].get("PRETTY_NAME"), "system_packages": None if listing["system"] else "not read: no dpkg status file"}  # fmt: skip
+    known = {
+        "commit": image.commit,
+        "base": image.base,
+        "python": listing["python"],
+        "machine": listing["machine"],
+        "size_bytes": str(image.size_bytes),
+        "system": listing["release"].get("PRETTY_NAME"),
+        "system_packages": None if listing["system"] else "not read: no dpkg status file",
+    }
     facts = [Property(name=f"llmbench:{k}", value=v) for k, v in known.items() if v]
     version = f"sha256:{image.identity.removeprefix('sha256:')}"
-    return Component(name=image.name, type=ComponentType.CONTAINER, version=version, bom_ref=version, properties=facts)
+    return Component(
+        name=image.name,
+        type=ComponentType.CONTAINER,
+        version=version,
+        bom_ref=version,
+        properties=facts,
+    )
 
-
+# %% ../../../nbs/40_launch/cluster/65_sbom.ipynb #59aaf9ee
 def bill_text(image: Image, listing: Mapping[str, Any]) -> str:
-    """The bill of an image as CycloneDX JSON 1.6 (https://cyclonedx.org/docs/1.6/json), checked against its schema.
+    """The bill of an image as CycloneDX JSON 1.6 (https://cyclonedx.org/docs/1.6/json), checked
+    against its schema.
 
-    Raises RequestError where the library is not installed, LlmbenchError where the schema refuses the bill.
+    Raises RequestError where the library is not installed, LlmbenchError where the schema refuses
+    the bill.
     """
     _library()
     from cyclonedx.builder.this import this_component
@@ -107,18 +151,28 @@ def bill_text(image: Image, listing: Mapping[str, Any]) -> str:
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
 
-    parts = [*_python_parts(listing["packages"]), *_system_parts(listing["system"], listing["release"])]
+    parts = [
+        *_python_parts(listing["packages"]),
+        *_system_parts(listing["system"], listing["release"]),
+    ]
     about = _about(image, listing)
-    bill = Bom(components=parts, metadata=BomMetaData(component=about, tools=ToolRepository(components=[this_component()])))
+    bill = Bom(
+        components=parts,
+        metadata=BomMetaData(component=about, tools=ToolRepository(components=[this_component()])),
+    )
     bill.register_dependency(about, parts)
     text = JsonV1Dot6(bill).output_as_string(indent=1)
     if problem := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
-        raise LlmbenchError(f"the bill of {image.name} does not hold to its schema: {str(problem)[:300]}")
+        raise LlmbenchError(
+            f"the bill of {image.name} does not hold to its schema: {str(problem)[:300]}"
+        )
     return text
 
-
+# %% ../../../nbs/40_launch/cluster/65_sbom.ipynb #cf04f134
 def write_bill(tool: str, image: Image, path: Path) -> tuple[int, int]:
-    "Write an image's bill whole or not at all; how many distributions and system packages it names."
+    """Write an image's bill whole or not at all; how many distributions and system packages it
+    names.
+    """
     from llmbench.core.files import write_text_atomic
 
     _library()

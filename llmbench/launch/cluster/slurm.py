@@ -11,18 +11,19 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..operands import check_options, shell_command
-from .plan import Job, Plan, State
 from ...core.schema import Status
+from .plan import Job, Plan, State
+from ..operands import check_options, shell_command
 
 # %% ../../../nbs/40_launch/cluster/30_slurm.ipynb #03131a73
 @dataclass(frozen=True)
 class SlurmOptions:
     """What sbatch is asked for beside nodes and tasks.
 
-    gres: the name of the GPU resource ('' asks for --gpus-per-node). per_rank: srun starts a task a rank instead of an
-    agent a node. cpus_per_task: of such a task (0 for 2 a rank on GPUs, and 1 on CPUs). setup: a line of shell before the run (module load, source venv). together: tasks of an array at once.
-    margin_s: beyond the run's deadline, for the nodes to meet and to end.
+    gres: the name of the GPU resource ('' asks for --gpus-per-node). per_rank: srun starts a task a
+    rank instead of an agent a node. cpus_per_task: of such a task (0 for 2 a rank on GPUs, and 1 on
+    CPUs). setup: a line of shell before the run (module load, source venv). together: tasks of an
+    array at once. margin_s: beyond the run's deadline, for the nodes to meet and to end.
     """
 
     partition: str = ""
@@ -40,7 +41,14 @@ class SlurmOptions:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        kinds = {"partition": "partition", "account": "account", "gres": "gres", "memory": "slurm-size", "setup": "line", "results": "path"}
+        kinds = {
+            "partition": "partition",
+            "account": "account",
+            "gres": "gres",
+            "memory": "slurm-size",
+            "setup": "line",
+            "results": "path",
+        }
         check_options(self, kinds)
         shell_command(self.python, "-s python")
 
@@ -56,16 +64,25 @@ def _directives(jobs: tuple[Job, ...], options: SlurmOptions) -> list[str]:
     gpus = first.ranks_per_node if first.spec.hardware != "cpu" else 0
     seconds = max(job.spec.timeouts.run_s for job in jobs) + o.margin_s
     asked = {
-        "job-name": f"llmbench-{first.spec.study}", "nodes": first.nodes,
-        "ntasks-per-node": first.ranks_per_node if o.per_rank else 1, "cpus-per-task": _cpus_per_task(first, o), "mem": o.memory,
-        "gres": f"{o.gres}:{gpus}" if gpus and o.gres else "", "gpus-per-node": gpus if gpus and not o.gres else "",
-        "time": -(-seconds // 60), "partition": o.partition, "account": o.account,
-        "array": f"0-{len(jobs) - 1}%{o.together}" if len(jobs) > 1 else "", "output": "log-%A_%a.txt" if len(jobs) > 1 else "log-%j.txt",
-    }  # fmt: skip
+        "job-name": f"llmbench-{first.spec.study}",
+        "nodes": first.nodes,
+        "ntasks-per-node": first.ranks_per_node if o.per_rank else 1,
+        "cpus-per-task": _cpus_per_task(first, o),
+        "mem": o.memory,
+        "gres": f"{o.gres}:{gpus}" if gpus and o.gres else "",
+        "gpus-per-node": gpus if gpus and not o.gres else "",
+        "time": -(-seconds // 60),
+        "partition": o.partition,
+        "account": o.account,
+        "array": f"0-{len(jobs) - 1}%{o.together}" if len(jobs) > 1 else "",
+        "output": "log-%A_%a.txt" if len(jobs) > 1 else "log-%j.txt",
+    }
     flags = ["no-requeue", *(["exclusive"] if o.exclusive else [])]
-    return [f"#SBATCH --{key}={value}" for key, value in asked.items() if value] + [f"#SBATCH --{flag}" for flag in flags]
+    return [f"#SBATCH --{key}={value}" for key, value in asked.items() if value] + [
+        f"#SBATCH --{flag}" for flag in flags
+    ]
 
-
+# %% ../../../nbs/40_launch/cluster/30_slurm.ipynb #640efd36
 _SCRIPT = """\
 #!/bin/bash
 # {count} of study {study}; submit with: sbatch job.sbatch
@@ -80,11 +97,19 @@ srun ${{SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}} --kill-on-
 
 def script(jobs: tuple[Job, ...], options: SlurmOptions) -> str:
     "The sbatch script of jobs of one shape."
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in options.env.items())
+    exports = "".join(
+        f"export {name}={shlex.quote(value)}\n" for name, value in options.env.items()
+    )
     count = "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
     setup = exports + (f"{options.setup}\n" if options.setup else "")
     directives = "\n".join(_directives(jobs, options))
-    return _SCRIPT.format(count=count, study=jobs[0].spec.study, directives=directives, setup=setup, python=shell_command(options.python, "-s python"))
+    return _SCRIPT.format(
+        count=count,
+        study=jobs[0].spec.study,
+        directives=directives,
+        setup=setup,
+        python=shell_command(options.python, "-s python"),
+    )
 
 # %% ../../../nbs/40_launch/cluster/30_slurm.ipynb #cc38e00d
 _WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED", "RESIZING", "STOPPED", "SIGNALING"}
@@ -105,7 +130,9 @@ _ENDED = {
 
 
 def slurm_state(word: str, why: str = "") -> State:
-    "Our State for one of Slurm's words ('CANCELLED by 0' too); an unknown word means that it goes on."
+    """Our State for one of Slurm's words ('CANCELLED by 0' too); an unknown word means that it goes
+    on.
+    """
     name = (word.split() or [""])[0].rstrip("+")
     if name in _ENDED:
         status, reason = _ENDED[name]
@@ -120,7 +147,9 @@ _STATE = re.compile(r"\bJobState=(\S+)(?: Reason=(\S+))?")
 
 
 def read_slurm(text: str, count: int) -> list[State]:
-    "A State for each task of an array (or the one job) from what sacct or scontrol printed; a task not named waits."
+    """A State for each task of an array (or the one job) from what sacct or scontrol printed; a
+    task not named waits.
+    """
     found: dict[int, State] = {}
     for line in text.splitlines():
         if match := _SACCT.match(line.strip()):
@@ -132,25 +161,45 @@ def read_slurm(text: str, count: int) -> list[State]:
     return [found.get(i, State(False)) for i in range(count)]
 
 # %% ../../../nbs/40_launch/cluster/30_slurm.ipynb #b0073ffe
-_ASK = "sacct -n -P -X -j {handle} -o JobID,State,Reason 2>/dev/null | grep . || scontrol show job -o {handle}"
+_ASK = (
+    "sacct -n -P -X -j {handle} -o JobID,State,Reason 2>/dev/null | grep . || scontrol show job -o"
+    " {handle}"
+)
 
-
+# %% ../../../nbs/40_launch/cluster/30_slurm.ipynb #b90d2df8
 def render(jobs: tuple[Job, ...], options: SlurmOptions = SlurmOptions()) -> Plan:
-    "The plan of jobs that have the same number of nodes and of ranks a node; raises ValueError where they differ."
+    """The plan of jobs that have the same number of nodes and of ranks a node; raises ValueError
+    where they differ.
+    """
     if len({(job.nodes, job.ranks_per_node, job.spec.hardware) for job in jobs}) != 1:
         raise ValueError("an array has one shape; see render_all")
     specs = {f"specs/{i}.yaml": job.text for i, job in enumerate(jobs)}
-    tasks = "".join(f"specs/{i}.yaml {options.results}/{job.run_id} {job.attempt}\n" for i, job in enumerate(jobs))
+    tasks = "".join(
+        f"specs/{i}.yaml {options.results}/{job.run_id} {job.attempt}\n"
+        for i, job in enumerate(jobs)
+    )
     logs = "log-{handle}_*.txt" if len(jobs) > 1 else "log-{handle}.txt"
     return Plan(
-        engine="slurm", jobs=jobs, files={"job.sbatch": script(jobs, options), "tasks.txt": tasks, **specs},
-        submit=(("sbatch", "--parsable", "job.sbatch"),), state=("bash", "-c", _ASK), logs=(),
-        cancel=(("scancel", "{handle}"),), read_states=read_slurm, results=options.results,
-        fetch=(("bash", "-c", f"tail -n 50 {logs}"),), advice="type sinfo, and -s partition=NAME, -s account=NAME or fewer --nodes",
-    )  # fmt: skip
+        engine="slurm",
+        jobs=jobs,
+        files={"job.sbatch": script(jobs, options), "tasks.txt": tasks, **specs},
+        submit=(("sbatch", "--parsable", "job.sbatch"),),
+        state=("bash", "-c", _ASK),
+        logs=(),
+        cancel=(("scancel", "{handle}"),),
+        read_states=read_slurm,
+        results=options.results,
+        fetch=(("bash", "-c", f"tail -n 50 {logs}"),),
+        advice="type sinfo, and -s partition=NAME, -s account=NAME or fewer --nodes",
+    )
 
-
+# %% ../../../nbs/40_launch/cluster/30_slurm.ipynb #8e46a5ef
 def render_all(jobs: tuple[Job, ...], options: SlurmOptions = SlurmOptions()) -> list[Plan]:
     "One plan for each shape of jobs, in the order in which the shapes appear."
     shapes = dict.fromkeys((job.nodes, job.ranks_per_node, job.spec.hardware) for job in jobs)
-    return [render(tuple(j for j in jobs if (j.nodes, j.ranks_per_node, j.spec.hardware) == shape), options) for shape in shapes]
+    return [
+        render(
+            tuple(j for j in jobs if (j.nodes, j.ranks_per_node, j.spec.hardware) == shape), options
+        )
+        for shape in shapes
+    ]

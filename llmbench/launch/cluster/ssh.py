@@ -11,14 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...core.errors import RequestError
-from ..operands import check_options, shell_command, shell_word
-from .plan import Job, Plan, State
 from ...core.schema import Status
+from .plan import Job, Plan, State
+from ..operands import check_options, shell_command, shell_word
 
 # %% ../../../nbs/40_launch/cluster/55_ssh.ipynb #e469141b
 @dataclass(frozen=True)
 class SshOptions:
-    "hosts: one a node, in order (node 0 first); a run with fewer nodes takes the first of them. master: node 0's address as the others see it. folder: on each host. shell: what is called as `SHELL -- HOST COMMAND`."
+    """hosts: one a node, in order (node 0 first); a run with fewer nodes takes the first of them.
+    master: node 0's address as the others see it. folder: on each host. shell: what is called as
+    `SHELL -- HOST COMMAND`.
+    """
 
     hosts: tuple[str, ...] = ()
     master: str = ""
@@ -30,7 +33,9 @@ class SshOptions:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_options(self, {"hosts": "host", "master": "address", "folder": "path", "setup": "line"})
+        check_options(
+            self, {"hosts": "host", "master": "address", "folder": "path", "setup": "line"}
+        )
         for name in ("python", "shell"):
             shell_command(getattr(self, name), f"-s {name}")
 
@@ -58,15 +63,30 @@ while kill -0 $child 2>/dev/null; do wait $child; code=$?; done
 echo $code >node-{node}.exit
 """
 
-
+# %% ../../../nbs/40_launch/cluster/55_ssh.ipynb #db6a5450
 def node_script(job: Job, node: int, options: SshOptions) -> str:
     "The script that one host runs."
     address = options.master or options.hosts[0].rpartition("@")[2]
-    place = {"NNODES": str(job.nodes), "NODE_RANK": str(node), "MASTER_ADDR": address, "MASTER_PORT": str(options.port)}
-    exports = "".join(f"export {k}={shlex.quote(v)}\n" for k, v in (place | dict(options.env)).items())
+    place = {
+        "NNODES": str(job.nodes),
+        "NODE_RANK": str(node),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(options.port),
+    }
+    exports = "".join(
+        f"export {k}={shlex.quote(v)}\n" for k, v in (place | dict(options.env)).items()
+    )
     setup = f"{options.setup}\n" if options.setup else ""
-    return _NODE.format(node=node, nodes=job.nodes, run_id=job.run_id, name=job.name, exports=exports, setup=setup,
-                        python=shell_command(options.python, "-s python"), attempt=job.attempt)  # fmt: skip
+    return _NODE.format(
+        node=node,
+        nodes=job.nodes,
+        run_id=job.run_id,
+        name=job.name,
+        exports=exports,
+        setup=setup,
+        python=shell_command(options.python, "-s python"),
+        attempt=job.attempt,
+    )
 
 # %% ../../../nbs/40_launch/cluster/55_ssh.ipynb #349021d6
 def _at(host: str, command: str, options: SshOptions) -> tuple[str, ...]:
@@ -75,46 +95,89 @@ def _at(host: str, command: str, options: SshOptions) -> tuple[str, ...]:
 
 
 def _called(host: str, command: str, options: SshOptions) -> str:
-    return f"{shell_command(options.shell, '-s shell')} -- {shlex.quote(host)} {shlex.quote(command)}"
+    return (
+        f"{shell_command(options.shell, '-s shell')} -- {shlex.quote(host)} {shlex.quote(command)}"
+    )
 
 
 def _send(host: str, node: int, folder: str, options: SshOptions) -> tuple[str, ...]:
-    clear = f"mkdir -p -- {folder} && rm -f -- {' '.join(f'{folder}/node-{node}.{end}' for end in ('pid', 'exit', 'log'))}"
+    clear = (
+        f"mkdir -p -- {folder} && rm -f --"
+        f" {' '.join(f'{folder}/node-{node}.{end}' for end in ('pid', 'exit', 'log'))}"
+    )
     steps = {"spec.yaml": clear, f"node-{node}.sh": "true"}
-    put = (f"{_called(host, f'{first} && cat >{folder}/{name}', options)} <{name}" for name, first in steps.items())
+    put = (
+        f"{_called(host, f'{first} && cat >{folder}/{name}', options)} <{name}"
+        for name, first in steps.items()
+    )
     return ("bash", "-c", " && ".join(put))
 
-
+# %% ../../../nbs/40_launch/cluster/55_ssh.ipynb #e30dd065
 def read_ssh(text: str, count: int = 1) -> list[State]:
-    "The State of a job from one word a host: running, silent (it cannot be reached), lost, or an exit code."
+    """The State of a job from one word a host: running, silent (it cannot be reached), lost, or an
+    exit code.
+    """
     words = text.split()
     if not words or "running" in words:
         return [State(False, running="running" in words, seen=True if words else None)]
     told = {"silent": "cannot be reached", "lost": "is gone without an exit code"}
-    failed = [f"node {i} {told.get(word, f'exit code {word}')}" for i, word in enumerate(words) if word != "0"]
+    failed = [
+        f"node {i} {told.get(word, f'exit code {word}')}"
+        for i, word in enumerate(words)
+        if word != "0"
+    ]
     if failed and set(words) <= {"silent", "0"}:
         return [State(False, Status.crash, ", ".join(failed), seen=False)]
     return [State(True, Status.crash if failed else None, ", ".join(failed) or None)]
 
 # %% ../../../nbs/40_launch/cluster/55_ssh.ipynb #2a81a90d
-_FOLLOW = "cd -- {f} && until [ -s node-{i}.pid ]; do sleep 0.2; done; tail -n +1 -F --pid=$(cat node-{i}.pid) node-{i}.log 2>/dev/null"
+_FOLLOW = (
+    "cd -- {f} && until [ -s node-{i}.pid ]; do sleep 0.2; done; tail -n +1 -F --pid=$(cat"
+    " node-{i}.pid) node-{i}.log 2>/dev/null"
+)
 
-
+# %% ../../../nbs/40_launch/cluster/55_ssh.ipynb #b9abe06c
 def render(job: Job, options: SshOptions) -> Plan:
-    "The plan of one run over the first hosts of `options`, one a node; RequestError where there are too few."
+    """The plan of one run over the first hosts of `options`, one a node; RequestError where there
+    are too few.
+    """
     if len(options.hosts) < job.nodes:
-        raise RequestError(f"{job.nodes} nodes and {len(options.hosts)} hosts; type -s hosts=HOST0,HOST1,… with one for each node")
+        raise RequestError(
+            f"{job.nodes} nodes and {len(options.hosts)} hosts; type -s hosts=HOST0,HOST1,… with"
+            " one for each node"
+        )
     folder, o = shell_word(f"{options.folder}/{job.name}"), options
     numbered = list(enumerate(o.hosts[: job.nodes]))
-    ask = "cd -- {f} && if [ -s node-{i}.exit ]; then cat node-{i}.exit; elif [ ! -e node-{i}.pid ] || kill -0 $(cat node-{i}.pid); then echo running; else echo lost; fi"
-    asks = [" ".join(map(shlex.quote, _at(h, ask.format(f=folder, i=i), o))) + " 2>/dev/null || echo silent" for i, h in numbered]
+    ask = (
+        "cd -- {f} && if [ -s node-{i}.exit ]; then cat node-{i}.exit; elif [ ! -e node-{i}.pid ]"
+        " || kill -0 $(cat node-{i}.pid); then echo running; else echo lost; fi"
+    )
+    asks = [
+        " ".join(map(shlex.quote, _at(h, ask.format(f=folder, i=i), o)))
+        + " 2>/dev/null || echo silent"
+        for i, h in numbered
+    ]
     end = "kill -TERM $(cat -- {f}/node-{i}.pid)"
     return Plan(
-        engine="ssh", jobs=(job,), files={"spec.yaml": job.text, **{f"node-{i}.sh": node_script(job, i, o) for i, _ in numbered}},
-        submit=(*(_send(h, i, folder, o) for i, h in numbered), *(_at(h, f"bash -- {folder}/node-{i}.sh detached", o) for i, h in numbered)),
+        engine="ssh",
+        jobs=(job,),
+        files={
+            "spec.yaml": job.text,
+            **{f"node-{i}.sh": node_script(job, i, o) for i, _ in numbered},
+        },
+        submit=(
+            *(_send(h, i, folder, o) for i, h in numbered),
+            *(_at(h, f"bash -- {folder}/node-{i}.sh detached", o) for i, h in numbered),
+        ),
         state=("bash", "-c", "; ".join(asks)),
         logs=tuple(_at(h, _FOLLOW.format(f=folder, i=i), o) for i, h in numbered),
         fetch=tuple(_at(h, f"cat -- {folder}/node-{i}.log", o) for i, h in numbered),
-        cancel=tuple(_at(h, end.format(f=folder, i=i), o) for i, h in numbered), read_states=read_ssh,
-        queue_s=600, missing_s=300, advice=f"type {_called(o.hosts[0], 'true', o)}, for each host; it has to answer without a password",
-    )  # fmt: skip
+        cancel=tuple(_at(h, end.format(f=folder, i=i), o) for i, h in numbered),
+        read_states=read_ssh,
+        queue_s=600,
+        missing_s=300,
+        advice=(
+            f"type {_called(o.hosts[0], 'true', o)}, for each host; it has to answer without a"
+            " password"
+        ),
+    )

@@ -17,32 +17,48 @@ from typing import Any
 
 from ...core.errors import LlmbenchError
 from ...core.files import write_text_atomic
+from ...core.schema import RunFile, Status
 from .outcome import collect, nothing_of
 from .plan import Plan, State, write_plan
-from ...core.schema import RunFile, Status
 
 # %% ../../../nbs/40_launch/cluster/25_submit.ipynb #abb08052
-def _run(command: Iterable[str], folder: Path, handle: str | None = None, **options: Any) -> subprocess.CompletedProcess:
-    "A command in a plan's folder; `{handle}` stays in it where no handle is given: it is somebody's text then."
+def _run(
+    command: Iterable[str], folder: Path, handle: str | None = None, **options: Any
+) -> subprocess.CompletedProcess:
+    """A command in a plan's folder; `{handle}` stays in it where no handle is given: it is
+    somebody's text then.
+    """
     words = [word if handle is None else word.replace("{handle}", handle) for word in command]
     try:
         return subprocess.run(words, cwd=folder, capture_output=True, text=True, **options)
     except FileNotFoundError:
-        raise LlmbenchError(f"{words[0]} is not on the PATH; install it, or type --render DIR and submit where it is") from None
+        raise LlmbenchError(
+            f"{words[0]} is not on the PATH; install it, or type --render DIR and submit where"
+            " it is"
+        ) from None
     except subprocess.TimeoutExpired:
-        raise LlmbenchError(f"{words[0]} {words[1] if len(words) > 1 else ''} did not answer in time") from None
+        raise LlmbenchError(
+            f"{words[0]} {words[1] if len(words) > 1 else ''} did not answer in time"
+        ) from None
 
 
 _ANSWER_S = 120
 _HANDLE = re.compile("[A-Za-z0-9][A-Za-z0-9_.:/-]*|")  # it is put into commands that a shell reads
-_WRONG = re.compile(r"error|denied|fail|invalid|unable|cannot|refused|forbidden|not found|no such|exist|immutable", re.IGNORECASE)
+_WRONG = re.compile(
+    r"error|denied|fail|invalid|unable|cannot|refused|forbidden|not found|no such|exist|immutable",
+    re.IGNORECASE,
+)
 
-
+# %% ../../../nbs/40_launch/cluster/25_submit.ipynb #fe202c07
 def _must(command: Iterable[str], folder: Path, wait_s: float = _ANSWER_S) -> str:
     done = _run(command, folder, timeout=wait_s)
     if done.returncode:
         said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        telling = [line for line in said if _WRONG.search(line)] or said or [f"exit code {done.returncode}"]
+        telling = (
+            [line for line in said if _WRONG.search(line)]
+            or said
+            or [f"exit code {done.returncode}"]
+        )
         raise LlmbenchError(f"{next(iter(command))}: {'; '.join(telling[:2])[:300]}")
     return done.stdout.strip()
 
@@ -54,9 +70,11 @@ def _tried(command: Iterable[str], folder: Path, handle: str) -> subprocess.Comp
     except LlmbenchError as e:
         return subprocess.CompletedProcess([*command], 1, "", str(e))
 
-
+# %% ../../../nbs/40_launch/cluster/25_submit.ipynb #eff519de
 def submit(plan: Plan, folder: Path | str, wait_s: float = _ANSWER_S) -> str:
-    "Write a plan's files and hand it over; the handle that the engine gave. Raises LlmbenchError with the engine's words."
+    """Write a plan's files and hand it over; the handle that the engine gave. Raises LlmbenchError
+    with the engine's words.
+    """
     folder = Path(folder)
     write_plan(plan, folder)
     said = [_must(command, folder, wait_s=wait_s) for command in plan.submit]
@@ -86,29 +104,54 @@ def follow(plan: Plan, folder: Path, handle: str) -> list[tuple[subprocess.Popen
         path = folder / f"log-{i}.txt"
         with path.open("wb") as log:  # an earlier launch may have left one, with an earlier result
             words = [word.replace("{handle}", handle) for word in command]
-            started.append((subprocess.Popen(words, cwd=folder, stdout=log, stderr=subprocess.STDOUT, start_new_session=True), path))
+            started.append(
+                (
+                    subprocess.Popen(
+                        words,
+                        cwd=folder,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    ),
+                    path,
+                )
+            )
     return started
 
 
 def _late(state: State, deadline_s: float) -> State:
     why = f" ({state.reason})" if state.reason else ""
-    return state if state.over else State(True, Status.timeout, f"not finished after {deadline_s:g} s, and cancelled{why}")
+    return (
+        state
+        if state.over
+        else State(True, Status.timeout, f"not finished after {deadline_s:g} s, and cancelled{why}")
+    )
 
-
+# %% ../../../nbs/40_launch/cluster/25_submit.ipynb #c88b5b42
 def _gone(state: State, unseen_s: float, missing_s: float) -> State:
     lost = not state.over and state.seen is False and unseen_s > missing_s
-    return replace(state, over=True, reason=f"{state.reason}, for {missing_s:g} s") if lost else state
+    return (
+        replace(state, over=True, reason=f"{state.reason}, for {missing_s:g} s") if lost else state
+    )
 
-
-def _wait(plan: Plan, folder: Path, handle: str, deadline_s: float, poll_s: float, followed: list) -> list[State]:
+# %% ../../../nbs/40_launch/cluster/25_submit.ipynb #b1315573
+def _wait(
+    plan: Plan, folder: Path, handle: str, deadline_s: float, poll_s: float, followed: list
+) -> list[State]:
     "The last State of each job; what follows their logs is added to `followed`."
     began = time.monotonic()
     said, met = [State(False)] * len(plan.jobs), [began] * len(plan.jobs)
     while True:
-        said = [old if old.over else new for old, new in zip(said, states(plan, folder, handle), strict=True)]
+        said = [
+            old if old.over else new
+            for old, new in zip(said, states(plan, folder, handle), strict=True)
+        ]
         now = time.monotonic()
         met = [now if state.seen else before for state, before in zip(said, met, strict=True)]
-        found = [_gone(state, now - before, plan.missing_s) for state, before in zip(said, met, strict=True)]
+        found = [
+            _gone(state, now - before, plan.missing_s)
+            for state, before in zip(said, met, strict=True)
+        ]
         if found != said or now - began > deadline_s:
             cancel(plan, folder, handle)
         said = [_late(state, deadline_s) for state in found] if now - began > deadline_s else found
@@ -123,21 +166,35 @@ _TAKEN = re.compile(r"already exists|already in use|immutable", re.IGNORECASE)
 
 
 def _typed(commands: Iterable[Iterable[str]], folder: Path, handle: str) -> str:
-    return " && ".join([f"cd -- {shlex.quote(str(folder))}", *(shlex.join(command).replace("{handle}", handle) for command in commands)])
+    return " && ".join(
+        [
+            f"cd -- {shlex.quote(str(folder))}",
+            *(shlex.join(command).replace("{handle}", handle) for command in commands),
+        ]
+    )
 
 
 def _refused(plan: Plan, folder: Path, problem: str) -> tuple[list[RunFile], bool]:
-    "The runs of a plan that was refused, and whether what is there stays because it may be another launch's."
+    """The runs of a plan that was refused, and whether what is there stays because it may be
+    another launch's.
+    """
     if taken := bool(_TAKEN.search(problem)):
-        advice = f"a launch of this run is at work, or was killed and has left it; then type {_typed(plan.cleanup or plan.cancel, folder, '')}"
+        advice = (
+            "a launch of this run is at work, or was killed and has left it; then type"
+            f" {_typed(plan.cleanup or plan.cancel, folder, '')}"
+        )
     else:
         cancel(plan, folder, "")
         advice = plan.advice
     return [nothing_of(job, Status.refused, f"{problem}; {advice}") for job in plan.jobs], taken
 
-
-def _followed(plan: Plan, folder: Path, handle: str, deadline_s: float, poll_s: float, linger_s: float) -> tuple[list[RunFile], bool]:
-    "The runs of a plan that was taken, and whether it has to stay because a result in it has not arrived."
+# %% ../../../nbs/40_launch/cluster/25_submit.ipynb #be2971b9
+def _followed(
+    plan: Plan, folder: Path, handle: str, deadline_s: float, poll_s: float, linger_s: float
+) -> tuple[list[RunFile], bool]:
+    """The runs of a plan that was taken, and whether it has to stay because a result in it has not
+    arrived.
+    """
     followed: list[tuple[subprocess.Popen, Path]] = []
     try:
         said = _wait(plan, folder, handle, deadline_s, poll_s, followed)
@@ -153,18 +210,36 @@ def _followed(plan: Plan, folder: Path, handle: str, deadline_s: float, poll_s: 
     again = [_tried(command, folder, handle).stdout for command in plan.fetch]
     log = "\n".join([*(path.read_text(errors="replace") for _, path in followed), *again])
     runs = collect(plan, folder, said, log)
-    lost = [state.over and state.status is None and run.status != Status.ok for state, run in zip(said, runs, strict=True)]
+    lost = [
+        state.over and state.status is None and run.status != Status.ok
+        for state, run in zip(said, runs, strict=True)
+    ]
     if not any(lost) or not plan.cleanup:
         return runs, False
-    kept = f"it ended well and is kept; type {_typed(plan.fetch, folder, handle)}, and to remove it {_typed(plan.cleanup, folder, handle)}"
-    return [run.model_copy(update={"reason": f"{run.reason}; {kept}"}) if gone else run for run, gone in zip(runs, lost, strict=True)], True
+    kept = (
+        f"it ended well and is kept; type {_typed(plan.fetch, folder, handle)}, and to remove it"
+        f" {_typed(plan.cleanup, folder, handle)}"
+    )
+    return [
+        run.model_copy(update={"reason": f"{run.reason}; {kept}"}) if gone else run
+        for run, gone in zip(runs, lost, strict=True)
+    ], True
 
 # %% ../../../nbs/40_launch/cluster/25_submit.ipynb #83a57022
-def run_plan(plan: Plan, folder: Path | str, *, queue_s: float | None = None, poll_s: float = 2.0, linger_s: float = 30) -> list[RunFile]:
-    """Submit a plan, follow it to its end, collect its runs and remove it; the run files, whatever their status.
+def run_plan(
+    plan: Plan,
+    folder: Path | str,
+    *,
+    queue_s: float | None = None,
+    poll_s: float = 2.0,
+    linger_s: float = 30,
+) -> list[RunFile]:
+    """Submit a plan, follow it to its end, collect its runs and remove it; the run files, whatever
+    their status.
 
-    queue_s: how long it may wait to be taken and scheduled, beyond the runs' own deadlines (default: the plan's). linger_s: for the
-    log's last lines. What the engine refuses is a run that is refused. After Ctrl-C the jobs are cancelled.
+    queue_s: how long it may wait to be taken and scheduled, beyond the runs' own deadlines
+    (default: the plan's). linger_s: for the log's last lines. What the engine refuses is a run that
+    is refused. After Ctrl-C the jobs are cancelled.
     """
     folder, handle, stays = Path(folder), "", False
     wait_s = plan.queue_s if queue_s is None else queue_s
@@ -184,7 +259,7 @@ def run_plan(plan: Plan, folder: Path | str, *, queue_s: float | None = None, po
         if not stays:
             _clear(plan, folder, handle)
 
-
+# %% ../../../nbs/40_launch/cluster/25_submit.ipynb #622eb7cb
 def _clear(plan: Plan, folder: Path, handle: str) -> None:
     for command in plan.cleanup:
         _tried(command, folder, handle)
@@ -192,24 +267,35 @@ def _clear(plan: Plan, folder: Path, handle: str) -> None:
 
 
 def handle_of(folder: Path | str) -> str | None:
-    "The handle of a plan that was submitted from this folder; None where none was. LlmbenchError for what no engine has given."
+    """The handle of a plan that was submitted from this folder; None where none was. LlmbenchError
+    for what no engine has given.
+    """
     try:
         handle = (Path(folder) / "handle.txt").read_text(errors="replace").strip()
     except OSError:
         return None
     if not _HANDLE.fullmatch(handle):
-        raise LlmbenchError(f"{Path(folder) / 'handle.txt'}: {handle[:60]!r} is no name of a job; remove the file, and end the job by hand")
+        raise LlmbenchError(
+            f"{Path(folder) / 'handle.txt'}: {handle[:60]!r} is no name of a job; remove the file,"
+            " and end the job by hand"
+        )
     return handle
 
+# %% ../../../nbs/40_launch/cluster/25_submit.ipynb #548412d9
+def collect_plan(
+    plan: Plan, folder: Path | str, *, poll_s: float = 2.0, linger_s: float = 30
+) -> list[RunFile]:
+    """Follow a plan that was submitted before, by a launcher that has gone, to its end; collect its
+    runs and remove it.
 
-def collect_plan(plan: Plan, folder: Path | str, *, poll_s: float = 2.0, linger_s: float = 30) -> list[RunFile]:
-    """Follow a plan that was submitted before, by a launcher that has gone, to its end; collect its runs and remove it.
-
-    Ctrl-C ends the waiting and leaves the jobs. Raises LlmbenchError where nothing was submitted from this folder.
+    Ctrl-C ends the waiting and leaves the jobs. Raises LlmbenchError where nothing was submitted
+    from this folder.
     """
     folder, handle = Path(folder), handle_of(folder)
     if handle is None:
-        raise LlmbenchError(f"nothing was submitted from {folder}; type llmbench launch {plan.engine} … --submit")
+        raise LlmbenchError(
+            f"nothing was submitted from {folder}; type llmbench launch {plan.engine} … --submit"
+        )
     deadline_s = plan.queue_s + sum(job.spec.timeouts.run_s for job in plan.jobs)
     runs, stays = _followed(plan, folder, handle, deadline_s, poll_s, linger_s)
     if not stays:

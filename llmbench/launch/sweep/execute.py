@@ -27,10 +27,12 @@ from papermill.exceptions import PapermillExecutionError
 
 from ...core.errors import LlmbenchError, RequestError
 from ...core.files import project_root
-from ..command import LineFollower
-from ..local import TAG, Ending, guarded, judge
 from ...core.records import read_run, write_run
 from ...core.schema import RunFile, Status
+from ..command import LineFollower
+from ..local import TAG, Ending, guarded, judge
+
+# %% ../../../nbs/40_launch/sweep/15_execute.ipynb #52c0f799
 from llmbench.launch.sweep.sheet import (
     SHEET_KEYS,
     SheetRequest,
@@ -44,29 +46,50 @@ def sheet_path(root: Path | None = None) -> Path:
     "The project's run sheet; raises RequestError outside a project folder."
     path = project_root(root) / "nbs" / "runs" / "benchmark.ipynb"
     if not path.is_file():
-        raise RequestError("no run sheet nbs/runs/benchmark.ipynb here; change to the project's folder, then type it again")
+        raise RequestError(
+            "no run sheet nbs/runs/benchmark.ipynb here; change to the project's folder, then type"
+            " it again"
+        )
     return path
 
 
-_MAY_HAVE_DEFAULT = ("model", "strategy", "world_size", "seq_len", "study", "attempt")  # always passed, or harmless
+_MAY_HAVE_DEFAULT = (
+    "model",
+    "strategy",
+    "world_size",
+    "seq_len",
+    "study",
+    "attempt",
+)  # always passed, or harmless
 
-
+# %% ../../../nbs/40_launch/sweep/15_execute.ipynb #c1c5bda7
 def check_sheet(path: Path | str, parameters: dict[str, Any]) -> None:
     "Raises RequestError when papermill would not hand `parameters` to the notebook."
     check_parameters(parameters)
     offered = papermill.inspect_notebook(str(path))
     if not offered:
-        raise RequestError(f"{Path(path).name}: no cell is tagged 'parameters'; tag the cell that holds the defaults")
+        raise RequestError(
+            f"{Path(path).name}: no cell is tagged 'parameters'; tag the cell that holds the"
+            " defaults"
+        )
     missing = [key for key in SHEET_KEYS if key not in offered]
     if missing:
-        raise RequestError(f"{Path(path).name}: its parameters cell lacks {', '.join(missing)}; add {missing[0]} = None")
+        raise RequestError(
+            f"{Path(path).name}: its parameters cell lacks {', '.join(missing)}; add {missing[0]} ="
+            " None"
+        )
     for key in SHEET_KEYS:
         if key not in _MAY_HAVE_DEFAULT and offered[key]["default"] != "None":
-            raise RequestError(f"{Path(path).name}: {key} has a default of its own, which a study cannot see; write {key} = None")
+            raise RequestError(
+                f"{Path(path).name}: {key} has a default of its own, which a study cannot see;"
+                f" write {key} = None"
+            )
 
 # %% ../../../nbs/40_launch/sweep/15_execute.ipynb #2af4c42d
 class SheetClient(PapermillNotebookClient):
-    "papermill's client; when `stopping` is set, no further cell starts. A `used` kernel is emptied before the first."
+    """papermill's client; when `stopping` is set, no further cell starts. A `used` kernel is
+    emptied before the first.
+    """
 
     stopping, used = False, False
 
@@ -82,15 +105,25 @@ class SheetClient(PapermillNotebookClient):
 
 # %% ../../../nbs/40_launch/sweep/15_execute.ipynb #02814f6f
 class SheetEngine(NBClientEngine):
-    "papermill's engine for a SheetThread: the thread knows which client runs its notebook, and keeps the kernel for the next."
+    """papermill's engine for a SheetThread: the thread knows which client runs its notebook, and
+    keeps the kernel for the next.
+    """
 
     @classmethod
     def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **options: Any) -> Any:
-        known = {k: options[k] for k in ("log_output", "stdout_file", "stderr_file") if k in options}
+        known = {
+            k: options[k] for k in ("log_output", "stdout_file", "stderr_file") if k in options
+        }
         wait = options.get("start_timeout", 60)
         thread = threading.current_thread()
         client = SheetClient(
-            nb_man, thread.kernel, kernel_name=kernel_name, startup_timeout=wait, timeout=None, extra_arguments=["--log-level=ERROR"], **known
+            nb_man,
+            thread.kernel,
+            kernel_name=kernel_name,
+            startup_timeout=wait,
+            timeout=None,
+            extra_arguments=["--log-level=ERROR"],
+            **known,
         )
         client.used, thread.client = thread.kernel is not None, client
         thread.kernel = thread.kernel or client.create_kernel_manager()
@@ -100,14 +133,16 @@ class SheetEngine(NBClientEngine):
             if client.kc is not None:
                 client.kc.stop_channels()
 
-
+# %% ../../../nbs/40_launch/sweep/15_execute.ipynb #ed95b582
 papermill_engines.register("llmbench", SheetEngine)
 
 # %% ../../../nbs/40_launch/sweep/15_execute.ipynb #2e9da739
 class SheetThread(threading.Thread):
-    """Executes a notebook by papermill, once for each output with its parameters, in one kernel; `error` is what came of the last, or None.
+    """Executes a notebook by papermill, once for each output with its parameters, in one kernel;
+    `error` is what came of the last, or None.
 
-    Wait for `finished`, not by join: in Python 3.11 a join that Ctrl-C interrupts takes a living thread for a dead one.
+    Wait for `finished`, not by join: in Python 3.11 a join that Ctrl-C interrupts takes a living
+    thread for a dead one.
     """
 
     def __init__(self, sheet: Path, jobs: Mapping[Path, dict[str, Any]]):
@@ -116,7 +151,9 @@ class SheetThread(threading.Thread):
         self.finished = threading.Event()
         self.client: SheetClient | None = None
         self.kernel: Any = None  # a KernelManager of jupyter_client
-        self.tag = secrets.token_hex(8)  # of the kernel; it does not outlive this process, even when it is frozen
+        self.tag = secrets.token_hex(
+            8
+        )  # of the kernel; it does not outlive this process, even when it is frozen
 
     def run(self) -> None:
         try:
@@ -132,11 +169,19 @@ class SheetThread(threading.Thread):
         self.error = None
         try:
             papermill.execute_notebook(
-                str(self.sheet), str(output), parameters, engine_name="llmbench", kernel_name="python3", progress_bar=False,
-            )  # fmt: skip
-        except Exception as e:  # noqa: BLE001 (whatever it was, the run file decides, and the row says it)
+                str(self.sheet),
+                str(output),
+                parameters,
+                engine_name="llmbench",
+                kernel_name="python3",
+                progress_bar=False,
+            )
+        # Whatever it was, the run file decides, and the row has the reason.
+        except Exception as e:  # noqa: BLE001
             self.error = e
-            if not isinstance(e, PapermillExecutionError):  # the kernel may be gone; the next notebook gets its own
+            if not isinstance(
+                e, PapermillExecutionError
+            ):  # the kernel may be gone; the next notebook gets its own
                 self._end_kernel()
 
     def _end_kernel(self) -> None:
@@ -145,7 +190,9 @@ class SheetThread(threading.Thread):
             run_sync(kernel.shutdown_kernel)()
 
     def stop(self, patience_s: float = 30.0, every_s: float = 3.0) -> None:
-        "Interrupt the kernel until the notebook is saved; kill it where it does not listen. A signal to an idle kernel is lost."
+        """Interrupt the kernel until the notebook is saved; kill it where it does not listen. A
+        signal to an idle kernel is lost.
+        """
         self.stopping, until = True, time.monotonic() + patience_s
         while not self.finished.is_set() and time.monotonic() < until:
             self._signal_kernel(signal.SIGINT)
@@ -190,7 +237,9 @@ Watcher = Callable[[int], None]
 
 
 def _job(request: SheetRequest, sheet: Path) -> tuple[Path, dict[str, Any]]:
-    "Where the executed sheet of a request is written, and with which parameters, which are checked."
+    """Where the executed sheet of a request is written, and with which parameters, which are
+    checked.
+    """
     told = {"attempt": request.attempt, "results": os.path.relpath(request.results)}
     more = {key: value for key in ("resume", "show") if (value := getattr(request, key))}
     parameters = {"study": request.spec.study} | parameters_of(request.spec) | told | more
@@ -200,12 +249,15 @@ def _job(request: SheetRequest, sheet: Path) -> tuple[Path, dict[str, Any]]:
     executed.unlink(missing_ok=True)  # papermill would write through a link
     return executed, parameters
 
+# %% ../../../nbs/40_launch/sweep/15_execute.ipynb #558894d7
+def run_sheet(
+    request: SheetRequest, *, sheet: Path | None = None, on_steps: Watcher | None = None
+) -> RunFile:
+    """Execute the run sheet for one request; the executed notebook is run.ipynb beside the run
+    file.
 
-def run_sheet(request: SheetRequest, *, sheet: Path | None = None, on_steps: Watcher | None = None) -> RunFile:
-    """Execute the run sheet for one request; the executed notebook is run.ipynb beside the run file.
-
-    on_steps: called with the number of steps done. Raises RequestError for a sheet or parameters that do not fit,
-    and KeyboardInterrupt again after Ctrl-C, when the cancelled run is written.
+    on_steps: called with the number of steps done. Raises RequestError for a sheet or parameters
+    that do not fit, and KeyboardInterrupt again after Ctrl-C, when the cancelled run is written.
     """
     sheet = sheet or sheet_path()
     executed, parameters = _job(request, sheet)
@@ -218,7 +270,9 @@ def run_sheet(request: SheetRequest, *, sheet: Path | None = None, on_steps: Wat
     elif interrupted:
         run = _made_up(request, Status.cancelled, "cancelled")
     else:
-        run = _made_up(request, Status.crash, f"the run sheet left no run file: {_words_of(thread.error)}")
+        run = _made_up(
+            request, Status.crash, f"the run sheet left no run file: {_words_of(thread.error)}"
+        )
     _keep_notebook(executed, request, run)
     if interrupted:
         raise KeyboardInterrupt
@@ -251,7 +305,9 @@ def _keep_notebook(executed: Path, request: SheetRequest, run: RunFile) -> None:
 
 # %% ../../../nbs/40_launch/sweep/15_execute.ipynb #eab44998
 def show_sheets(requests: Sequence[SheetRequest], *, sheet: Path | None = None) -> None:
-    "Execute the run sheet for runs that are there already, in one kernel. LlmbenchError where no notebook came of one; KeyboardInterrupt goes on."
+    """Execute the run sheet for runs that are there already, in one kernel. LlmbenchError where no
+    notebook came of one; KeyboardInterrupt goes on.
+    """
     sheet, jobs = sheet or sheet_path(), {}
     for request in requests:
         output, parameters = _job(replace(request, show=True), sheet)
@@ -263,4 +319,7 @@ def show_sheets(requests: Sequence[SheetRequest], *, sheet: Path | None = None) 
     if interrupted:
         raise KeyboardInterrupt
     if bare := [r.run_id for r in requests if not (r.folder / "run.ipynb").exists()]:
-        raise LlmbenchError(f"{len(bare)} runs got no notebook, first {bare[0]}: {_words_of(thread.error)}; the same command tries again")
+        raise LlmbenchError(
+            f"{len(bare)} runs got no notebook, first {bare[0]}: {_words_of(thread.error)}; the"
+            " same command tries again"
+        )

@@ -14,22 +14,31 @@ from pathlib import Path
 
 from ...core.errors import LlmbenchError, RequestError
 from ...core.hardware import ACCELERATORS, cpu_record
-from ...plan.layout_memory import memory_of
 from ...core.records import read_run
-from ...spec.resolve import resolve_run
 from ...core.schema import Status
 from .sheet import SheetRequest
-from ...spec.request import RunSpec
 from .sweep import RunOne, directly, run_requests
+from ...plan.layout_memory import memory_of
+from ...spec.request import RunSpec
+from ...spec.resolve import resolve_run
 
 # %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #dd7fa445
 _TRIAL = {"steps": 3, "warmup_steps": 1, "collective_steps": 0, "profile": None, "checkpoint": None}
 
 
 def candidates(spec: RunSpec, limit_gib: float | None = None) -> list[RunSpec]:
-    "Trials of the request with every micro batch that leaves its tokens a step as they are, smallest first; raises RequestError where none is a request."
+    """Trials of the request with every micro batch that leaves its tokens a step as they are,
+    smallest first; raises RequestError where none is a request.
+    """
     sequences = spec.batch.micro * spec.batch.accum
-    given = spec.model_dump(mode="json") | _TRIAL | {"study": f"{spec.study}-fit", "memory_limit_gib": limit_gib}
+    given = (
+        spec.model_dump(mode="json")
+        | _TRIAL
+        | {
+            "study": f"{spec.study}-fit",
+            "memory_limit_gib": limit_gib,
+        }
+    )
     found, refused = [], None
     for micro in (n for n in range(1, sequences + 1) if sequences % n == 0):
         batch = {"micro": micro, "accum": sequences // micro}
@@ -51,22 +60,36 @@ def predicted_bytes(spec: RunSpec) -> int | None:
 
 
 def limit_for(spec: RunSpec) -> float | None:
-    "GiB that one rank may have where nobody says: of the card, or of half of this machine's memory; None where that is unknown."
+    """GiB that one rank may have where nobody says: of the card, or of half of this machine's
+    memory; None where that is unknown.
+    """
     if spec.hardware != "cpu":
-        return min((a.memory_gib for a in ACCELERATORS if re.split(r"[ -]", a.name)[0].lower() == spec.hardware), default=None)
+        return min(
+            (
+                a.memory_gib
+                for a in ACCELERATORS
+                if re.split(r"[ -]", a.name)[0].lower() == spec.hardware
+            ),
+            default=None,
+        )
     memory = cpu_record().memory_gib
     return memory and round(memory / 2 / spec.world_size, 1)
 
-
+# %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #55026edf
 def first_guess(peaks: list[int | None], limit_gib: float | None) -> int:
     "Index of the last candidate that is predicted to fit; 0 where none is, or nothing is known."
     if limit_gib is None:
         return 0
-    return max((i for i, peak in enumerate(peaks) if peak is not None and peak <= limit_gib * 2**30), default=0)
+    return max(
+        (i for i, peak in enumerate(peaks) if peak is not None and peak <= limit_gib * 2**30),
+        default=0,
+    )
 
 # %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #f8aaad81
 def last_fitting(count: int, start: int, fits: Callable[[int], bool]) -> int | None:
-    "The largest of 0 … count - 1 that fits, asked from `start` on; None where not even the first does. A larger one never fits where a smaller does not."
+    """The largest of 0 … count - 1 that fits, asked from `start` on; None where not even the first
+    does. A larger one never fits where a smaller does not.
+    """
     if fits(start):
         return next((i for i in range(start, count - 1) if not fits(i + 1)), count - 1)
     return next((i for i in range(start - 1, -1, -1) if fits(i)), None)
@@ -91,14 +114,21 @@ class Fit:
     largest: RunSpec | None
     limit_gib: float | None
 
-
+# %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #6ac23161
 def find_largest(
-    spec: RunSpec, results: Path | str, *, limit_gib: float | None = None, force: bool = False, run_one: RunOne = directly
+    spec: RunSpec,
+    results: Path | str,
+    *,
+    limit_gib: float | None = None,
+    force: bool = False,
+    run_one: RunOne = directly,
 ) -> Fit:
-    """Train trials of the request until its largest micro batch is known; they stay in the study `<study>-fit`.
+    """Train trials of the request until its largest micro batch is known; they stay in the study
+    `<study>-fit`.
 
-    limit_gib: what each rank may have (None: `limit_for`; a GPU is then held to nothing but itself). force: repeat trials
-    that are finished. Raises LlmbenchError when a trial ends otherwise than well or out of memory.
+    limit_gib: what each rank may have (None: `limit_for`; a GPU is then held to nothing but
+    itself). force: repeat trials that are finished. Raises LlmbenchError when a trial ends
+    otherwise than well or out of memory.
     """
     limit = limit_gib or limit_for(spec)
     tries = candidates(spec, limit if spec.hardware == "cpu" else limit_gib)
@@ -111,31 +141,60 @@ def find_largest(
     found = last_fitting(len(tries), first_guess(peaks, limit), fits)
     return Fit(tuple(done[i] for i in sorted(done)), None if found is None else tries[found], limit)
 
-
+# %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #17373728
 def _try(request: SheetRequest, predicted: int | None, force: bool, run_one: RunOne) -> Trial:
     row = run_requests([request], force=force, progress=False, run_one=run_one).rows[0]
     if row.status not in (Status.ok, Status.oom):
-        raise LlmbenchError(f"{request.spec.name}: {row.status or 'not reached'}: {row.reason}; a trial has to end well, or out of memory")
+        raise LlmbenchError(
+            f"{request.spec.name}: {row.status or 'not reached'}: {row.reason}; a trial has to end"
+            " well, or out of memory"
+        )
     run = read_run(request.folder)
     held = [r.peak_allocated_bytes for r in run.ranks if r.peak_allocated_bytes is not None]
     times = [t for t in run.steps.time_s or [] if t is not None] if run.status == Status.ok else []
-    return Trial(request.spec, predicted, run.status, max(held, default=None), times[-1] if times else None)
+    return Trial(
+        request.spec, predicted, run.status, max(held, default=None), times[-1] if times else None
+    )
 
 # %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #d2677783
 def _gib(size: int | None) -> str:
     return "–" if size is None else f"{size / 2**30:.2f}"
 
-
+# %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #29d852d7
 def fit_table(fit: Fit) -> str:
     "The trials as a text table, and what to write."
     rows = [("micro", "accum", "predicted GiB", "measured GiB", "s a step", "status")]
     for t in fit.trials:
         seconds = "–" if t.step_time_s is None else f"{t.step_time_s:.3f}"
-        rows.append((str(t.spec.batch.micro), str(t.spec.batch.accum), _gib(t.predicted_bytes), _gib(t.peak_bytes), seconds, t.status.value))
+        rows.append(
+            (
+                str(t.spec.batch.micro),
+                str(t.spec.batch.accum),
+                _gib(t.predicted_bytes),
+                _gib(t.peak_bytes),
+                seconds,
+                t.status.value,
+            )
+        )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(text.rjust(w) for text, w in zip(row, widths, strict=True)) for row in rows]
     limit = "no limit that is known" if fit.limit_gib is None else f"{fit.limit_gib:g} GiB a rank"
     if fit.largest is None:
-        return "\n".join([*lines, "", f"no micro batch fits ({limit}); write a smaller model or sequence, recompute: full, or more ranks"])
+        return "\n".join(
+            [
+                *lines,
+                "",
+                (
+                    f"no micro batch fits ({limit}); write a smaller model or sequence, recompute:"
+                    " full, or more ranks"
+                ),
+            ]
+        )
     b = fit.largest.batch
-    return "\n".join([*lines, "", f"the largest that fits ({limit}): batch: {{micro: {b.micro}, accum: {b.accum}}}"])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"the largest that fits ({limit}): batch: {{micro: {b.micro}, accum: {b.accum}}}",
+        ]
+    )

@@ -20,30 +20,52 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...train.gate import FOLDER, NAME, make_pipes
-from ..local import run_local
 from ...core.schema import RunFile
+from ..local import run_local
 from .sheet import SheetRequest, run_request
+from ...train.gate import FOLDER, NAME, make_pipes
 
 # %% ../../../nbs/40_launch/sweep/20_rotation.ipynb #f6ce5479
 Runner = Callable[..., RunFile]
 
-
+# %% ../../../nbs/40_launch/sweep/20_rotation.ipynb #c52f3bd7
 class Member:
     "A run that takes turns: its thread, its pipes, and what came of it."
 
-    def __init__(self, request: SheetRequest, name: str, stop: threading.Event, runner: Runner, on_steps: Callable[[int], None]):
+    def __init__(
+        self,
+        request: SheetRequest,
+        name: str,
+        stop: threading.Event,
+        runner: Runner,
+        on_steps: Callable[[int], None],
+    ):
         self.request, self.ranks, self.stop = request, request.spec.world_size, stop
         self.run: RunFile | None = None
         self.error: BaseException | None = None
         self.wall_s: float | None = None
-        self._folder, self._steps, self._on_steps = Path(tempfile.mkdtemp(prefix="llmbench-turns-")), 0, on_steps
+        self._folder, self._steps, self._on_steps = (
+            Path(tempfile.mkdtemp(prefix="llmbench-turns-")),
+            0,
+            on_steps,
+        )
         make_pipes(self._folder / "pipes", self.ranks)
         names = ("said", *(f"rank-{rank}" for rank in range(self.ranks)))
-        self._said, *self._gates = (os.open(self._folder / "pipes" / n, os.O_RDWR) for n in names)  # so that no side waits for the other to open
-        self._used_s, self._since = 0.0, time.monotonic()  # of earlier turns; when the present one began, None between turns
-        more = {"env": {FOLDER: str(self._folder / "pipes"), NAME: name}, "clock": self.used_s, "stop": stop}
-        self.thread = threading.Thread(target=self._train, args=(partial(runner, **more),), name=request.run_id)
+        self._said, *self._gates = (
+            os.open(self._folder / "pipes" / n, os.O_RDWR) for n in names
+        )  # so that no side waits for the other to open
+        self._used_s, self._since = (
+            0.0,
+            time.monotonic(),
+        )  # of earlier turns; when the present one began, None between turns
+        more = {
+            "env": {FOLDER: str(self._folder / "pipes"), NAME: name},
+            "clock": self.used_s,
+            "stop": stop,
+        }
+        self.thread = threading.Thread(
+            target=self._train, args=(partial(runner, **more),), name=request.run_id
+        )
         self.thread.start()
 
     def _train(self, runner: Runner) -> None:
@@ -88,10 +110,16 @@ class Member:
 
 # %% ../../../nbs/40_launch/sweep/20_rotation.ipynb #e428c627
 def _ready(members: Sequence[Member], stop: threading.Event) -> list[Member]:
-    "Those that reach their first gate, all waited for at once: nobody's clock runs while another one hangs."
+    """Those that reach their first gate, all waited for at once: nobody's clock runs while another
+    one hangs.
+    """
     with ThreadPoolExecutor(len(members)) as pool:
         try:
-            return [m for m, there in zip(members, pool.map(Member.stopped, members), strict=True) if there]
+            return [
+                m
+                for m, there in zip(members, pool.map(Member.stopped, members), strict=True)
+                if there
+            ]
         except BaseException:
             stop.set()
             raise
@@ -103,14 +131,19 @@ def _rounds(inside: list[Member], seed: int) -> None:
         order.shuffle(inside)
         inside = [m for m in inside if m.turn()]
 
-
+# %% ../../../nbs/40_launch/sweep/20_rotation.ipynb #e9334ce1
 def rotate(
-    requests: Sequence[SheetRequest], *, on_steps: Callable[[SheetRequest, int], None] | None = None, seed: int = 0, runner: Runner = run_local
+    requests: Sequence[SheetRequest],
+    *,
+    on_steps: Callable[[SheetRequest, int], None] | None = None,
+    seed: int = 0,
+    runner: Runner = run_local,
 ) -> list[Member]:
-    """Run the requests side by side, a step of each in turn, and publish their results; the members, each with its `run`.
+    """Run the requests side by side, a step of each in turn, and publish their results; the
+    members, each with its `run`.
 
-    on_steps: called with a request and its finished steps. Raises KeyboardInterrupt again, when every run has ended, and what
-    stopped a run from being started.
+    on_steps: called with a request and its finished steps. Raises KeyboardInterrupt again, when
+    every run has ended, and what stopped a run from being started.
     """
     name, stop = secrets.token_hex(4), threading.Event()
     members: list[Member] = []

@@ -21,16 +21,22 @@ from typing import Any
 from ...core.errors import LlmbenchError, RequestError, unknown_name
 from ...core.files import below, load_settings
 from ...core.numbers import human_duration, significant
+from ...core.records import PARTIAL, read_run
+from ...core.schema import RunFile, Status
 from ..local import run_local
 from ...spec.presets import PRESETS
-from ...core.records import PARTIAL, read_run
-from ...spec.resolve import default_name, resolve_run
-from ...core.schema import RunFile, Status
 from ...spec.request import PRECISIONS, RunSpec, Strategy, precision_name, run_id
+from ...spec.resolve import default_name, resolve_run
 
 # %% ../../../nbs/40_launch/sweep/10_sheet.ipynb #876aaff0
 SHEET_KEYS = (*RunSpec.model_fields, "attempt", "results", "resume", "show")
-_REQUIRED = ("model", "strategy", "world_size", "seq_len", "batch")  # a pipeline is judged by its batch
+_REQUIRED = (
+    "model",
+    "strategy",
+    "world_size",
+    "seq_len",
+    "batch",
+)  # a pipeline is judged by its batch
 
 
 def _named_form(full: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
@@ -40,18 +46,28 @@ def _named_form(full: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
         short["model"] = spec.model.name
     if spec.strategy == Strategy(name=spec.strategy.name, dp=spec.world_size):
         short["strategy"] = spec.strategy.name
-    if PRECISIONS.get(name := precision_name(spec.precision)) == spec.precision:  # the name tells dtypes only
+    if (
+        PRECISIONS.get(name := precision_name(spec.precision)) == spec.precision
+    ):  # the name tells dtypes only
         short["precision"] = name
     return full | short
 
-
+# %% ../../../nbs/40_launch/sweep/10_sheet.ipynb #8a25ca29
 def parameters_of(spec: RunSpec) -> dict[str, Any]:
     "The shortest parameters that resolve to `spec` again: what differs from the defaults."
     full = spec.model_dump(mode="json")
-    required = {key: getattr(spec, key) for key in _REQUIRED}  # not resolved: they need not be sound without the rest
-    plain = RunSpec(name=default_name(spec.strategy.name, spec.world_size), **required).model_dump(mode="json")
+    required = {
+        key: getattr(spec, key) for key in _REQUIRED
+    }  # not resolved: they need not be sound without the rest
+    plain = RunSpec(name=default_name(spec.strategy.name, spec.world_size), **required).model_dump(
+        mode="json"
+    )
     short = _named_form(full, spec)
-    kept = {key: short[key] for key in RunSpec.model_fields if key in _REQUIRED or full[key] != plain[key]}
+    kept = {
+        key: short[key]
+        for key in RunSpec.model_fields
+        if key in _REQUIRED or full[key] != plain[key]
+    }
     assert resolve_run(kept) == spec, "the short form means the same request"
     return kept
 
@@ -60,8 +76,8 @@ def parameters_of(spec: RunSpec) -> dict[str, Any]:
 class SheetRequest:
     """What a sheet was asked: the run, which repeat of it, and the folder of all results.
 
-    resume: True to go on with what an earlier start of this run has left, or the folder of another run.
-    show: the run is there already, and nothing is trained.
+    resume: True to go on with what an earlier start of this run has left, or the folder of another
+    run. show: the run is there already, and nothing is trained.
     """
 
     spec: RunSpec
@@ -73,7 +89,10 @@ class SheetRequest:
     def __post_init__(self) -> None:
         given = os.fspath(self.results)
         if not given.isascii() and given != given.encode(errors="replace").decode():
-            raise RequestError(f"results {given!r}: the name of the folder is not UTF-8, which notebooks and run files cannot hold; rename it")
+            raise RequestError(
+                f"results {given!r}: the name of the folder is not UTF-8, which notebooks and run"
+                " files cannot hold; rename it"
+            )
 
     @property
     def run_id(self) -> str:
@@ -86,7 +105,9 @@ class SheetRequest:
 
     @property
     def partial(self) -> Path:
-        "Where it is while it runs; one level deeper, so that a search for study/run/run.json does not meet it."
+        """Where it is while it runs; one level deeper, so that a search for study/run/run.json does
+        not meet it.
+        """
         return self.results / self.spec.study / PARTIAL / self.run_id
 
 # %% ../../../nbs/40_launch/sweep/10_sheet.ipynb #9f906848
@@ -98,7 +119,9 @@ def check_parameters(names: Iterable[str]) -> None:
 
 
 def sheet_request(names: Mapping[str, Any], before: Iterable[str]) -> SheetRequest:
-    "The request in a notebook's variables; names that are new since `before` and no parameter are refused."
+    """The request in a notebook's variables; names that are new since `before` and no parameter are
+    refused.
+    """
     known = set(before)
     check_parameters(n for n in names if n not in known and not n.startswith("_"))
     given = {key: names[key] for key in SHEET_KEYS if names.get(key) is not None}
@@ -110,7 +133,9 @@ def sheet_request(names: Mapping[str, Any], before: Iterable[str]) -> SheetReque
         raise RequestError(f"resume = {resume!r}: must be true, or the folder of another run")
     show = given.pop("show", False)
     if not isinstance(show, bool) or (show and resume):
-        raise RequestError(f"show = {show!r}: must be true or false, and not with resume: what is shown has ended")
+        raise RequestError(
+            f"show = {show!r}: must be true or false, and not with resume: what is shown has ended"
+        )
     folder = Path(results) if results else load_settings().path("study", "results")
     return SheetRequest(resolve_run(given), attempt, folder, resume, show)
 
@@ -125,17 +150,30 @@ def _standing(folder: Path) -> RunFile | None:
 
 
 def earlier_run(folder: Path, spec: RunSpec) -> RunFile | None:
-    "The run file that stands where a run of `spec` would go; None without a readable one. RequestError where it was trained on other hardware."
+    """The run file that stands where a run of `spec` would go; None without a readable one.
+    RequestError where it was trained on other hardware.
+    """
     old = _standing(folder)
-    if old and old.spec.hardware not in (None, spec.hardware):  # the hash of a run id does not cover the hardware
+    if old and old.spec.hardware not in (
+        None,
+        spec.hardware,
+    ):  # the hash of a run id does not cover the hardware
         name = f"{spec.hardware}-{spec.name.removeprefix(f'{old.spec.hardware}-')}"
-        ways = f"type -o name={name} or --attempt N for a run, another study: or --results DIR for a study"
-        raise RequestError(f"{old.run_id}: {folder.parent} holds this run on {old.spec.hardware}, and it is asked for on {spec.hardware}; {ways}")
+        ways = (
+            f"type -o name={name} or --attempt N for a run, another study: or --results DIR for a"
+            " study"
+        )
+        raise RequestError(
+            f"{old.run_id}: {folder.parent} holds this run on {old.spec.hardware}, and it is asked"
+            f" for on {spec.hardware}; {ways}"
+        )
     return old
 
 # %% ../../../nbs/40_launch/sweep/10_sheet.ipynb #33b27cf9
 def replaces(new: RunFile, folder: Path) -> bool:
-    "Whether a result takes the place of the one in `folder`: a cancelled one of none, a refused one of none that is ok."
+    """Whether a result takes the place of the one in `folder`: a cancelled one of none, a refused
+    one of none that is ok.
+    """
     if not folder.exists() or new.status not in (Status.cancelled, Status.refused):
         return True
     old = _standing(folder)
@@ -148,7 +186,7 @@ def _remove(path: Path) -> None:
         path.unlink()
     shutil.rmtree(path, ignore_errors=True)
 
-
+# %% ../../../nbs/40_launch/sweep/10_sheet.ipynb #7a0656e6
 def publish(request: SheetRequest) -> Path:
     "Move the finished run from `partial` to its place; what was not run replaces nothing that was."
     partial, final = request.partial, request.folder
@@ -171,32 +209,49 @@ Runner = Callable[..., RunFile]
 
 def _shown(request: SheetRequest) -> RunFile:
     if (run := earlier_run(request.folder, request.spec)) is None:
-        raise RequestError(f"{request.run_id}: no run to show in {request.folder.parent}; leave show out to train it")
+        raise RequestError(
+            f"{request.run_id}: no run to show in {request.folder.parent}; leave show out to"
+            " train it"
+        )
     return run
 
-
+# %% ../../../nbs/40_launch/sweep/10_sheet.ipynb #551c9423
 def make_room(request: SheetRequest) -> None:
-    "Empty the working folder; of a run that goes on, put into it what is left of the earlier start. The errors of earlier_run; LlmbenchError where the folder is a link that leads elsewhere."
+    """Empty the working folder; of a run that goes on, put into it what is left of the earlier
+    start. The errors of earlier_run; LlmbenchError where the folder is a link that leads elsewhere.
+    """
     earlier_run(request.folder, request.spec)
     if request.resume is not True or request.partial.is_symlink():
         _remove(request.partial)
     if request.resume is True and not request.partial.exists() and request.folder.exists():
         request.partial.parent.mkdir(parents=True, exist_ok=True)
         request.folder.rename(request.partial)
-    below(request.results / request.spec.study, PARTIAL, request.run_id).mkdir(parents=True, exist_ok=True)
+    below(request.results / request.spec.study, PARTIAL, request.run_id).mkdir(
+        parents=True, exist_ok=True
+    )
     for path in request.partial.iterdir():  # what goes on would be written through them
         if path.is_symlink() and not path.is_dir():
             path.unlink()
 
-
-def run_request(request: SheetRequest, *, on_step: Callable | None = None, runner: Runner = run_local) -> RunFile:
-    "Run a request and publish its result, also when it was cancelled; then KeyboardInterrupt goes on. With `show` read what stands there."
+# %% ../../../nbs/40_launch/sweep/10_sheet.ipynb #f4d3b0bf
+def run_request(
+    request: SheetRequest, *, on_step: Callable | None = None, runner: Runner = run_local
+) -> RunFile:
+    """Run a request and publish its result, also when it was cancelled; then KeyboardInterrupt goes
+    on. With `show` read what stands there.
+    """
     if request.show:
         return _shown(request)
     make_room(request)
-    resume = {"resume": request.partial if request.resume is True else Path(request.resume)} if request.resume else {}
+    resume = (
+        {"resume": request.partial if request.resume is True else Path(request.resume)}
+        if request.resume
+        else {}
+    )
     try:
-        return runner(request.spec, request.partial, attempt=request.attempt, on_step=on_step, **resume)
+        return runner(
+            request.spec, request.partial, attempt=request.attempt, on_step=on_step, **resume
+        )
     finally:
         if (request.partial / "run.json").exists():
             publish(request)
@@ -206,7 +261,10 @@ def progress_line(row: Mapping[str, Any], steps: int, elapsed_s: float) -> str:
     "One line about the step just done; `elapsed_s` since the first step began."
     done = row["step"] + 1
     left = human_duration((steps - done) * elapsed_s / done)
-    return f"step {done}/{steps} · loss of rank 0 {significant(row['loss'], 4)} · {significant(row['time_s'])} s a step · {left} left"
+    return (
+        f"step {done}/{steps} · loss of rank 0 {significant(row['loss'], 4)} ·"
+        f" {significant(row['time_s'])} s a step · {left} left"
+    )
 
 
 class LiveLine:
@@ -234,9 +292,16 @@ def _loss(row: Mapping[str, Any]) -> str:
 
 
 def _step_time(row: Mapping[str, Any]) -> str:
-    ends = [significant(None if (v := row.get(k)) is None else v * 1e3) for k in ("step_time_ci_low", "step_time_ci_high")]
+    ends = [
+        significant(None if (v := row.get(k)) is None else v * 1e3)
+        for k in ("step_time_ci_low", "step_time_ci_high")
+    ]
     middle = row.get("step_time_s")
-    return "–" if middle is None else f"{significant(middle * 1e3)} ms (95 % interval {ends[0]} to {ends[1]} ms)"
+    return (
+        "–"
+        if middle is None
+        else f"{significant(middle * 1e3)} ms (95 % interval {ends[0]} to {ends[1]} ms)"
+    )
 
 
 def _with_unit(value: float | None, unit: str) -> str:
@@ -246,9 +311,13 @@ def _with_unit(value: float | None, unit: str) -> str:
 def _steadiness(row: Mapping[str, Any]) -> str:
     if row.get("unsteady") is None:
         return "–"
-    return f"no: the step time changes at step {row['unsteady_from_step']}" if row["unsteady"] else "yes"
+    return (
+        f"no: the step time changes at step {row['unsteady_from_step']}"
+        if row["unsteady"]
+        else "yes"
+    )
 
-
+# %% ../../../nbs/40_launch/sweep/10_sheet.ipynb #33253c2c
 _MARKUP = re.compile(r"[\\`*_{}\[\]<>|$#&!~^:@]")
 
 
@@ -256,13 +325,20 @@ def markdown_text(value: Any) -> str:
     "A value as one line of Markdown that is text and nothing else, in a cell of a table too."
     return _MARKUP.sub(r"\\\g<0>", " ".join(str(value).split()))
 
-
+# %% ../../../nbs/40_launch/sweep/10_sheet.ipynb #f6114c4f
 def verdict_table(row: Mapping[str, Any]) -> str:
     "One row of the view `runs` as a Markdown table for people."
     lines = [
-        ("Status", f"**{row['status']}**" + (f": {markdown_text(row['reason'])}" if row.get("reason") else "")),
+        (
+            "Status",
+            f"**{row['status']}**"
+            + (f": {markdown_text(row['reason'])}" if row.get("reason") else ""),
+        ),
         ("Throughput", _with_unit(row.get("tokens_per_s"), "tokens/s")),
-        ("At most, by the devices' ceiling", _with_unit(row.get("ceiling_tokens_per_s"), "tokens/s")),
+        (
+            "At most, by the devices' ceiling",
+            _with_unit(row.get("ceiling_tokens_per_s"), "tokens/s"),
+        ),
         ("Step time, median", _step_time(row)),
         ("Steady", _steadiness(row)),
         ("Exposed communication, of a profiled step", _with_unit(row.get("comm_exposed_pct"), "%")),
@@ -275,13 +351,16 @@ def verdict_table(row: Mapping[str, Any]) -> str:
 
 # %% ../../../nbs/40_launch/sweep/10_sheet.ipynb #2c190c83
 def kernel_table(folder: Path | str, top: int = 12) -> str | None:
-    "Markdown table of the slowest kernels of the first profiled rank; None where no rank was profiled."
+    """Markdown table of the slowest kernels of the first profiled rank; None where no rank was
+    profiled.
+    """
     files = sorted(Path(folder).glob("kernels-rank-*.json"))
     if not files:
         return None
     found = json.loads(files[0].read_text())
     rows = [
-        f"| {markdown_text(k['name'][:90])} | {k['calls']:,} | {significant(k['self_time_s'] * 1e3)} | {significant(k['share_pct'])} |"
+        f"| {markdown_text(k['name'][:90])} | {k['calls']:,} |"
+        f" {significant(k['self_time_s'] * 1e3)} | {significant(k['share_pct'])} |"
         for k in found["kernels"][:top]
     ]
     head = f"Rank {found['rank']}, {found['steps']} steps; time by itself, without what it calls.\n"
@@ -289,7 +368,9 @@ def kernel_table(folder: Path | str, top: int = 12) -> str | None:
 
 # %% ../../../nbs/40_launch/sweep/10_sheet.ipynb #1d3aeba8
 def log_tail(folder: Path | str, lines: int = 20, width: int = 200) -> str:
-    "The last lines of a run's stdout.log, each cut at `width` characters; empty where there is none."
+    """The last lines of a run's stdout.log, each cut at `width` characters; empty where there is
+    none.
+    """
     try:
         with (Path(folder) / "stdout.log").open(encoding="utf-8", errors="replace") as f:
             rows = [row.rstrip() for row in f if row.strip() and not row.startswith('{"schema"')]

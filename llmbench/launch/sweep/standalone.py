@@ -24,7 +24,10 @@ def literal(value: Any, indent: int = 0) -> str:
     if not isinstance(value, BaseModel):
         return repr(value)
     inside = " " * (indent + 4)
-    fields = (f"{inside}{name}={literal(getattr(value, name), indent + 4)},\n" for name in type(value).model_fields)
+    fields = (
+        f"{inside}{name}={literal(getattr(value, name), indent + 4)},\n"
+        for name in type(value).model_fields
+    )
     return f"{type(value).__name__}(\n{''.join(fields)}{' ' * indent})"
 
 
@@ -34,7 +37,7 @@ def _parts(value: BaseModel) -> set[str]:
     return {type(value).__name__}.union(*(_parts(v) for v in inside if isinstance(v, BaseModel)))
 
 # %% ../../../nbs/40_launch/sweep/35_standalone.ipynb #c250ebf6
-_RANK = '''\
+_RANK = """\
 def request():
     "The run, every field of it."
     from llmbench.spec.presets import ModelShape
@@ -49,8 +52,9 @@ def train(out):
 
     status, _ = run_rank(request(), out, {run_id!r}, {attempt}, launched=True)
     return 0 if status == "ok" else 1
-'''
+"""
 
+# %% ../../../nbs/40_launch/sweep/35_standalone.ipynb #af3430c0
 _PYTHON = '''\
 """{title}
 
@@ -89,7 +93,7 @@ if __name__ == "__main__":
 '''
 
 # %% ../../../nbs/40_launch/sweep/35_standalone.ipynb #9ae7ef35
-_SHELL = '''\
+_SHELL = """\
 #!/bin/sh
 # {title}
 # sh FILE.sh [FOLDER]   starts {ranks} and leaves run.json in FOLDER (default: standalone/{run_id})
@@ -113,38 +117,63 @@ END_OF_RANK
 {variables}export LLMBENCH_COMMAND="sh $(basename "$0")"
 "${{PYTHON:-python}}" {start} "$OUT/rank.py" "$OUT"
 echo "$OUT/run.json"
-'''
+"""
 
 # %% ../../../nbs/40_launch/sweep/35_standalone.ipynb #6a11d15d
 def _facts(spec: RunSpec, attempt: int, cores: int | None) -> dict[str, Any]:
     name = run_id(spec, attempt)
     if spec.profile and spec.profile.tool == "nsys":
-        raise RequestError("standalone: profile.tool nsys wraps the launcher's command; type -o profile=null, or -o profile.tool=torch")
+        raise RequestError(
+            "standalone: profile.tool nsys wraps the launcher's command; type -o profile=null, or"
+            " -o profile.tool=torch"
+        )
     parts = ", ".join(sorted(_parts(spec) - {ModelShape.__name__}))
     rank = _RANK.format(parts=parts, literal=literal(spec, 4), run_id=name, attempt=attempt)
     layout = describe_layout(spec).replace("\n", "; ")
     there = spec.hardware != "cpu"  # how many cores that machine has, it says itself
-    env = {k: v for k, v in render(spec, "out", attempt=attempt, cores=cores).env.items() if k != "LLMBENCH_COMMAND" and not (there and k == "OMP_NUM_THREADS")}
+    env = {
+        k: v
+        for k, v in render(spec, "out", attempt=attempt, cores=cores).env.items()
+        if k != "LLMBENCH_COMMAND" and not (there and k == "OMP_NUM_THREADS")
+    }
     return {
-        "title": f"{name}, written by llmbench {llmbench.__version__}: {layout}", "rank": rank, "run_id": name,
-        "folder": f"standalone/{name}", "ranks": "1 process" if spec.world_size == 1 else f"{spec.world_size} ranks",
-        "start": list(train_command(spec.world_size, [], "")[1:-2]), "env": env,
+        "title": f"{name}, written by llmbench {llmbench.__version__}: {layout}",
+        "rank": rank,
+        "run_id": name,
+        "folder": f"standalone/{name}",
+        "ranks": "1 process" if spec.world_size == 1 else f"{spec.world_size} ranks",
+        "start": list(train_command(spec.world_size, [], "")[1:-2]),
+        "env": env,
         "threads": f"max(1, usable_cores() // {spec.world_size})" if there else None,
-    }  # fmt: skip
+    }
 
-
+# %% ../../../nbs/40_launch/sweep/35_standalone.ipynb #e16327b8
 def standalone_python(spec: RunSpec, *, attempt: int = 1, cores: int | None = None) -> str:
-    "A Python file that is this run: it starts its ranks as the launcher of one host does and needs no parameter file."
+    """A Python file that is this run: it starts its ranks as the launcher of one host does and
+    needs no parameter file.
+    """
     facts = _facts(spec, attempt, cores)
-    variables, threads = "".join(f"    {key!r}: {value!r},\n" for key, value in facts.pop("env").items()), facts.pop("threads")
+    variables, threads = (
+        "".join(f"    {key!r}: {value!r},\n" for key, value in facts.pop("env").items()),
+        facts.pop("threads"),
+    )
     variables += f"    'OMP_NUM_THREADS': str({threads}),\n" if threads else ""
-    return _PYTHON.format(variables=variables, imports="\nfrom llmbench.core.hardware import usable_cores\n" if threads else "", **facts)
+    return _PYTHON.format(
+        variables=variables,
+        imports="\nfrom llmbench.core.hardware import usable_cores\n" if threads else "",
+        **facts,
+    )
 
-
+# %% ../../../nbs/40_launch/sweep/35_standalone.ipynb #146cca7d
 def standalone_shell(spec: RunSpec, *, attempt: int = 1, cores: int | None = None) -> str:
     "The same as a shell script."
     facts = _facts(spec, attempt, cores)
-    variables = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in facts.pop("env").items())
+    variables = "".join(
+        f"export {key}={shlex.quote(value)}\n" for key, value in facts.pop("env").items()
+    )
     if threads := facts.pop("threads"):
-        variables += f"OMP_NUM_THREADS=$(\"${{PYTHON:-python}}\" -c 'from llmbench.core.hardware import usable_cores; print({threads})')\nexport OMP_NUM_THREADS\n"
+        variables += (
+            'OMP_NUM_THREADS=$("${PYTHON:-python}" -c \'from llmbench.core.hardware import'
+            f" usable_cores; print({threads})')\nexport OMP_NUM_THREADS\n"
+        )
     return _SHELL.format(variables=variables, **facts | {"start": shlex.join(facts["start"])})

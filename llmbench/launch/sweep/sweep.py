@@ -24,16 +24,16 @@ from typing import Any
 from tqdm import tqdm
 
 from ...core.errors import LlmbenchError
-from ...core.numbers import human_duration
 from ...core.files import write_json_atomic
+from ...core.numbers import human_duration
+from ...core.records import write_run
+from ...core.schema import RunFile, Status
 from ..command import refusal
 from ..local import refused_run
-from ...core.records import write_run
-from ...spec.restarts import checkpoints
 from .rotation import Member, rotate
-from ...core.schema import RunFile, Status
 from .sheet import SheetRequest, earlier_run, publish, run_request
 from ...spec.request import RunSpec, run_id
+from ...spec.restarts import checkpoints
 from ...spec.study import StudySpec
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #da7439b8
@@ -49,7 +49,7 @@ class SweepRow:
     skipped: bool = False
     wall_s: float | None = None
 
-
+# %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #2037a07f
 @dataclass(frozen=True)
 class SweepOutcome:
     "All rows of a sweep, in order of execution; `interrupted` after Ctrl-C."
@@ -60,10 +60,14 @@ class SweepOutcome:
     @property
     def exit_code(self) -> int:
         "0 when every run is ok, whenever it ran, and nothing was interrupted; else 1."
-        return 0 if all(row.status == Status.ok for row in self.rows) and not self.interrupted else 1
+        return (
+            0 if all(row.status == Status.ok for row in self.rows) and not self.interrupted else 1
+        )
 
     def table(self, figures: Mapping[str, Mapping[str, str]] | None = None) -> str:
-        "Status of every run as a text table, and which failed and why; `figures` are further columns by run id and heading."
+        """Status of every run as a text table, and which failed and why; `figures` are further
+        columns by run id and heading.
+        """
         return _table(self.rows, figures or {}) + "\n\n" + _summary(self.rows, self.interrupted)
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #3e6edec4
@@ -80,11 +84,21 @@ def _table(rows: tuple[SweepRow, ...], figures: Mapping[str, Mapping[str, str]])
     cells = [("run", "repeat", "status", *heads, "")]
     for r in rows:
         known = figures.get(r.run_id, {})
-        cells.append((r.name, str(r.attempt), r.status.value if r.status else "–", *(known.get(h, "–") for h in heads), _note(r)))
+        cells.append(
+            (
+                r.name,
+                str(r.attempt),
+                r.status.value if r.status else "–",
+                *(known.get(h, "–") for h in heads),
+                _note(r),
+            )
+        )
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(text.ljust(w) for text, w in zip(c, widths, strict=True)).rstrip() for c in cells)
+    return "\n".join(
+        "  ".join(text.ljust(w) for text, w in zip(c, widths, strict=True)).rstrip() for c in cells
+    )
 
-
+# %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #76b48666
 def _summary(rows: tuple[SweepRow, ...], interrupted: bool) -> str:
     failed = [r for r in rows if r.status not in (None, Status.ok, Status.cancelled)]
     cancelled = sum(r.status == Status.cancelled for r in rows)
@@ -94,7 +108,9 @@ def _summary(rows: tuple[SweepRow, ...], interrupted: bool) -> str:
     text += f", {cancelled} cancelled" if cancelled else ""
     text += f", {missing} not reached" if missing else ""
     lines = [text, *(f"  {r.run_id}: {r.status.value}: {r.reason}" for r in failed)]
-    return "\n".join(lines + (["interrupted; the same command goes on from here"] if interrupted else []))
+    return "\n".join(
+        lines + (["interrupted; the same command goes on from here"] if interrupted else [])
+    )
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #ef02b3ef
 class Progress:
@@ -104,7 +120,9 @@ class Progress:
         self.total, self.done, self.wanted = total, 0, wanted
         layout = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
         is_terminal = wanted and sys.stderr.isatty()
-        self.bar = tqdm(total=float(total), bar_format=layout, smoothing=0, disable=not is_terminal, leave=False)
+        self.bar = tqdm(
+            total=float(total), bar_format=layout, smoothing=0, disable=not is_terminal, leave=False
+        )
 
     def steps(self, spec: RunSpec, attempt: int, steps: int) -> None:
         "Show how far the present run is."
@@ -123,7 +141,10 @@ class Progress:
         self.bar.refresh()
         if self.wanted:
             why = f": {row.reason}" if row.reason else ""
-            text = f"[{self.done}/{self.total}] {row.name} #{row.attempt} {row.status.value}, {_note(row)}{why}"
+            text = (
+                f"[{self.done}/{self.total}] {row.name} #{row.attempt} {row.status.value},"
+                f" {_note(row)}{why}"
+            )
             self.bar.write(text, file=sys.stderr)
 
     def close(self) -> None:
@@ -131,30 +152,42 @@ class Progress:
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #64ab0bd4
 def _opened_lock(path: Path) -> int:
-    "A lock file's descriptor: the file stays as it is, a link is not followed, a pipe not waited for. Raises LlmbenchError."
+    """A lock file's descriptor: the file stays as it is, a link is not followed, a pipe not waited
+    for. Raises LlmbenchError.
+    """
     try:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+        lock = os.open(
+            path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644
+        )
     except OSError as e:
         why = "it is a link" if path.is_symlink() else e.strerror
-        raise LlmbenchError(f"{path}: cannot be locked: {why}; remove it, or name another --results") from None
+        raise LlmbenchError(
+            f"{path}: cannot be locked: {why}; remove it, or name another --results"
+        ) from None
     if not stat.S_ISREG(os.fstat(lock).st_mode):
         os.close(lock)
-        raise LlmbenchError(f"{path}: cannot be locked: it is no regular file; remove it, or name another --results")
+        raise LlmbenchError(
+            f"{path}: cannot be locked: it is no regular file; remove it, or name another --results"
+        )
     return lock
 
-
+# %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #0277c7f3
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    "Hold a study's folder, which is made where it is missing; raises LlmbenchError while another sweep holds it."
+    """Hold a study's folder, which is made where it is missing; raises LlmbenchError while another
+    sweep holds it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with os.fdopen(_opened_lock(folder / ".lock")) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise LlmbenchError(f"another sweep is running in {folder.name}; wait for it, or name another --results") from None
+            raise LlmbenchError(
+                f"another sweep is running in {folder.name}; wait for it, or name another --results"
+            ) from None
         yield
 
-
+# %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #b861447b
 @contextlib.contextmanager
 def _terminate_is_interrupt() -> Iterator[None]:
     def interrupt(*_: Any) -> None:
@@ -174,7 +207,9 @@ RunOne = Callable[..., RunFile]
 
 
 def through_the_sheet(request: SheetRequest, **options: Any) -> RunFile:
-    "A run through its notebook, which stays beside the result (llmbench.launch.sweep.execute.run_sheet)."
+    """A run through its notebook, which stays beside the result
+    (llmbench.launch.sweep.execute.run_sheet).
+    """
     from llmbench.launch.sweep.execute import run_sheet  # papermill is not in a GPU image
 
     return run_sheet(request, **options)
@@ -196,14 +231,18 @@ def directly(request: SheetRequest, *, on_steps: Callable[[int], None] | None = 
 def _earlier(request: SheetRequest) -> RunFile | None:
     return earlier_run(request.folder, request.spec)
 
-
+# %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #be628127
 def taken_up(request: SheetRequest) -> SheetRequest:
-    "The request that goes on from the last checkpoint of an interrupted start; as it is where none was kept."
+    """The request that goes on from the last checkpoint of an interrupted start; as it is where
+    none was kept.
+    """
     kept = checkpoints(request.partial if request.partial.exists() else request.folder)
     return replace(request, resume=True) if kept else request
 
 
-def _one(request: SheetRequest, progress: Progress, force: bool, run_one: RunOne, resume: bool = False) -> SweepRow:
+def _one(
+    request: SheetRequest, progress: Progress, force: bool, run_one: RunOne, resume: bool = False
+) -> SweepRow:
     spec, attempt = request.spec, request.attempt
     row = {"run_id": request.run_id, "name": spec.name, "attempt": attempt}
     if not force and (old := _earlier(request)) and old.status.is_answer:
@@ -219,15 +258,19 @@ def _one(request: SheetRequest, progress: Progress, force: bool, run_one: RunOne
         run = run_one(request, on_steps=lambda steps: progress.steps(spec, attempt, steps))
     return SweepRow(**row, status=run.status, reason=run.reason, wall_s=time.monotonic() - began)
 
-
+# %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #4c834688
 def _cancelled(request: SheetRequest) -> SweepRow:
     old = _earlier(request)
     status, reason = (old.status, old.reason) if old else (None, None)
     return SweepRow(request.run_id, request.spec.name, request.attempt, status, reason)
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #d0b8abb3
-def _together(requests: list[SheetRequest], progress: Progress, force: bool, run_one: RunOne) -> list[SweepRow]:
-    "Runs that take turns; as they are where all have an answer, all anew where one has none: they belong together."
+def _together(
+    requests: list[SheetRequest], progress: Progress, force: bool, run_one: RunOne
+) -> list[SweepRow]:
+    """Runs that take turns; as they are where all have an answer, all anew where one has none: they
+    belong together.
+    """
     if not force and all((old := _earlier(r)) and old.status.is_answer for r in requests):
         return [_one(r, progress, False, run_one) for r in requests]
     able, done = [r for r in requests if not refusal(r.spec)], dict.fromkeys(requests, 0.0)
@@ -239,12 +282,18 @@ def _together(requests: list[SheetRequest], progress: Progress, force: bool, run
     ended = {m.request: m for m in (rotate(able, on_steps=show) if able else ())}
     return [_row_of(ended[r]) if r in ended else _one(r, progress, True, run_one) for r in requests]
 
-
+# %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #9be9f69b
 def _show(requests: list[SheetRequest], progress: bool) -> None:
-    "The sheets of runs that have none: those that took turns, now or before an interrupt. One kernel makes all of them."
+    """The sheets of runs that have none: those that took turns, now or before an interrupt. One
+    kernel makes all of them.
+    """
     from llmbench.launch.sweep.execute import show_sheets
 
-    bare = [r for r in requests if (r.folder / "run.json").exists() and not (r.folder / "run.ipynb").exists()]
+    bare = [
+        r
+        for r in requests
+        if (r.folder / "run.json").exists() and not (r.folder / "run.ipynb").exists()
+    ]
     if bare and progress:
         sys.stderr.write(f"making the notebooks of {len(bare)} runs\n")
     if bare:
@@ -253,10 +302,16 @@ def _show(requests: list[SheetRequest], progress: bool) -> None:
 
 def _row_of(member: Member) -> SweepRow:
     run, request = member.run, member.request
-    return SweepRow(run.run_id, request.spec.name, request.attempt, run.status, run.reason, wall_s=member.wall_s)
+    return SweepRow(
+        run.run_id, request.spec.name, request.attempt, run.status, run.reason, wall_s=member.wall_s
+    )
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #b2b707d3
-def _go(groups: list[list[SheetRequest]], progress: Progress, take: Callable[[list[SheetRequest]], list[SweepRow]]) -> SweepOutcome:
+def _go(
+    groups: list[list[SheetRequest]],
+    progress: Progress,
+    take: Callable[[list[SheetRequest]], list[SweepRow]],
+) -> SweepOutcome:
     rows: list[SweepRow] = []
     try:
         for group in groups:
@@ -270,22 +325,33 @@ def _go(groups: list[list[SheetRequest]], progress: Progress, take: Callable[[li
         progress.close()
     return SweepOutcome(tuple(rows))
 
-
+# %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #3bd1ab0b
 def run_requests(
-    requests: list[SheetRequest], *, force: bool = False, resume: bool = False, progress: bool = True, run_one: RunOne = through_the_sheet,
-    in_turns: bool = False, begin: Callable[[], object] | None = None,
-) -> SweepOutcome:  # fmt: skip
-    """Run the requests of one study in order, those without an answer (with `force`: all); resume: from their last checkpoints on.
+    requests: list[SheetRequest],
+    *,
+    force: bool = False,
+    resume: bool = False,
+    progress: bool = True,
+    run_one: RunOne = through_the_sheet,
+    in_turns: bool = False,
+    begin: Callable[[], object] | None = None,
+) -> SweepOutcome:
+    """Run the requests of one study in order, those without an answer (with `force`: all); resume:
+    from their last checkpoints on.
 
-    in_turns: the runs of a repeat are loaded together and take their steps in turns; their notebooks are made when all have ended.
-    begin: called when the study's folder is held, before the first run.
-    A failed run is a row, the rest goes on. After Ctrl-C or SIGTERM the outcome says `interrupted`, and the same
-    call goes on from there. Raises LlmbenchError while another sweep holds the study's folder, and RequestError, before
-    anything starts, where a result of other hardware stands in a run's place, or where there is no run sheet.
+    in_turns: the runs of a repeat are loaded together and take their steps in turns; their
+    notebooks are made when all have ended. begin: called when the study's folder is held, before
+    the first run. A failed run is a row, the rest goes on. After Ctrl-C or SIGTERM the outcome says
+    `interrupted`, and the same call goes on from there. Raises LlmbenchError while another sweep
+    holds the study's folder, and RequestError, before anything starts, where a result of other
+    hardware stands in a run's place, or where there is no run sheet.
     """
     for request in requests:
         if _earlier(request) is None and progress and os.path.lexists(request.folder / "run.json"):
-            sys.stderr.write(f"llmbench: {request.run_id}: its run.json is not this run's, or damaged; it is trained again\n")
+            sys.stderr.write(
+                f"llmbench: {request.run_id}: its run.json is not this run's, or damaged; it is"
+                " trained again\n"
+            )
     if in_turns:  # a run that follows another one asks for its sheet when its turn comes
         _check_sheet_is_there(run_one)
     with locked(requests[0].folder.parent), _terminate_is_interrupt():
@@ -293,24 +359,39 @@ def run_requests(
             begin()
         shown = Progress(len(requests), progress)
         if in_turns:
-            repeats = [list(g) for _, g in itertools.groupby(sorted(requests, key=lambda r: r.attempt), key=lambda r: r.attempt)]
+            repeats = [
+                list(g)
+                for _, g in itertools.groupby(
+                    sorted(requests, key=lambda r: r.attempt), key=lambda r: r.attempt
+                )
+            ]
             outcome = _go(repeats, shown, lambda group: _together(group, shown, force, run_one))
             if run_one is through_the_sheet and not outcome.interrupted:
                 _show(requests, progress)
             return outcome
-        return _go([[r] for r in requests], shown, lambda group: [_one(group[0], shown, force, run_one, resume)])
+        return _go(
+            [[r] for r in requests],
+            shown,
+            lambda group: [_one(group[0], shown, force, run_one, resume)],
+        )
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #0e30d33b
 def study_record(study: StudySpec) -> dict[str, Any]:
-    "What a report needs to know about a study: its question, what varies, the baseline, its runs in order."
+    """What a report needs to know about a study: its question, what varies, the baseline, its runs
+    in order.
+    """
     names = [run_id(spec, attempt) for spec, attempt in study.attempts()]
     kept = ("study", "title", "question", "varies", "baseline", "repeats")
     return {k: v for k, v in study.model_dump(mode="json").items() if k in kept} | {"runs": names}
 
 
 def sweep(study: StudySpec, *, results: Path | str, **options: Any) -> SweepOutcome:
-    "Write a study's study.json and run its attempts, in turns where it says so; the options and errors of run_requests."
+    """Write a study's study.json and run its attempts, in turns where it says so; the options and
+    errors of run_requests.
+    """
     requests = [SheetRequest(spec, attempt, Path(results)) for spec, attempt in study.attempts()]
     place = Path(results) / study.study / "study.json"
-    note = {"begin": lambda: write_json_atomic(place, study_record(study))}  # of a sweep that is refused, nothing is written
+    note = {
+        "begin": lambda: write_json_atomic(place, study_record(study))
+    }  # of a sweep that is refused, nothing is written
     return run_requests(requests, **{"in_turns": study.in_turns} | options | note)

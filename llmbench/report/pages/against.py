@@ -9,16 +9,18 @@ __all__ = ['ratio_cell', 'loss_cell', 'ratio_rows', 'ratio_figure', 'loss_figure
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...analysis.stats import LOCATION_NAMES, Interval, Location
 from ...core.numbers import significant
 from ..curves import loss_difference_chart
 from ..parts import md_text, with_interval
 from ..ratios import ratio_chart
-from ...analysis.stats import LOCATION_NAMES, Interval, Location
 from ..workbench import Study, study_figure
 
 # %% ../../../nbs/80_report/pages/25_against.ipynb #c2642ce4
 def ratio_cell(ratio: Interval | None) -> str:
-    "How many times as fast, with the interval; a dash where nobody measured it. One digit more where 1.00 would hide the side of one."
+    """How many times as fast, with the interval; a dash where nobody measured it. One digit more
+    where 1.00 would hide the side of one.
+    """
     if ratio is None:
         return "–"
     ends = (ratio.estimate, ratio.low, ratio.high)
@@ -27,32 +29,57 @@ def ratio_cell(ratio: Interval | None) -> str:
 
 
 def loss_cell(apart: float | None, at_most: float, limit: bool = True) -> str:
-    "The largest relative difference of the loss, what is allowed (not without `limit`), and the verdict; a dash where nobody knows it."
+    """The largest relative difference of the loss, what is allowed (not without `limit`), and the
+    verdict; a dash where nobody knows it.
+    """
     if apart is None:
         return "–"
-    return f"{apart:.1e} " + (f"of at most {at_most:.0e} " if limit else "") + ("[same training]{.badge .yes}" if apart <= at_most else "[differs]{.badge .no}")
+    return (
+        f"{apart:.1e} "
+        + (f"of at most {at_most:.0e} " if limit else "")
+        + ("[same training]{.badge .yes}" if apart <= at_most else "[differs]{.badge .no}")
+    )
 
 # %% ../../../nbs/80_report/pages/25_against.ipynb #0aea23b3
 def ratio_rows(label: str, ratios: Mapping[Location, Interval | None]) -> list[dict[str, Any]]:
     "What ratio_chart draws of one thing: its speed over the reference's at each location."
     nothing = Interval(None, None, None, 0, 0)
     found = [(LOCATION_NAMES[at], ratio or nothing) for at, ratio in ratios.items()]
-    return [{"label": label, "measure": measure, "ratio": r.estimate, "low": r.low, "high": r.high} for measure, r in found]
+    return [
+        {"label": label, "measure": measure, "ratio": r.estimate, "low": r.low, "high": r.high}
+        for measure, r in found
+    ]
 
 
-def ratio_figure(study: Study, name: str, rows: Sequence[Mapping[str, Any]], reference: str, query: str) -> str:
+def ratio_figure(
+    study: Study, name: str, rows: Sequence[Mapping[str, Any]], reference: str, query: str
+) -> str:
     "Speeds over the reference's as dots with intervals around one, in the order given."
     caption = (
-        f"Speed over that of {md_text(reference)}, by time spent, which decides, and by the steps that explain, with 95 % intervals "
-        "over repeats; dashed: no difference."
+        f"Speed over that of {md_text(reference)}, by time spent, which decides, and by the steps"
+        " that explain, with 95 % intervals over repeats; dashed: no difference."
     )
-    return study_figure(study, name, ratio_chart(rows, title=f"Times as fast as {reference}"), caption, query)
+    return study_figure(
+        study, name, ratio_chart(rows, title=f"Times as fast as {reference}"), caption, query
+    )
 
 # %% ../../../nbs/80_report/pages/25_against.ipynb #44cb7623
-def loss_figure(study: Study, name: str, points: Sequence[Mapping[str, Any]], reference: str, tolerances: Iterable[float], query: str) -> str:
-    "How far each loss is from the reference's at every step (`strategy` holds the label); nothing where no step can be compared."
+def loss_figure(
+    study: Study,
+    name: str,
+    points: Sequence[Mapping[str, Any]],
+    reference: str,
+    tolerances: Iterable[float],
+    query: str,
+) -> str:
+    """How far each loss is from the reference's at every step (`strategy` holds the label); nothing
+    where no step can be compared.
+    """
     if not points:
         return ""
     chart = loss_difference_chart(points, tolerances=tolerances, reference=reference)
-    caption = f"Relative difference of the loss to {md_text(reference)} at each step, the largest over repeats. Equal losses are drawn on the floor, 1e-9."
+    caption = (
+        f"Relative difference of the loss to {md_text(reference)} at each step, the largest over"
+        " repeats. Equal losses are drawn on the floor, 1e-9."
+    )
     return study_figure(study, name, chart, caption, query)

@@ -9,7 +9,6 @@ __all__ = ['Sets', 'resolution_rows', 'resolution_table']
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..parts import LABEL, Column, number_column, text_column
 from llmbench.analysis.stats import (
     MOST_REPEATS,
     Pairs,
@@ -21,6 +20,7 @@ from llmbench.analysis.stats import (
     stretched,
     turn_pairs,
 )
+from ..parts import LABEL, Column, number_column, text_column
 from ..workbench import Study, Workbench, study_table
 
 # %% ../../../nbs/80_report/pages/10_detectable.ipynb #80e30f0f
@@ -32,19 +32,36 @@ def _spent(row: Mapping[str, Any]) -> list[float]:
 
 
 def _pairs(one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> Pairs:
-    times, turns = ([[of(row) for row in s] for s in (one, other)] for of in (_spent, lambda row: row.get("turns")))
+    times, turns = (
+        [[of(row) for row in s] for s in (one, other)]
+        for of in (_spent, lambda row: row.get("turns"))
+    )
     return turn_pairs(times[0], turns[0], times[1], turns[1])
 
 
 def _row(label: str, repeats: int, spread: float, in_turns: bool) -> dict[str, Any]:
-    shown, needed = difference_shown(spread, repeats, in_turns=in_turns), repeats_needed(spread, 0.03, power=0.95, in_turns=in_turns)
-    return {"label": label, "repeats": repeats, "spread": spread, "shown": shown, "needed": needed, "in_turns": in_turns}
+    shown, needed = (
+        difference_shown(spread, repeats, in_turns=in_turns),
+        repeats_needed(spread, 0.03, power=0.95, in_turns=in_turns),
+    )
+    return {
+        "label": label,
+        "repeats": repeats,
+        "spread": spread,
+        "shown": shown,
+        "needed": needed,
+        "in_turns": in_turns,
+    }
 
+# %% ../../../nbs/80_report/pages/10_detectable.ipynb #2afab15c
+def resolution_rows(
+    rows: Sequence[Mapping[str, Any]], order: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Spread, the smallest difference that as many repeats show, and the repeats that 3 % needs, a
+    row a set in the `order` of labels.
 
-def resolution_rows(rows: Sequence[Mapping[str, Any]], order: Sequence[str]) -> list[dict[str, Any]]:
-    """Spread, the smallest difference that as many repeats show, and the repeats that 3 % needs, a row a set in the `order` of labels.
-
-    `rows` are those of contenders.sql, one a run. Sets whose steps alternated have a row a pair: each against the first of them.
+    `rows` are those of contenders.sql, one a run. Sets whose steps alternated have a row a pair:
+    each against the first of them.
     """
     sets: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -52,24 +69,41 @@ def resolution_rows(rows: Sequence[Mapping[str, Any]], order: Sequence[str]) -> 
     known, found = [label for label in order if label in sets], []
     for i, label in enumerate(known):
         one = sets[label]
-        partner = next((k for k, other in enumerate(known) if k != i and _pairs(one, sets[other])), None)
+        partner = next(
+            (k for k, other in enumerate(known) if k != i and _pairs(one, sets[other])), None
+        )
         if partner is None:
             found.append((label, len(one), spread_of([_spent(r) for r in one], at=spent), False))
         elif partner < i:
-            found.append((f"{label} against {known[partner]}", len(one), spread_of_pairs(_pairs(one, sets[known[partner]]), spent), True))
+            found.append(
+                (
+                    f"{label} against {known[partner]}",
+                    len(one),
+                    spread_of_pairs(_pairs(one, sets[known[partner]]), spent),
+                    True,
+                )
+            )
     return [_row(*row) for row in found if row[2] is not None]
 
 # %% ../../../nbs/80_report/pages/10_detectable.ipynb #467bbd61
 _COLUMNS = [
-    LABEL, text_column("Repeats", "repeats"), number_column("Spread between repeats (%)", "spread", 2, scale=100),
+    LABEL,
+    text_column("Repeats", "repeats"),
+    number_column("Spread between repeats (%)", "spread", 2, scale=100),
     number_column("Smallest difference shown (%)", "shown", 2, scale=100),
-    Column("Repeats for 3 %", lambda r: str(r["needed"]) if r["needed"] <= MOST_REPEATS else f"more than {MOST_REPEATS}"),
-]  # fmt: skip
+    Column(
+        "Repeats for 3 %",
+        lambda r: str(r["needed"]) if r["needed"] <= MOST_REPEATS else f"more than {MOST_REPEATS}",
+    ),
+]
 _CAPTION = (
-    "What the study can tell apart: how far the times spent by repeats lie apart, the smallest difference that as many repeats "
-    "show in 95 of 100 studies, and how many would show 3 %."
+    "What the study can tell apart: how far the times spent by repeats lie apart, the smallest"
+    " difference that as many repeats show in 95 of 100 studies, and how many would show 3 %."
 )
-_IN_TURNS = " Runs that took their steps in turns are compared pair by pair, so their spread is that of the ratios of their pairs."
+_IN_TURNS = (
+    " Runs that took their steps in turns are compared pair by pair, so their spread is that of the"
+    " ratios of their pairs."
+)
 
 
 def resolution_table(bench: Workbench, study: Study, order: Sequence[str]) -> str:

@@ -11,6 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...analysis.fairness import DEFAULT_VARIES, Verdict
+from ...analysis.parity import OTHER_KERNELS, run_verdict, tolerance_of
+from ...analysis.stats import Interval, Location, compared_ratio, spent, stretched
+from ...compare.contrast import calm_location
+from ...core.escape import short_label
 from llmbench.report.pages.against import (
     loss_cell,
     loss_figure,
@@ -18,15 +23,10 @@ from llmbench.report.pages.against import (
     ratio_figure,
     ratio_rows,
 )
-from ...compare.contrast import calm_location
-from ...core.escape import short_label
-from ...analysis.fairness import DEFAULT_VARIES, Verdict
-from ...store.literal import sql_literal
-from ..parts import Column, md_text, number_column, text_column
-from ...analysis.parity import OTHER_KERNELS, run_verdict, tolerance_of
-from ...analysis.stats import Interval, Location, compared_ratio, spent, stretched
 from .vendors import verdict_words
+from ..parts import Column, md_text, number_column, text_column
 from ..workbench import Study, Workbench, study_table
+from ...store.literal import sql_literal
 
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #8e666959
 OWN = "llmbench"
@@ -39,23 +39,45 @@ def reference_framework(rows: Sequence[Mapping[str, Any]]) -> str | None:
     return None if len(names) < 2 else OWN if OWN in names else names[0]
 
 
-def counterpart(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], reference: str) -> Mapping[str, Any] | None:
+def counterpart(
+    row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], reference: str
+) -> Mapping[str, Any] | None:
     "The reference's finished set of the same model, strategy, ranks and precision."
-    same = [r for r in rows if r["framework"] == reference and r["status"] == "ok" and all(r[k] == row[k] for k in _SAME)]
+    same = [
+        r
+        for r in rows
+        if r["framework"] == reference
+        and r["status"] == "ok"
+        and all(r[k] == row[k] for k in _SAME)
+    ]
     return next((r for r in same if r["spec_hash"] == row["spec_hash"]), same[0] if same else None)
 
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #638fe190
 def _token_seconds(row: Mapping[str, Any], at: Location) -> list[list[float]]:
-    "Seconds for one token in each measured step of each run of a set: spent, or by the clock of the steps alone."
+    """Seconds for one token in each measured step of each run of a set: spent, or by the clock of
+    the steps alone.
+    """
     tokens, runs = row["global_batch_tokens"], row["times_s"] or []
     if at is spent:
-        runs = [stretched(times, mean) for times, mean in zip(runs, row.get("mean_steps_s") or [None] * len(runs), strict=True)]
+        runs = [
+            stretched(times, mean)
+            for times, mean in zip(runs, row.get("mean_steps_s") or [None] * len(runs), strict=True)
+        ]
     return [[t / tokens for t in run] for run in runs] if tokens else []
 
-
-def speed_over(row: Mapping[str, Any], reference: Mapping[str, Any] | None, at: Location = spent) -> Interval | None:
-    "Speed of a set over that of its counterpart; without an interval where one has no step times, None where one has no rate."
-    if reference is None or row is reference or not row["tokens_per_s"] or not reference["tokens_per_s"]:
+# %% ../../../nbs/80_report/pages/55_frameworks.ipynb #92c0bae9
+def speed_over(
+    row: Mapping[str, Any], reference: Mapping[str, Any] | None, at: Location = spent
+) -> Interval | None:
+    """Speed of a set over that of its counterpart; without an interval where one has no step times,
+    None where one has no rate.
+    """
+    if (
+        reference is None
+        or row is reference
+        or not row["tokens_per_s"]
+        or not reference["tokens_per_s"]
+    ):
         return None
     one, base = _token_seconds(row, at), _token_seconds(reference, at)
     if any(one) and any(base):
@@ -71,13 +93,17 @@ def apart_at_most(precision: str | None) -> float:
 def framework_label(row: Mapping[str, Any], several: bool) -> str:
     "A framework and its version; with strategy and ranks where a study has several."
     name = " ".join(short_label(x) for x in (row["framework"] or "unknown", row["version"]) if x)
-    return f"{name} · {short_label(row['strategy'] or 'unknown')} · {row['world_size']}" if several else name
+    return (
+        f"{name} · {short_label(row['strategy'] or 'unknown')} · {row['world_size']}"
+        if several
+        else name
+    )
 
 
 def _verdict(row: Mapping[str, Any]) -> str:
     return "–" if row["verdict"] is None else md_text(verdict_words(row["verdict"], 3))
 
-
+# %% ../../../nbs/80_report/pages/55_frameworks.ipynb #ce8fb14d
 def framework_sentence(row: Mapping[str, Any], reference: str) -> str:
     "How fast a framework is beside the reference, or what stands before saying it."
     name, reference = md_text(row["title"]), md_text(reference)
@@ -87,18 +113,33 @@ def framework_sentence(row: Mapping[str, Any], reference: str) -> str:
         return f"**{name}** has nothing to stand beside: {reference} did not train this request."
     said = f"{ratio_cell(row['ratio'])} times as fast as {reference}"
     if row["verdict"].verdict != "yes":
-        return f"**{name}** took steps {said}, and that is no comparison: {md_text(verdict_words(row['verdict']))}."
+        return (
+            f"**{name}** took steps {said}, and that is no comparison:"
+            f" {md_text(verdict_words(row['verdict']))}."
+        )
     if row["apart"] is None or row["apart"] > apart_at_most(row["precision"]):
-        apart = "nobody knows its losses" if row["apart"] is None else f"its losses are up to {row['apart']:.0e} apart"
+        apart = (
+            "nobody knows its losses"
+            if row["apart"] is None
+            else f"its losses are up to {row['apart']:.0e} apart"
+        )
         return f"**{name}** took steps {said}, and that is no comparison: {apart}."
     if row["ratio"].low is None or row["ratio"].steps_only or not row["ratio"].excludes(1.0):
-        return f"**{name}** is not shown to be faster or slower than {reference}: {said}, to the same loss."
-    return f"**{name} is {'faster' if row['ratio'].estimate > 1 else 'slower'}**: {said}, to the same loss."
+        return (
+            f"**{name}** is not shown to be faster or slower than {reference}: {said}, to the same"
+            " loss."
+        )
+    return (
+        f"**{name} is {'faster' if row['ratio'].estimate > 1 else 'slower'}**: {said}, to the same"
+        " loss."
+    )
 
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #d7709cea
 @dataclass(frozen=True)
 class Frameworks:
-    "A study of several frameworks: who the reference is, where steps are compared, the judged sets, their losses' distance at each step."
+    """A study of several frameworks: who the reference is, where steps are compared, the judged
+    sets, their losses' distance at each step.
+    """
 
     reference: str
     at: Location
@@ -114,49 +155,112 @@ class Frameworks:
 def _who(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["framework"], row["name"], row["spec_hash"]
 
-
-def _judged(bench: Workbench, study: Study, rows: Sequence[Mapping[str, Any]], worst: Mapping[tuple[Any, ...], float], reference: str, at: Location) -> list[dict[str, Any]]:
-    "Rows with title, counterpart, ratio, verdict, largest difference of the loss, and why one did not train."
+# %% ../../../nbs/80_report/pages/55_frameworks.ipynb #877be190
+def _judged(
+    bench: Workbench,
+    study: Study,
+    rows: Sequence[Mapping[str, Any]],
+    worst: Mapping[tuple[Any, ...], float],
+    reference: str,
+    at: Location,
+) -> list[dict[str, Any]]:
+    """Rows with title, counterpart, ratio, verdict, largest difference of the loss, and why one did
+    not train.
+    """
     several, found = len({(r["strategy"], r["world_size"]) for r in rows}) > 1, []
     for row in rows:
         other = counterpart(row, rows, reference)
         one, base = (bench.runs.get(r["run_ids"][0]) if r else None for r in (row, other))
-        verdict = run_verdict(one, base, (*(study.varies or DEFAULT_VARIES), "framework")) if one and base and row is not other else None
-        more = {"title": framework_label(row, several), "ratio": speed_over(row, other), "verdict": verdict, "apart": worst.get(_who(row)), "why": one and one.get("reason")}
-        found.append(dict(row) | more | {"beside_ratio": speed_over(row, other, at), "is_reference": row["framework"] == reference})
+        verdict = (
+            run_verdict(one, base, (*(study.varies or DEFAULT_VARIES), "framework"))
+            if one and base and row is not other
+            else None
+        )
+        more = {
+            "title": framework_label(row, several),
+            "ratio": speed_over(row, other),
+            "verdict": verdict,
+            "apart": worst.get(_who(row)),
+            "why": one and one.get("reason"),
+        }
+        found.append(
+            dict(row)
+            | more
+            | {
+                "beside_ratio": speed_over(row, other, at),
+                "is_reference": row["framework"] == reference,
+            }
+        )
     return found
 
-
+# %% ../../../nbs/80_report/pages/55_frameworks.ipynb #cc1e4545
 def _speeds(study: Study, found: Frameworks) -> str:
     "Each framework's ratio by time spent, which decides, and by the steps that explain."
-    shown = [line for r in found.rows if not r["is_reference"] for line in ratio_rows(r["title"], {spent: r["ratio"], found.at: r["beside_ratio"]})]
+    shown = [
+        line
+        for r in found.rows
+        if not r["is_reference"]
+        for line in ratio_rows(r["title"], {spent: r["ratio"], found.at: r["beside_ratio"]})
+    ]
     return ratio_figure(study, "frameworks", shown, found.reference, "frameworks")
 
-
+# %% ../../../nbs/80_report/pages/55_frameworks.ipynb #1e0380fa
 def _losses(study: Study, found: Frameworks) -> str:
     "The losses' distance at each step."
-    titles, tolerances = {_who(r): r["title"] for r in found.rows}, [apart_at_most(p["precision"]) for p in found.apart]
-    named = [{"strategy": titles[_who(p)], "world_size": None, "step": p["step"], "difference": p["difference"]} for p in found.apart]
-    return loss_figure(study, "frameworks-loss", named, found.reference, tolerances, "frameworks_loss")
+    titles, tolerances = (
+        {_who(r): r["title"] for r in found.rows},
+        [apart_at_most(p["precision"]) for p in found.apart],
+    )
+    named = [
+        {
+            "strategy": titles[_who(p)],
+            "world_size": None,
+            "step": p["step"],
+            "difference": p["difference"],
+        }
+        for p in found.apart
+    ]
+    return loss_figure(
+        study, "frameworks-loss", named, found.reference, tolerances, "frameworks_loss"
+    )
 
-
+# %% ../../../nbs/80_report/pages/55_frameworks.ipynb #752db2c0
 _COLUMNS = [
-    Column("Framework", lambda r: md_text(r["title"])), text_column("Repeats", "repeats"), number_column("Tokens/s", "tokens_per_s"),
-    Column("Times as fast", lambda r: ratio_cell(r["ratio"])), Column("Loss apart", lambda r: loss_cell(r["apart"], apart_at_most(r["precision"]), limit=False)),
-    Column("Comparable", _verdict), number_column("Peak (GiB)", "peak_memory_gib"),
-]  # fmt: skip
-_SAID = [Column("Setting, and what happens instead", lambda r: md_text(r["text"])), text_column("Under", "frameworks")]
+    Column("Framework", lambda r: md_text(r["title"])),
+    text_column("Repeats", "repeats"),
+    number_column("Tokens/s", "tokens_per_s"),
+    Column("Times as fast", lambda r: ratio_cell(r["ratio"])),
+    Column(
+        "Loss apart", lambda r: loss_cell(r["apart"], apart_at_most(r["precision"]), limit=False)
+    ),
+    Column("Comparable", _verdict),
+    number_column("Peak (GiB)", "peak_memory_gib"),
+]
+_SAID = [
+    Column("Setting, and what happens instead", lambda r: md_text(r["text"])),
+    text_column("Under", "frameworks"),
+]
 
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #321bdb30
 def judged_frameworks(bench: Workbench, study: Study) -> Frameworks | None:
     "What is known of a study that holds more than one framework; None for any other."
-    held = bench.connection.sql(f"SELECT count(DISTINCT framework) FROM groups WHERE study = {sql_literal(study.name)}").fetchone()
+    held = bench.connection.sql(
+        f"SELECT count(DISTINCT framework) FROM groups WHERE study = {sql_literal(study.name)}"
+    ).fetchone()
     if held[0] < 2:
         return None
     rows = bench.rows("frameworks", study.name)
-    reference, at = reference_framework(rows), calm_location([r["platform"] for r in rows if r["status"] == "ok"])
+    reference, at = (
+        reference_framework(rows),
+        calm_location([r["platform"] for r in rows if r["status"] == "ok"]),
+    )
     apart = bench.rows("frameworks_loss", study.name, reference=reference)
-    return Frameworks(reference, at, _judged(bench, study, rows, {_who(p): p["worst"] for p in apart}, reference, at), apart)
+    return Frameworks(
+        reference,
+        at,
+        _judged(bench, study, rows, {_who(p): p["worst"] for p in apart}, reference, at),
+        apart,
+    )
 
 
 def framework_sentences(bench: Workbench, study: Study) -> list[str]:
@@ -164,18 +268,43 @@ def framework_sentences(bench: Workbench, study: Study) -> list[str]:
     found = judged_frameworks(bench, study)
     return found.sentences if found else []
 
-
+# %% ../../../nbs/80_report/pages/55_frameworks.ipynb #8808a43a
 def frameworks_section(bench: Workbench, study: Study) -> str | None:
-    "Sentences, figures and tables of a study that holds more than one framework; None for any other."
+    """Sentences, figures and tables of a study that holds more than one framework; None for any
+    other.
+    """
     found = judged_frameworks(bench, study)
     if found is None:
         return None
     said = bench.rows("frameworks_said", study.name)
-    return "\n".join([
-        *(f"- {sentence}" for sentence in found.sentences), "",
-        _speeds(study, found),
-        study_table(study, "frameworks", found.rows, _COLUMNS, "Throughput by time spent with its 95 % interval; the ratio to "
-                    f"{md_text(found.reference)} that decides, the largest relative difference of the loss to it (the figure below has the limit), and whether everything else was equal.", "frameworks"),
-        study_table(study, "frameworks-said", said, _SAID, "What a framework has no place for, of what was asked.", "frameworks_said") if said else "",
-        _losses(study, found),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            *(f"- {sentence}" for sentence in found.sentences),
+            "",
+            _speeds(study, found),
+            study_table(
+                study,
+                "frameworks",
+                found.rows,
+                _COLUMNS,
+                "Throughput by time spent with its 95 % interval; the ratio to"
+                f" {md_text(found.reference)} that decides, the largest relative difference of the"
+                " loss to it (the figure below has the limit), and whether everything else was"
+                " equal.",
+                "frameworks",
+            ),
+            (
+                study_table(
+                    study,
+                    "frameworks-said",
+                    said,
+                    _SAID,
+                    "What a framework has no place for, of what was asked.",
+                    "frameworks_said",
+                )
+                if said
+                else ""
+            ),
+            _losses(study, found),
+        ]
+    )

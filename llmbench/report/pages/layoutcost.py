@@ -11,19 +11,19 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from ...plan.flops import parameter_groups
-from ..charts import alt, chart_rows, colour_of, split_name, strategy_order
-from ...core.numbers import GIB, significant
-from ...spec.layout_rules import Layout
 from ...core.hardware import ACCELERATORS
+from ...core.numbers import GIB, significant
+from ...plan.flops import parameter_groups
 from ...plan.layout_memory import memory_of
+from ...plan.split_traffic import part_of, shards_of, split_collectives
+from ...plan.traffic import predicted_collectives, sent_bytes
+from ..charts import alt, chart_rows, colour_of, split_name, strategy_order
+from ...spec.layout_rules import Layout
 from ...spec.layouts import valid_layouts
 from ...spec.named import named_request
 from ...spec.presets import ModelShape
-from ...spec.resolve import resolve_run
 from ...spec.request import PRECISIONS, RunSpec, Strategy
-from ...plan.split_traffic import part_of, shards_of, split_collectives
-from ...plan.traffic import predicted_collectives, sent_bytes
+from ...spec.resolve import resolve_run
 
 # %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #cc292d2d
 Row = Mapping[str, Any]
@@ -31,8 +31,15 @@ GPUS = 8
 
 
 def layout_name(layout: Layout) -> str:
-    "What tables call a layout: its strategy with the degrees that split the model, and with dp beside them."
-    return split_name({"strategy": layout.name, **{k: getattr(layout, k) for k in ("dp", "tp", "pp", "cp", "ep", "dp_replicate")}})
+    """What tables call a layout: its strategy with the degrees that split the model, and with dp
+    beside them.
+    """
+    return split_name(
+        {
+            "strategy": layout.name,
+            **{k: getattr(layout, k) for k in ("dp", "tp", "pp", "cp", "ep", "dp_replicate")},
+        }
+    )
 
 # %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #5c87915e
 def stated_batch() -> tuple[int, int]:
@@ -42,27 +49,48 @@ def stated_batch() -> tuple[int, int]:
 
 
 def held_parameters(shape: ModelShape, layout: Layout) -> int:
-    "Parameters that the fullest rank holds: its pieces, sharded where the strategy shards them, without the experts that are elsewhere."
-    strategy = Strategy(**{k: getattr(layout, k) for k in ("name", "dp", "tp", "pp", "cp", "ep", "dp_replicate")})
+    """Parameters that the fullest rank holds: its pieces, sharded where the strategy shards them,
+    without the experts that are elsewhere.
+    """
+    strategy = Strategy(
+        **{k: getattr(layout, k) for k in ("name", "dp", "tp", "pp", "cp", "ep", "dp_replicate")}
+    )
     pieces = (part_of(shape, strategy, rank).pieces().values() for rank in range(layout.pp))
     held = max(sum(prod(size) for size in part) for part in pieces)
-    dealt = parameter_groups(shape)["mlp"] if layout.ep > 1 else 0  # whole on every rank that has them: fsdp shards the rest
+    dealt = (
+        parameter_groups(shape)["mlp"] if layout.ep > 1 else 0
+    )  # whole on every rank that has them: fsdp shards the rest
     return -(-(held - dealt) // shards_of(layout)) + dealt // layout.ep
 
 # %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #b8ead4e6
 _CARD = "h100"
 CARD_GIB = min(a.memory_gib for a in ACCELERATORS if a.name.lower().startswith(_CARD))
 
-
+# %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #efb6f0f7
 def predicted_gib(shape: ModelShape, layout: Layout) -> float | None:
-    "Predicted peak of the fullest rank for the stated batch in bf16, in GiB; None where it is not derived."
+    """Predicted peak of the fullest rank for the stated batch in bf16, in GiB; None where it is not
+    derived.
+    """
     sequences, seq_len = stated_batch()
-    degrees = {k: getattr(layout, k) for k in ("name", "dp", "tp", "pp", "cp", "ep", "dp_replicate")}
+    degrees = {
+        k: getattr(layout, k) for k in ("name", "dp", "tp", "pp", "cp", "ep", "dp_replicate")
+    }
     ranks = layout.dp * layout.tp * layout.pp * layout.cp
     batch = {"micro": 1, "global_tokens": sequences * seq_len}
-    asked = {"model": shape.model_dump(), "strategy": degrees, "world_size": ranks, "seq_len": seq_len, "batch": batch}
+    asked = {
+        "model": shape.model_dump(),
+        "strategy": degrees,
+        "world_size": ranks,
+        "seq_len": seq_len,
+        "batch": batch,
+    }
     try:
-        return memory_of(resolve_run(asked | {"precision": "bf16", "hardware": _CARD}), "cuda")["peak_bytes"] / GIB
+        return (
+            memory_of(resolve_run(asked | {"precision": "bf16", "hardware": _CARD}), "cuda")[
+                "peak_bytes"
+            ]
+            / GIB
+        )
     except ValueError:
         return None
 
@@ -72,35 +100,94 @@ def sent_a_step(shape: ModelShape, layout: Layout) -> int:
     sequences, seq_len = stated_batch()
     policy, accum = PRECISIONS["bf16"], sequences // layout.dp
     if layout.name in ("ddp", "fsdp", "ep") and layout.tp * layout.pp * layout.cp == 1:
-        found = predicted_collectives(shape, layout.name, layout.dp, accum, policy.compute, policy.reduce, ep=layout.ep, tokens=seq_len)
+        found = predicted_collectives(
+            shape,
+            layout.name,
+            layout.dp,
+            accum,
+            policy.compute,
+            policy.reduce,
+            ep=layout.ep,
+            tokens=seq_len,
+        )
         return sent_bytes(found, layout.dp)
-    strategy = Strategy(**{k: getattr(layout, k) for k in ("name", "dp", "tp", "pp", "cp", "dp_replicate")})
+    strategy = Strategy(
+        **{k: getattr(layout, k) for k in ("name", "dp", "tp", "pp", "cp", "dp_replicate")}
+    )
     each = [
-        split_collectives(shape, strategy, micro=1, seq_len=seq_len, accum=accum, pp_rank=rank, compute=policy.compute, reduce=policy.reduce)
+        split_collectives(
+            shape,
+            strategy,
+            micro=1,
+            seq_len=seq_len,
+            accum=accum,
+            pp_rank=rank,
+            compute=policy.compute,
+            reduce=policy.reduce,
+        )
         for rank in range(layout.pp)
     ]
     return max(sent_bytes(found, layout.dp) for found in each)
 
-
+# %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #b5099a61
 def sent_by(spec: RunSpec) -> int:
-    "Bytes that the rank which sends most has to send in one optimizer step of a request on one grid of ranks (no experts dealt out)."
+    """Bytes that the rank which sends most has to send in one optimizer step of a request on one
+    grid of ranks (no experts dealt out).
+    """
     s, reduce = spec.strategy, spec.precision.reduce
-    compute = "bfloat16" if spec.precision.compute == "float8" else spec.precision.compute  # float8 is for products, not for what travels
-    asked = {"micro": spec.batch.micro, "seq_len": spec.seq_len, "accum": spec.batch.accum, "compute": compute, "reduce": reduce}
-    return max(sent_bytes(split_collectives(spec.model, s, pp_rank=rank, **asked), s.dp) for rank in range(s.pp))
+    compute = (
+        "bfloat16" if spec.precision.compute == "float8" else spec.precision.compute
+    )  # float8 is for products, not for what travels
+    asked = {
+        "micro": spec.batch.micro,
+        "seq_len": spec.seq_len,
+        "accum": spec.batch.accum,
+        "compute": compute,
+        "reduce": reduce,
+    }
+    return max(
+        sent_bytes(split_collectives(spec.model, s, pp_rank=rank, **asked), s.dp)
+        for rank in range(s.pp)
+    )
 
-
+# %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #087e755c
 def layout_rows(shape: ModelShape, ranks: int = GPUS) -> list[dict[str, Any]]:
-    "Each valid layout (hsdp without ep) with its predicted peak (GiB), weights in bf16 and bytes sent in a step (GB, 10⁹ bytes) and a pipeline's idle time (%); least sent first."
+    """Each valid layout (hsdp without ep) with its predicted peak (GiB), weights in bf16 and bytes
+    sent in a step (GB, 10⁹ bytes) and a pipeline's idle time (%); least sent first.
+    """
     sequences, seq_len = stated_batch()
-    found = valid_layouts(shape, ranks, names=("fsdp", "hsdp"), cp=True, seq_len=seq_len, accum=lambda dp: None if sequences % dp else sequences // dp)
-    found = [a for a in found if a.name != "hsdp" or a.ep == 1]  # what hsdp sends beside dealt experts is not predicted
+    found = valid_layouts(
+        shape,
+        ranks,
+        names=("fsdp", "hsdp"),
+        cp=True,
+        seq_len=seq_len,
+        accum=lambda dp: None if sequences % dp else sequences // dp,
+    )
+    found = [
+        a for a in found if a.name != "hsdp" or a.ep == 1
+    ]  # what hsdp sends beside dealt experts is not predicted
     rows = []
     for a in found:
-        row = {"layout": layout_name(a), "strategy": a.name, "dp": a.dp, "tp": a.tp, "pp": a.pp, "cp": a.cp, "ep": a.ep, "dp_replicate": a.dp_replicate}
+        row = {
+            "layout": layout_name(a),
+            "strategy": a.name,
+            "dp": a.dp,
+            "tp": a.tp,
+            "pp": a.pp,
+            "cp": a.cp,
+            "ep": a.ep,
+            "dp_replicate": a.dp_replicate,
+        }
         row |= {"peak_gib": predicted_gib(shape, a)}
-        row |= {"weights_gb": held_parameters(shape, a) * 2 / 1e9, "sent_gb": sent_a_step(shape, a) / 1e9}
-        rows.append(row | {"idle_pct": 100 * (a.pp - 1) / (sequences // a.dp + a.pp - 1) if a.pp > 1 else None})
+        row |= {
+            "weights_gb": held_parameters(shape, a) * 2 / 1e9,
+            "sent_gb": sent_a_step(shape, a) / 1e9,
+        }
+        rows.append(
+            row
+            | {"idle_pct": 100 * (a.pp - 1) / (sequences // a.dp + a.pp - 1) if a.pp > 1 else None}
+        )
     return sorted(rows, key=lambda r: (r["sent_gb"], r["weights_gb"], r["layout"]))
 
 # %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #ccb70eed
@@ -108,25 +195,46 @@ _FEW = 10
 
 
 def worth_a_look(rows: Sequence[Row]) -> list[Row]:
-    "All rows if they are ten at most; else those without cp that no other one beats in weights, bytes sent and idle time at once, and fsdp."
+    """All rows if they are ten at most; else those without cp that no other one beats in weights,
+    bytes sent and idle time at once, and fsdp.
+    """
+
     def cost(row: Row) -> tuple[float, float, float]:
-        return round(row["weights_gb"], 2), round(row["sent_gb"], 2), round(row["idle_pct"] or 0.0, 2)
+        return (
+            round(row["weights_gb"], 2),
+            round(row["sent_gb"], 2),
+            round(row["idle_pct"] or 0.0, 2),
+        )
 
     if len(rows) <= _FEW:
         return list(rows)
     plain = [r for r in rows if r["cp"] == 1]
     costs = [cost(r) for r in plain]
-    beaten = [any(other != own and all(a <= b for a, b in zip(other, own, strict=True)) for other in costs) for own in costs]
+    beaten = [
+        any(
+            other != own and all(a <= b for a, b in zip(other, own, strict=True)) for other in costs
+        )
+        for own in costs
+    ]
     return [r for r, lost in zip(plain, beaten, strict=True) if not lost or r["layout"] == "fsdp"]
 
 # %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #b4410433
-_TWOS, _THREES = [2.0**k for k in range(-3, 12)], [m * 10.0**k for k in range(-3, 6) for m in (1, 3)]
+_TWOS, _THREES = (
+    [2.0**k for k in range(-3, 12)],
+    [m * 10.0**k for k in range(-3, 6) for m in (1, 3)],
+)
 
 
 _SHAPES = {
-    "ddp": "circle", "fsdp": "square", "hsdp": "triangle-up", "tp": "cross", "pp": "diamond", "cp": "triangle-right", "ep": "triangle-left",
+    "ddp": "circle",
+    "fsdp": "square",
+    "hsdp": "triangle-up",
+    "tp": "cross",
+    "pp": "diamond",
+    "cp": "triangle-right",
+    "ep": "triangle-left",
     "mixed": "triangle-down",
-}  # fmt: skip
+}
 
 
 def _ticks(values: Sequence[float], rows: Sequence[Row], key: str) -> list[float]:
@@ -134,9 +242,10 @@ def _ticks(values: Sequence[float], rows: Sequence[Row], key: str) -> list[float
     low, high = min(r[key] for r in rows) / 1.15, max(r[key] for r in rows) * 1.15
     return [v for v in values if low <= v <= high]
 
-
+# %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #c4ac64b4
 def layout_chart(rows: Any, *, model: str) -> alt.Chart:
-    """Predicted peak of a rank (GiB) against the bytes it sends in a step (GB) on logarithmic axes, a mark per layout, and a line at the memory of a card.
+    """Predicted peak of a rank (GiB) against the bytes it sends in a step (GB) on logarithmic axes,
+    a mark per layout, and a line at the memory of a card.
 
     Columns: layout, strategy, peak_gib, sent_gb; a layout without a prediction is left out.
     """
@@ -144,13 +253,39 @@ def layout_chart(rows: Any, *, model: str) -> alt.Chart:
     names = strategy_order(r["strategy"] for r in rows)
     keys = alt.Legend(title=None)
     held, sent = _ticks(_TWOS, rows, "peak_gib"), _ticks(_THREES, rows, "sent_gb")
-    x = alt.X("sent_gb:Q", title="Sent by a rank in a step (GB)", scale=alt.Scale(type="log", nice=False, padding=20), axis=alt.Axis(format=",~g", values=sent, grid=False))
-    y = alt.Y("peak_gib:Q", title="Predicted peak memory of a rank (GiB)", scale=alt.Scale(type="log", nice=False, padding=20), axis=alt.Axis(format=",~g", values=held))
-    tips = ["layout:N", alt.Tooltip("peak_gib:Q", format=".3~g", title="peak (GiB)"), alt.Tooltip("sent_gb:Q", format=",.3~g", title="sent (GB)")]
-    told = "; ".join(f"{r['layout']} needs {significant(r['peak_gib'])} GiB, sends {significant(r['sent_gb'])} GB" for r in rows)
-    base = alt.Chart(alt.Data(values=rows)).mark_point(size=90, strokeWidth=2.5, filled=False, opacity=1)
-    shape = alt.Shape("strategy:N", scale=alt.Scale(domain=names, range=[_SHAPES[n] for n in names]), legend=keys)
+    x = alt.X(
+        "sent_gb:Q",
+        title="Sent by a rank in a step (GB)",
+        scale=alt.Scale(type="log", nice=False, padding=20),
+        axis=alt.Axis(format=",~g", values=sent, grid=False),
+    )
+    y = alt.Y(
+        "peak_gib:Q",
+        title="Predicted peak memory of a rank (GiB)",
+        scale=alt.Scale(type="log", nice=False, padding=20),
+        axis=alt.Axis(format=",~g", values=held),
+    )
+    tips = [
+        "layout:N",
+        alt.Tooltip("peak_gib:Q", format=".3~g", title="peak (GiB)"),
+        alt.Tooltip("sent_gb:Q", format=",.3~g", title="sent (GB)"),
+    ]
+    told = "; ".join(
+        f"{r['layout']} needs {significant(r['peak_gib'])} GiB, sends"
+        f" {significant(r['sent_gb'])} GB"
+        for r in rows
+    )
+    base = alt.Chart(alt.Data(values=rows)).mark_point(
+        size=90, strokeWidth=2.5, filled=False, opacity=1
+    )
+    shape = alt.Shape(
+        "strategy:N", scale=alt.Scale(domain=names, range=[_SHAPES[n] for n in names]), legend=keys
+    )
     said = f"Layouts of {model} on {GPUS} GPUs: {told}. A card has {CARD_GIB} GiB."
     marks = base.encode(x=x, y=y, color=colour_of(rows, legend=keys), shape=shape, tooltip=tips)
-    limit = alt.Chart(alt.Data(values=[{"card_gib": CARD_GIB}])).mark_rule(strokeDash=[6, 4]).encode(y="card_gib:Q")
+    limit = (
+        alt.Chart(alt.Data(values=[{"card_gib": CARD_GIB}]))
+        .mark_rule(strokeDash=[6, 4])
+        .encode(y="card_gib:Q")
+    )
     return (marks + limit).properties(height=280, description=said)

@@ -9,11 +9,11 @@ __all__ = ['model_rows', 'divisor_rows', 'twin_rows', 'layouts_part', 'named_row
 from collections.abc import Sequence
 from typing import Any
 
-from ...plan.flops import active_parameter_count, parameter_count
-from ..charts import chart_html, split_name
-from ...core.numbers import GIB, significant
 from ...core.files import slug
-from ...spec.layout_rules import Layout, kv_copies, valid_tp
+from ...core.numbers import GIB, significant
+from ...plan.flops import active_parameter_count, parameter_count
+from ...plan.layout_memory import memory_of
+from ..charts import chart_html, split_name
 from llmbench.report.pages.layoutcost import (
     CARD_GIB,
     GPUS,
@@ -25,9 +25,11 @@ from llmbench.report.pages.layoutcost import (
     stated_batch,
     worth_a_look,
 )
-from ...plan.layout_memory import memory_of
+from ...spec.layout_rules import Layout, kv_copies, valid_tp
 from ...spec.layouts import valid_layouts
 from ...spec.named import GOALS, HARDWARE, MODELS, named_request
+
+# %% ../../../nbs/80_report/pages/40_layouts.ipynb #e99bfeee
 from llmbench.report.parts import (
     Column,
     badge,
@@ -38,9 +40,9 @@ from llmbench.report.parts import (
     table_md,
     text_column,
 )
+from ..workbench import Workbench, drawn
 from ...spec.presets import PRESETS, ModelShape
 from ...spec.resolve import resolve_run
-from ..workbench import Workbench, drawn
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #8f48e962
 def model_rows() -> list[dict[str, Any]]:
@@ -48,9 +50,27 @@ def model_rows() -> list[dict[str, Any]]:
     rows = []
     for shape in PRESETS.values():
         total, active = parameter_count(shape) / 1e9, active_parameter_count(shape) / 1e9
-        row = {"model": shape.name, "family": shape.family, "params_b": total, "active_b": active if shape.n_experts > 1 else None}
-        row |= {k: getattr(shape, k) for k in ("n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff", "vocab_size", "max_seq_len")}
-        experts = f"{shape.n_experts}, {shape.experts_per_token} a token" if shape.n_experts > 1 else None
+        row = {
+            "model": shape.name,
+            "family": shape.family,
+            "params_b": total,
+            "active_b": active if shape.n_experts > 1 else None,
+        }
+        row |= {
+            k: getattr(shape, k)
+            for k in (
+                "n_layers",
+                "d_model",
+                "n_heads",
+                "n_kv_heads",
+                "d_ff",
+                "vocab_size",
+                "max_seq_len",
+            )
+        }
+        experts = (
+            f"{shape.n_experts}, {shape.experts_per_token} a token" if shape.n_experts > 1 else None
+        )
         rows.append(row | {"experts": experts, "tied": "tied" if shape.tied_embeddings else "own"})
     return sorted(rows, key=lambda r: (r["family"], r["params_b"]))
 
@@ -60,16 +80,33 @@ def _count(title: str, key: str) -> Column:
 
 
 _MODEL_COLUMNS = [
-    text_column("Model", "model"), text_column("Family", "family"), number_column("Parameters (10⁹)", "params_b"), number_column("Active for a token (10⁹)", "active_b"),
-    _count("Layers", "n_layers"), _count("Width", "d_model"), _count("Heads", "n_heads"), _count("KV heads", "n_kv_heads"), _count("MLP width", "d_ff"),
-    text_column("Experts", "experts"), _count("Vocabulary", "vocab_size"), _count("Context (tokens)", "max_seq_len"), text_column("Output table", "tied"),
-]  # fmt: skip
+    text_column("Model", "model"),
+    text_column("Family", "family"),
+    number_column("Parameters (10⁹)", "params_b"),
+    number_column("Active for a token (10⁹)", "active_b"),
+    _count("Layers", "n_layers"),
+    _count("Width", "d_model"),
+    _count("Heads", "n_heads"),
+    _count("KV heads", "n_kv_heads"),
+    _count("MLP width", "d_ff"),
+    text_column("Experts", "experts"),
+    _count("Vocabulary", "vocab_size"),
+    _count("Context (tokens)", "max_seq_len"),
+    text_column("Output table", "tied"),
+]
 
-
-def _table(bench: Workbench, name: str, rows: Sequence[Row], columns: Sequence[Column], caption: str) -> str:
+# %% ../../../nbs/80_report/pages/40_layouts.ipynb #d9df9f74
+def _table(
+    bench: Workbench, name: str, rows: Sequence[Row], columns: Sequence[Column], caption: str
+) -> str:
     "A table whose rows are left in data/models."
     bench.keep(name, "models", rows, list(rows[0]))
-    return table_md(rows, columns, label=f"models-{name}", caption=f"{caption} [[CSV](data/models/{name}.csv)]{{.sources}}")
+    return table_md(
+        rows,
+        columns,
+        label=f"models-{name}",
+        caption=f"{caption} [[CSV](data/models/{name}.csv)]{{.sources}}",
+    )
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #91e14321
 _MOST = 16  # the largest degree that the table lists
@@ -82,9 +119,11 @@ def _layouts(shape: ModelShape, ranks: int, names: tuple[str, ...] = ()) -> list
 def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers)) or "–"
 
-
+# %% ../../../nbs/80_report/pages/40_layouts.ipynb #bbc206c1
 def divisor_rows() -> list[dict[str, Any]]:
-    "The degrees up to 16 that each preset allows, how often its KV heads are held at the largest tp, and how many layouts of 8 GPUs there are."
+    """The degrees up to 16 that each preset allows, how often its KV heads are held at the largest
+    tp, and how many layouts of 8 GPUs there are.
+    """
     rows = []
     for model in model_rows():
         shape = PRESETS[model["model"]]
@@ -92,94 +131,180 @@ def divisor_rows() -> list[dict[str, Any]]:
         tp = [] if mixture else [t for t in valid_tp(shape) if 1 < t <= _MOST]
         copied = [f"{kv_copies(shape, t)} at tp {t}" for t in tp if kv_copies(shape, t) > 1]
         ep = _listed([e for e in degrees if mixture and shape.n_experts % e == 0])
-        row = {"model": shape.name, "tp": _listed(tp), "copies": ", ".join(copied) or None, "pp": _listed([p for p in degrees if shape.n_layers % p == 0]), "ep": ep}
+        row = {
+            "model": shape.name,
+            "tp": _listed(tp),
+            "copies": ", ".join(copied) or None,
+            "pp": _listed([p for p in degrees if shape.n_layers % p == 0]),
+            "ep": ep,
+        }
         rows.append(row | {"layouts": len(_layouts(shape, GPUS))})
     return rows
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #ceeacad1
 _DIVISOR_COLUMNS = [
-    text_column("Model", "model"), text_column("Tensor (tp)", "tp"), text_column("Copies of a KV head", "copies"), text_column("Even pipelines (pp)", "pp"),
-    text_column("Experts (ep)", "ep"), _count("Layouts of 8 GPUs", "layouts"),
-]  # fmt: skip
+    text_column("Model", "model"),
+    text_column("Tensor (tp)", "tp"),
+    text_column("Copies of a KV head", "copies"),
+    text_column("Even pipelines (pp)", "pp"),
+    text_column("Experts (ep)", "ep"),
+    _count("Layouts of 8 GPUs", "layouts"),
+]
 
 
 def twin_rows() -> list[dict[str, Any]]:
     "For each tiny twin every layout of two and of four ranks, fsdp and hsdp among them."
     twins = [r["model"] for r in model_rows() if r["model"].endswith("-tiny")]
     asked = ("fsdp", "hsdp")
-    return [{"model": m} | {f"ranks_{n}": ", ".join(map(layout_name, _layouts(PRESETS[m], n, asked))) for n in (2, 4)} for m in twins]
+    return [
+        {"model": m}
+        | {
+            f"ranks_{n}": ", ".join(map(layout_name, _layouts(PRESETS[m], n, asked)))
+            for n in (2, 4)
+        }
+        for m in twins
+    ]
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #f77a534d
 def _fits(row: Row) -> str:
-    return "unknown" if row["peak_gib"] is None else "yes" if row["peak_gib"] <= CARD_GIB else badge("no", "no")
-
-
-def _fitting_words(rows: Sequence[Row]) -> str:
-    "Which layouts are predicted to fit into a card, which of those sends least, and which needs least."
-    fitting = [r for r in rows if r["peak_gib"] is not None and r["peak_gib"] <= CARD_GIB]
-    said = f"Of {len(rows)} layouts, those of fsdp and hsdp among them, {len(fitting) or 'none'} are predicted to fit into {CARD_GIB} GiB on each GPU"
-    if not fitting:
-        least = min((r for r in rows if r["peak_gib"] is not None), key=lambda r: r["peak_gib"])
-        return f"{said}: **{md_text(least['layout'])}** needs least, {significant(least['peak_gib'])} GiB."
-    quiet, small = min(fitting, key=lambda r: r["sent_gb"]), min(fitting, key=lambda r: r["peak_gib"])
     return (
-        f"{said}. Of these **{md_text(quiet['layout'])}** sends least, {significant(quiet['sent_gb'])} GB per step, and needs {significant(quiet['peak_gib'])} GiB; "
-        f"**{md_text(small['layout'])}** needs least, {significant(small['peak_gib'])} GiB, and sends {significant(small['sent_gb'])} GB."
+        "unknown"
+        if row["peak_gib"] is None
+        else "yes"
+        if row["peak_gib"] <= CARD_GIB
+        else badge("no", "no")
     )
 
+# %% ../../../nbs/80_report/pages/40_layouts.ipynb #397ec0cb
+def _fitting_words(rows: Sequence[Row]) -> str:
+    """Which layouts are predicted to fit into a card, which of those sends least, and which needs
+    least.
+    """
+    fitting = [r for r in rows if r["peak_gib"] is not None and r["peak_gib"] <= CARD_GIB]
+    said = (
+        f"Of {len(rows)} layouts, those of fsdp and hsdp among them, {len(fitting) or 'none'} are"
+        f" predicted to fit into {CARD_GIB} GiB on each GPU"
+    )
+    if not fitting:
+        least = min((r for r in rows if r["peak_gib"] is not None), key=lambda r: r["peak_gib"])
+        return (
+            f"{said}: **{md_text(least['layout'])}** needs least, {significant(least['peak_gib'])}"
+            " GiB."
+        )
+    quiet, small = (
+        min(fitting, key=lambda r: r["sent_gb"]),
+        min(fitting, key=lambda r: r["peak_gib"]),
+    )
+    return (
+        f"{said}. Of these **{md_text(quiet['layout'])}** sends least,"
+        f" {significant(quiet['sent_gb'])} GB per step, and needs {significant(quiet['peak_gib'])}"
+        f" GiB; **{md_text(small['layout'])}** needs least, {significant(small['peak_gib'])} GiB,"
+        f" and sends {significant(small['sent_gb'])} GB."
+    )
 
+# %% ../../../nbs/80_report/pages/40_layouts.ipynb #1d2176c0
 def _layout_columns(rows: Sequence[Row]) -> list[Column]:
     return [
-        text_column("Layout", "layout"), *(_count(d, d) for d in ("tp", "pp", "dp", "ep") if any(r[d] > 1 for r in rows)),
-        number_column("Predicted peak (GiB)", "peak_gib"), Column(f"Fits {CARD_GIB} GiB", _fits), number_column("Weights on a rank (GB)", "weights_gb"), number_column("Sent in a step (GB)", "sent_gb"), number_column("Pipeline idle (%)", "idle_pct"),
-    ]  # fmt: skip
+        text_column("Layout", "layout"),
+        *(_count(d, d) for d in ("tp", "pp", "dp", "ep") if any(r[d] > 1 for r in rows)),
+        number_column("Predicted peak (GiB)", "peak_gib"),
+        Column(f"Fits {CARD_GIB} GiB", _fits),
+        number_column("Weights on a rank (GB)", "weights_gb"),
+        number_column("Sent in a step (GB)", "sent_gb"),
+        number_column("Pipeline idle (%)", "idle_pct"),
+    ]
 
-
+# %% ../../../nbs/80_report/pages/40_layouts.ipynb #540a9666
 def layouts_part(bench: Workbench, model: str) -> str:
-    "Sentence, figure and table of a model's layouts on eight GPUs; all rows are left in data/models."
+    """Sentence, figure and table of a model's layouts on eight GPUs; all rows are left in
+    data/models.
+    """
     rows, name = layout_rows(PRESETS[model]), f"layouts-{model.replace('.', '-')}"
     bench.keep(name, "models", rows, list(rows[0]))
     links, shown = f"[CSV](data/models/{name}.csv)", worth_a_look(rows)
     said = _fitting_words(rows)
-    said += " hsdp with ep is left out: what it sends is not predicted.\n" if PRESETS[model].n_experts > 1 else "\n"
+    said += (
+        " hsdp with ep is left out: what it sends is not predicted.\n"
+        if PRESETS[model].n_experts > 1
+        else "\n"
+    )
     chart = chart_html(name, layout_chart(rows, model=model))
-    which = "all of them" if len(shown) == len(rows) else "those without cp that no other one beats in all three columns, and fsdp"
-    return "\n".join([
-        said,
-        figure_md(name, chart, caption=f"Every layout of {md_text(model)} on {GPUS} GPUs: predicted peak memory of the fullest rank, and what the busiest one sends "
-                  f"in an optimizer step. Above the dashed line ({CARD_GIB} GiB) a layout is predicted not to fit. Both axes are logarithmic; less is better on both.", links=links),
-        table_md(shown, _layout_columns(rows), label=name, caption=f"Layouts of {md_text(model)} on {GPUS} GPUs, least sent first: {which}. [{links}]{{.sources}}"),
-    ])  # fmt: skip
+    which = (
+        "all of them"
+        if len(shown) == len(rows)
+        else "those without cp that no other one beats in all three columns, and fsdp"
+    )
+    return "\n".join(
+        [
+            said,
+            figure_md(
+                name,
+                chart,
+                caption=(
+                    f"Every layout of {md_text(model)} on {GPUS} GPUs: predicted peak memory of the"
+                    " fullest rank, and what the busiest one sends in an optimizer step. Above the"
+                    f" dashed line ({CARD_GIB} GiB) a layout is predicted not to fit. Both axes are"
+                    " logarithmic; less is better on both."
+                ),
+                links=links,
+            ),
+            table_md(
+                shown,
+                _layout_columns(rows),
+                label=name,
+                caption=(
+                    f"Layouts of {md_text(model)} on {GPUS} GPUs, least sent first: {which}."
+                    f" [{links}]{{.sources}}"
+                ),
+            ),
+        ]
+    )
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #f2841deb
 def _asked(goal: str, model: str, hardware: str) -> str:
-    strategy = {k: v for k, v in named_request(goal, model, hardware)["strategy"].items() if k != "reshard_after_forward"}
+    strategy = {
+        k: v
+        for k, v in named_request(goal, model, hardware)["strategy"].items()
+        if k != "reshard_after_forward"
+    }
     return layout_name(Layout(**strategy))
 
 
 def _computed(goal: str, model: str) -> dict[str, float]:
-    "What a named strategy needs (GiB) and sends in a step (GB) on eight H100, as its file asks for it."
+    """What a named strategy needs (GiB) and sends in a step (GB) on eight H100, as its file asks
+    for it.
+    """
     spec = resolve_run(named_request(goal, model, HARDWARE[0]))
     return {"peak_gib": memory_of(spec, "cuda")["peak_bytes"] / GIB, "sent_gb": sent_by(spec) / 1e9}
 
-
+# %% ../../../nbs/80_report/pages/40_layouts.ipynb #cb1ecfa3
 def named_rows() -> list[dict[str, Any]]:
-    "Goal, model, and the layout that each of the five named strategies has on each platform with its parameter file."
+    """Goal, model, and the layout that each of the five named strategies has on each platform with
+    its parameter file.
+    """
     rows = []
     for goal, said in GOALS.items():
         for model in MODELS.values():
-            row = {"strategy": goal, "model": model} | {h: _asked(goal, model, h) for h in HARDWARE} | _computed(goal, model)
+            row = (
+                {"strategy": goal, "model": model}
+                | {h: _asked(goal, model, h) for h in HARDWARE}
+                | _computed(goal, model)
+            )
             rows.append(row | {"file": f"{model}-{goal}.yaml", "for": said})
     return rows
 
 
 _NAMED_COLUMNS = [
-    text_column("Strategy", "strategy"), text_column("Model", "model"), text_column("On NVIDIA (h100)", "h100"), text_column("On AMD (mi300x)", "mi300x"),
-    number_column("Predicted peak on h100 (GiB)", "peak_gib"), number_column("Sent in a step on h100 (GB)", "sent_gb"),
+    text_column("Strategy", "strategy"),
+    text_column("Model", "model"),
+    text_column("On NVIDIA (h100)", "h100"),
+    text_column("On AMD (mi300x)", "mi300x"),
+    number_column("Predicted peak on h100 (GiB)", "peak_gib"),
+    number_column("Sent in a step on h100 (GB)", "sent_gb"),
     Column("File", lambda row: f"`{row['file']}`"),
-]  # fmt: skip
+]
 
-
+# %% ../../../nbs/80_report/pages/40_layouts.ipynb #a710aba7
 def _against_the_name(rows: Sequence[Row]) -> str:
     "What the figures say of the name `minimal_communication`, per model."
     told = []
@@ -187,19 +312,32 @@ def _against_the_name(rows: Sequence[Row]) -> str:
         mine = sorted((r for r in rows if r["model"] == model), key=lambda r: r["sent_gb"])
         place = [r["strategy"] for r in mine].index("minimal_communication") + 1
         asked = mine[place - 1]
-        told.append(f"{significant(asked['sent_gb'])} GB for {model}, place {place} of {len(mine)} from least to most")
-    return f"`minimal_communication` has no collective inside a layer and still sends {'; '.join(told)}."
+        told.append(
+            f"{significant(asked['sent_gb'])} GB for {model}, place {place} of {len(mine)} from"
+            " least to most"
+        )
+    return (
+        "`minimal_communication` has no collective inside a layer and still sends"
+        f" {'; '.join(told)}."
+    )
 
-
+# %% ../../../nbs/80_report/pages/40_layouts.ipynb #63b4c58c
 def named_part(bench: Workbench) -> str:
     "What each of the five named strategies is for, and the table of their layouts."
     goals = "\n".join(f"- **{md_text(goal)}**: {said}" for goal, said in GOALS.items())
     folders = " and ".join(f"`params/{h}`" for h in HARDWARE)
     said = (
-        f"The names and degrees are their source's, and a name is not a result: none of the five was measured here, and the two columns of figures are computed. "
-        f"{_against_the_name(named_rows())}"
+        "The names and degrees are their source's, and a name is not a result: none of the five"
+        " was measured here, and the two columns of figures are computed."
+        f" {_against_the_name(named_rows())}"
     )
-    return f"{said}\n\n{goals}\n\n" + _table(bench, "named", named_rows(), _NAMED_COLUMNS, f"The five named strategies on {GPUS} GPUs; their files are in {folders}.")
+    return f"{said}\n\n{goals}\n\n" + _table(
+        bench,
+        "named",
+        named_rows(),
+        _NAMED_COLUMNS,
+        f"The five named strategies on {GPUS} GPUs; their files are in {folders}.",
+    )
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #b6ec8528
 def _ended(row: Row) -> str:
@@ -213,45 +351,111 @@ def _newest(row: Row) -> str:
     links = [f"[{n}](runs/{slug(run_id)}.qmd)" for n, run_id in enumerate(ids, 1)]
     return "\u00a0".join(links + (["[…](runs.qmd)"] if row["runs"] > len(ids) else []))
 
-
+# %% ../../../nbs/80_report/pages/40_layouts.ipynb #701a1339
 def ran_part(bench: Workbench) -> str:
-    "The table of what was run: model, split, ranks, number of runs, status, links to at most five of them."
+    """The table of what was run: model, split, ranks, number of runs, status, links to at most five
+    of them.
+    """
     rows = bench.rows("run_layouts", None, folder="models")
     columns = [
-        text_column("Model", "model"), Column("Split", lambda r: md_text(split_name(r).replace(" ", "\u00a0"))), _count("Ranks", "world_size"), _count("dp", "dp"), _count("tp", "tp"), _count("pp", "pp"),
-        _count("cp", "cp"), _count("ep", "ep"), _count("Runs", "runs"), Column("Ended", _ended), Column("Newest", _newest),
-    ]  # fmt: skip
+        text_column("Model", "model"),
+        Column("Split", lambda r: md_text(split_name(r).replace(" ", "\u00a0"))),
+        _count("Ranks", "world_size"),
+        _count("dp", "dp"),
+        _count("tp", "tp"),
+        _count("pp", "pp"),
+        _count("cp", "cp"),
+        _count("ep", "ep"),
+        _count("Runs", "runs"),
+        Column("Ended", _ended),
+        Column("Newest", _newest),
+    ]
     models = len({r["model"] for r in rows})
     said = f"{len(rows)} splits of {models} model{'s' * (models != 1)} were run.\n"
-    return said + "\n" + table_md(rows, columns, label="models-run", caption=f"What was run, by model and ranks. [{source_links('run_layouts', folder='models')}]{{.sources}}")
+    return (
+        said
+        + "\n"
+        + table_md(
+            rows,
+            columns,
+            label="models-run",
+            caption=(
+                "What was run, by model and ranks."
+                f" [{source_links('run_layouts', folder='models')}]{{.sources}}"
+            ),
+        )
+    )
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #790d7f10
-_LAID_OUT = {"llama3.1-8b": "Llama 3.1 8B", "qwen2.5-7b": "Qwen 2.5 7B", "mixtral-8x7b": "Mixtral 8x7B"}
+_LAID_OUT = {
+    "llama3.1-8b": "Llama 3.1 8B",
+    "qwen2.5-7b": "Qwen 2.5 7B",
+    "mixtral-8x7b": "Mixtral 8x7B",
+}
 
 
 def _laid_out(bench: Workbench) -> str:
     sequences, seq_len = stated_batch()
     said = (
-        f"An optimizer step of {sequences} sequences of {seq_len:,} tokens, micro batches of one sequence, arithmetic in bf16, gradients summed in fp32, nothing "
-        "recomputed; fsdp fetches the weights of a block for forward and again for backward. GB are 10⁹ bytes; weights are counted at two bytes each; the *predicted peak* counts the master copy, gradients, optimizer state and activations as well, but not the share of the allocator and the driver. A rank sends "
-        "$(n - 1)/n$ of a tensor that $n$ ranks gather or scatter, and twice that of one that they sum; what goes to a pipeline's next stage goes whole. *Idle* is what a pipeline waits for its first and last micro "
-        "batch, $(p - 1)/(m + p - 1)$ of the step with $p$ stages and $m$ micro batches."
+        f"An optimizer step of {sequences} sequences of {seq_len:,} tokens, micro batches of one"
+        " sequence, arithmetic in bf16, gradients summed in fp32, nothing recomputed; fsdp fetches"
+        " the weights of a block for forward and again for backward. GB are 10⁹ bytes; weights are"
+        " counted at two bytes each; the *predicted peak* counts the master copy, gradients,"
+        " optimizer state and activations as well, but not the share of the allocator and the"
+        " driver. A rank sends $(n - 1)/n$ of a tensor that $n$ ranks gather or scatter, and twice"
+        " that of one that they sum; what goes to a pipeline's next stage goes whole. *Idle* is"
+        " what a pipeline waits for its first and last micro batch, $(p - 1)/(m + p - 1)$ of the"
+        " step with $p$ stages and $m$ micro batches."
     )
-    parts = [f"### {title} {{#layouts-of-{model.replace('.', '-')}}}\n\n{layouts_part(bench, model)}" for model, title in _LAID_OUT.items()]
+    parts = [
+        f"### {title} {{#layouts-of-{model.replace('.', '-')}}}\n\n{layouts_part(bench, model)}"
+        for model, title in _LAID_OUT.items()
+    ]
     return "\n".join([said + "\n", *parts])
 
-
+# %% ../../../nbs/80_report/pages/40_layouts.ipynb #7794074e
 def write_layouts(bench: Workbench) -> None:
-    "Write `_generated/models.md`: models, what divides them, layouts of eight GPUs, named strategies, and what was run."
-    twins = [text_column("Model", "model"), text_column("2 ranks", "ranks_2"), text_column("4 ranks", "ranks_4")]
+    """Write `_generated/models.md`: models, what divides them, layouts of eight GPUs, named
+    strategies, and what was run.
+    """
+    twins = [
+        text_column("Model", "model"),
+        text_column("2 ranks", "ranks_2"),
+        text_column("4 ranks", "ranks_4"),
+    ]
     parts = {
-        "Models {#presets}": _table(bench, "presets", model_rows(), _MODEL_COLUMNS, "All models that can be named in a parameter file, by family and size."),
-        "What divides them {#divisors}": _table(
-            bench, "divisors", divisor_rows(), _DIVISOR_COLUMNS, f"Degrees up to {_MOST} that divide a model, and its layouts of {GPUS} GPUs: products of tp, pp, cp and dp, "
-            "and ep for mixtures, with plain replicas over dp."
-        ) + "\n" + _table(bench, "twins", twin_rows(), twins, "Layouts of the tiny twins, which run on two CPU cores."),
+        "Models {#presets}": _table(
+            bench,
+            "presets",
+            model_rows(),
+            _MODEL_COLUMNS,
+            "All models that can be named in a parameter file, by family and size.",
+        ),
+        "What divides them {#divisors}": (
+            _table(
+                bench,
+                "divisors",
+                divisor_rows(),
+                _DIVISOR_COLUMNS,
+                f"Degrees up to {_MOST} that divide a model, and its layouts of {GPUS} GPUs:"
+                " products of tp, pp, cp and dp, and ep for mixtures, with plain replicas"
+                " over dp.",
+            )
+            + "\n"
+            + _table(
+                bench,
+                "twins",
+                twin_rows(),
+                twins,
+                "Layouts of the tiny twins, which run on two CPU cores.",
+            )
+        ),
         "Layouts of eight GPUs {#layouts}": _laid_out(bench),
         "Named strategies {#named}": named_part(bench),
         "What was run {#run}": drawn(bench, "what was run", lambda: ran_part(bench)),
-    }  # fmt: skip
-    bench.write("_generated", "models.md", text="\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items()) + "\n")
+    }
+    bench.write(
+        "_generated",
+        "models.md",
+        text="\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items()) + "\n",
+    )

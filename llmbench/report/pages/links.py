@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core.numbers import significant
-from ..parts import LABEL, Column, md_text, number_column
 from .sections import scaling_section
+from ..parts import LABEL, Column, md_text, number_column
 from ..workbench import Study, Workbench, study_table
 
 # %% ../../../nbs/80_report/pages/65_links.ipynb #ae705433
-AGREES = 0.20  # of bytes over bandwidth; gloo's sums and copies take a few per cent, a second stream on the link a whole
+# of bytes over bandwidth; gloo's sums and copies take a few per cent, a second stream on the link a
+# whole
+AGREES = 0.20
 
 
 def _times(values: Sequence[float]) -> str:
@@ -24,39 +26,67 @@ def _times(values: Sequence[float]) -> str:
 
 
 def link_sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    "What the rows say together: whether the link explains the time alone, and how much longer it is inside a step."
+    """What the rows say together: whether the link explains the time alone, and how much longer it
+    is inside a step.
+    """
     alone = [r["ratio"] for r in rows if r["ratio"] is not None]
     inside = [r["time_s"] / r["wire_s"] for r in rows if r["time_s"] is not None]
     said = []
     if alone:
         verdict = "within" if max(abs(ratio - 1) for ratio in alone) <= AGREES else "not within"
-        said.append(f"With nothing beside it, communication takes {_times(alone)} as long as its bytes over the link's bandwidth, in the median of repeats: {verdict} {100 * AGREES:.0f} %.")
+        said.append(
+            f"With nothing beside it, communication takes {_times(alone)} as long as its bytes over"
+            f" the link's bandwidth, in the median of repeats: {verdict} {100 * AGREES:.0f} %."
+        )
     if inside:
-        said.append(f"Inside the step it takes {_times(inside)} as long: there a rank also waits for slower ones, and copies share the cores with arithmetic.")
+        said.append(
+            f"Inside the step it takes {_times(inside)} as long: there a rank also waits for slower"
+            " ones, and copies share the cores with arithmetic."
+        )
     return said
 
 # %% ../../../nbs/80_report/pages/65_links.ipynb #a5b8e1ac
 _COLUMNS = (
-    LABEL, Column("Collective", lambda r: md_text(r["kind"].replace("_", "-"), 60)), number_column("Sent (MB)", "sent_bytes", scale=1e-6),
-    number_column("Link (GB/s)", "link_gb_s"), number_column("Sent / link (ms)", "wire_s", scale=1000),
-    number_column("Alone (ms)", "alone_s", scale=1000), number_column("Ratio", "ratio"), number_column("In the step (ms)", "time_s", scale=1000),
-)  # fmt: skip
+    LABEL,
+    Column("Collective", lambda r: md_text(r["kind"].replace("_", "-"), 60)),
+    number_column("Sent (MB)", "sent_bytes", scale=1e-6),
+    number_column("Link (GB/s)", "link_gb_s"),
+    number_column("Sent / link (ms)", "wire_s", scale=1000),
+    number_column("Alone (ms)", "alone_s", scale=1000),
+    number_column("Ratio", "ratio"),
+    number_column("In the step (ms)", "time_s", scale=1000),
+)
 _CAPTION = (
-    "The collectives of one profiled step: what a rank sends over the bandwidth that was measured from rank 0 to rank 1, beside the time that "
-    "the same calls take alone, the ratio of that time to the bytes over the bandwidth, and their time inside the step "
-    "([definition](methods.qmd#sec-link)). Medians over repeats; in brackets the least and the most."
+    "The collectives of one profiled step: what a rank sends over the bandwidth that was measured"
+    " from rank 0 to rank 1, beside the time that the same calls take alone, the ratio of that time"
+    " to the bytes over the bandwidth, and their time inside the step"
+    " ([definition](methods.qmd#sec-link)). Medians over repeats; in brackets the least and the"
+    " most."
 )
 
-
+# %% ../../../nbs/80_report/pages/65_links.ipynb #c14ada78
 def links_part(bench: Workbench, study: Study) -> str | None:
-    "Bytes over bandwidth beside the time measured, for runs with one rank a node; None where a study has none."
+    """Bytes over bandwidth beside the time measured, for runs with one rank a node; None where a
+    study has none.
+    """
     rows = bench.rows("links", study.name)
     if not rows:
         return None
     table = study_table(study, "links", rows, _COLUMNS, _CAPTION, "links")
-    return f"### Communication and the link {{#links-of-{study.anchor}}}\n\n" + " ".join(link_sentences(rows)) + f"\n\n{table}"
+    return (
+        f"### Communication and the link {{#links-of-{study.anchor}}}\n\n"
+        + " ".join(link_sentences(rows))
+        + f"\n\n{table}"
+    )
 
 
 def nodes_section(bench: Workbench, study: Study) -> str | None:
-    "Scaling of a study, and where it went over a network, what the network has to do with it; None where there is neither."
-    return "\n".join(part for part in (scaling_section(bench, study), links_part(bench, study)) if part) or None
+    """Scaling of a study, and where it went over a network, what the network has to do with it;
+    None where there is neither.
+    """
+    return (
+        "\n".join(
+            part for part in (scaling_section(bench, study), links_part(bench, study)) if part
+        )
+        or None
+    )

@@ -9,10 +9,11 @@ __all__ = ['winner_rows', 'winners_table', 'contender_rows', 'contenders_table',
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #749be469
 from typing import Any
 
+from ...analysis.stats import Interval, group_interval
+from ...compare.findings import Decision, ranks_words, ratio_span, speed_sentence
+from ...core.numbers import significant
 from ..answer import Answer, single_sentence
 from ..contests import Contest, fairness_badge, reason_lines
-from ...core.numbers import significant
-from ...compare.findings import Decision, ranks_words, ratio_span, speed_sentence
 from llmbench.report.parts import (
     card,
     facts_table,
@@ -21,7 +22,6 @@ from llmbench.report.parts import (
     source_links,
     with_interval,
 )
-from ...analysis.stats import Interval, group_interval
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #b74aa13f
 def _who(decision: Decision) -> str:
@@ -35,18 +35,23 @@ def _who(decision: Decision) -> str:
     return "undecided: " + md_text(", ".join(names))
 
 
-def _winner_row(question: str, decision: Decision, value: Interval, unit: str, against: str) -> list[str]:
+def _winner_row(
+    question: str, decision: Decision, value: Interval, unit: str, against: str
+) -> list[str]:
     first = decision.order[0]
     shown = f"{with_interval(value.estimate, value.low, value.high)} {unit}"
     rival = "–"
     if decision.rival is not None:
-        rival = against.format(md_text(decision.rival.name), f"{decision.ratio.estimate:.2f}") + f" ({ratio_span(decision.ratio)})"
+        rival = (
+            against.format(md_text(decision.rival.name), f"{decision.ratio.estimate:.2f}")
+            + f" ({ratio_span(decision.ratio)})"
+        )
     return [md_text(question), _who(decision), f"{md_text(first.name)}: {shown}", rival]
 
 
 _UNCOUNTED = "not every run counted its tensors, and the growth of a process names no winner"
 
-
+# %% ../../../nbs/80_report/pages/70_overview.ipynb #24b17454
 def winner_rows(answer: Answer) -> list[list[str]]:
     "Question, winner, best value with interval, and the ratio that decides, as Markdown cells."
     rows = []
@@ -56,71 +61,132 @@ def winner_rows(answer: Answer) -> list[list[str]]:
         at = f"at {answer.place(contest)}"
         speed, memory = answer.speed(contest), answer.memory(contest)
         if speed.order:
-            rows.append(_winner_row(f"Fastest {at}", speed, speed.order[0].throughput, "tokens/s", "{1} times {0}"))
+            rows.append(
+                _winner_row(
+                    f"Fastest {at}", speed, speed.order[0].throughput, "tokens/s", "{1} times {0}"
+                )
+            )
         if not memory.order:
             rows.append([f"Least memory {at}", "not named", "–", _UNCOUNTED])
         else:
-            rows.append(_winner_row(f"Least memory {at}", memory, memory.order[0].memory, "GiB", "{0} needs {1} times as much"))
+            rows.append(
+                _winner_row(
+                    f"Least memory {at}",
+                    memory,
+                    memory.order[0].memory,
+                    "GiB",
+                    "{0} needs {1} times as much",
+                )
+            )
     scaling = answer.scaling()
     if scaling.rival:
         best = scaling.order[0]
-        rows.append(_winner_row(f"Best scaling efficiency ({ranks_words(best)})", scaling, answer.efficiency[best.label], "%",
-                                f"{{1}} times {{0}} at {ranks_words(scaling.rival)}"))  # fmt: skip
+        rows.append(
+            _winner_row(
+                f"Best scaling efficiency ({ranks_words(best)})",
+                scaling,
+                answer.efficiency[best.label],
+                "%",
+                f"{{1}} times {{0}} at {ranks_words(scaling.rival)}",
+            )
+        )
     return rows
 
-
+# %% ../../../nbs/80_report/pages/70_overview.ipynb #6f786472
 def winners_table(answer: Answer, label: str | None = None) -> str:
     "The winners as a pipe table; with a label it can be referred to."
     rows = winner_rows(answer)
     if not rows:
-        return "No two strategies that may be compared were measured at equal ranks, so there is no winner to name.\n"
-    table = pipe_table([("Question", "Winner", "Best value (95 %)", "Ratio that decides (95 %)"), *rows])
+        return (
+            "No two strategies that may be compared were measured at equal ranks, so there is no"
+            " winner to name.\n"
+        )
+    table = pipe_table(
+        [("Question", "Winner", "Best value (95 %)", "Ratio that decides (95 %)"), *rows]
+    )
     if not label:
         return table
     links = source_links("contenders", study=answer.study.name)
     basis = " Speeds are decided by time spent, as in `llmbench compare`."
     if any(answer.speed(c).in_turns for c in answer.contests):
         basis += " Runs that took their steps in turns are compared pair by pair."
-    basis += " Memory: bytes of all tensors at once on the fullest rank, the median over repeats with the least and the most."
-    return f"{table}\n: Winners at equal ranks, study {md_text(answer.study.name, 100)}.{basis} [{links}]{{.sources}} {{#tbl-{label}}}\n"
+    basis += (
+        " Memory: bytes of all tensors at once on the fullest rank, the median over repeats with"
+        " the least and the most."
+    )
+    return (
+        f"{table}\n: Winners at equal ranks, study {md_text(answer.study.name, 100)}.{basis}"
+        f" [{links}]{{.sources}} {{#tbl-{label}}}\n"
+    )
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #17a53ba7
 def contender_rows(answer: Answer) -> list[list[str]]:
-    "Name, throughput, step time and peak memory of every contender with 95 % intervals, as Markdown cells."
-    everyone = sorted((c for x in answer.contests for c in x.contenders), key=lambda c: -(c.throughput.estimate or 0))
+    """Name, throughput, step time and peak memory of every contender with 95 % intervals, as
+    Markdown cells.
+    """
+    everyone = sorted(
+        (c for x in answer.contests for c in x.contenders),
+        key=lambda c: -(c.throughput.estimate or 0),
+    )
     rows = []
     for c in everyone:
         time = group_interval(c.step_times)
         shown = [(c.throughput, 1), (time, 1000), (c.memory, 1)]
-        cells = [with_interval(*(v * scale if v is not None else None for v in (i.estimate, i.low, i.high))) for i, scale in shown]
+        cells = [
+            with_interval(
+                *(v * scale if v is not None else None for v in (i.estimate, i.low, i.high))
+            )
+            for i, scale in shown
+        ]
         rows.append([md_text(c.label or f"{c.name} · {ranks_words(c)}"), *cells])
     return rows
 
-
+# %% ../../../nbs/80_report/pages/70_overview.ipynb #0fd2c84e
 def contenders_table(answer: Answer, label: str | None = None) -> str:
     "Every contender with its figures as a pipe table; with a label it can be referred to."
-    table = pipe_table([("Run", "Tokens/s (95 %)", "Median step, ms (95 %)", "Tensors, GiB (least to most)"), *contender_rows(answer)])
+    table = pipe_table(
+        [
+            ("Run", "Tokens/s (95 %)", "Median step, ms (95 %)", "Tensors, GiB (least to most)"),
+            *contender_rows(answer),
+        ]
+    )
     if not label:
         return table
     links = source_links("contenders", study=answer.study.name)
-    return f"{table}\n: All sets of repeats, fastest first. [{links}]{{.sources}} {{#tbl-{label}}}\n"
+    return (
+        f"{table}\n: All sets of repeats, fastest first. [{links}]{{.sources}} {{#tbl-{label}}}\n"
+    )
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #d35a5bf9
 def setting_facts(answer: Answer) -> dict[str, Any]:
     "What a reader has to know of a study's runs, by name."
     f = answer.facts
-    size = None if f["params_b"] is None else f"{significant(f['params_b'] * 1e3)} million parameters"
+    size = (
+        None if f["params_b"] is None else f"{significant(f['params_b'] * 1e3)} million parameters"
+    )
     facts = {
         "Model": ", ".join(v for v in (f["model"], size) if v),
-        "Hardware": f["hardware"], "Processor cores in use": f.get("cpu_cores"), "Platform": f["platform"],
-        "Framework": f["framework"], "torch": f.get("torch"), "deepspeed": f.get("deepspeed"),
-        "Tokens per optimizer step": _grouped(f["global_batch_tokens"]), "Sequence length": f["seq_len"], "Precision": f["precision"],
-        "Steps": None if f["steps"] is None else f"{f['steps']}, of which {f.get('warmup_steps') or 0} warm-up",
-        "Runs": f"{f['ok']} of {f['runs']} ok", "Started": _period(f["first_started"], f["last_started"]), "Git commit": f["git_commits"],
-    }  # fmt: skip
+        "Hardware": f["hardware"],
+        "Processor cores in use": f.get("cpu_cores"),
+        "Platform": f["platform"],
+        "Framework": f["framework"],
+        "torch": f.get("torch"),
+        "deepspeed": f.get("deepspeed"),
+        "Tokens per optimizer step": _grouped(f["global_batch_tokens"]),
+        "Sequence length": f["seq_len"],
+        "Precision": f["precision"],
+        "Steps": (
+            None
+            if f["steps"] is None
+            else f"{f['steps']}, of which {f.get('warmup_steps') or 0} warm-up"
+        ),
+        "Runs": f"{f['ok']} of {f['runs']} ok",
+        "Started": _period(f["first_started"], f["last_started"]),
+        "Git commit": f["git_commits"],
+    }
     return {k: v for k, v in facts.items() if v not in (None, "")}
 
-
+# %% ../../../nbs/80_report/pages/70_overview.ipynb #eb20d40d
 def _grouped(text: str | None) -> str | None:
     return f"{int(text):,}" if text and text.isdigit() else text
 
@@ -129,18 +195,27 @@ def _period(first: str | None, last: str | None) -> str | None:
     if not first or not last:
         return None
     first, last = first[:16].replace("T", " "), last[:16].replace("T", " ")
-    return f"{first} UTC" if first == last else f"{first} to {last[11:] if first[:10] == last[:10] else last} UTC"
+    return (
+        f"{first} UTC"
+        if first == last
+        else f"{first} to {last[11:] if first[:10] == last[:10] else last} UTC"
+    )
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #142e7dec
 def _verdict_card(answer: Answer) -> str:
     "The verdict on those whom the other cards are about, and who they are where not everyone is."
     contest, whose = answer.main, ""
     if contest and not answer.whole.comparable:
-        whose = f"the {len(contest.contenders)} sets of repeats at {md_text(answer.place(contest))}\n\n"
+        whose = (
+            f"the {len(contest.contenders)} sets of repeats at {md_text(answer.place(contest))}\n\n"
+        )
     badge = fairness_badge(answer.verdict(contest) if contest else answer.fairness)
-    return f"::: {{.card}}\n### Verdict\n\n{badge}\n\n{whose}[what was compared](methods.qmd#sec-fairness)\n:::\n"
+    return (
+        f"::: {{.card}}\n### Verdict\n\n{badge}\n\n{whose}[what was"
+        " compared](methods.qmd#sec-fairness)\n:::\n"
+    )
 
-
+# %% ../../../nbs/80_report/pages/70_overview.ipynb #265d1c88
 def _cards(answer: Answer) -> str:
     cards = []
     contest = answer.main
@@ -148,22 +223,41 @@ def _cards(answer: Answer) -> str:
         at = f"at {answer.place(contest)}"
         for title, decision, value, unit, basis in (
             ("Fastest", answer.speed(contest), lambda c: c.throughput, "tokens/s", "95\u00a0% "),
-            ("Least memory", answer.memory(contest), lambda c: c.memory, "GiB", "tensors at once, "),
+            (
+                "Least memory",
+                answer.memory(contest),
+                lambda c: c.memory,
+                "GiB",
+                "tensors at once, ",
+            ),
         ):
             if not decision.order:
                 continue
             best = value(decision.order[0])
-            span = "" if best.low is None else f"{basis}{significant(best.low)} to {significant(best.high)}"
+            span = (
+                ""
+                if best.low is None
+                else f"{basis}{significant(best.low)} to {significant(best.high)}"
+            )
             who = f"{_who(decision)} {md_text(at)}"
             cards.append(card(title, significant(best.estimate), unit, f"{who}\n\n{span}"))
     facts = answer.facts
-    cards.append(card("Runs that finished", f"{facts['ok']} of {facts['runs']}", "", "every failure is a row of [Runs](runs.qmd)"))
+    cards.append(
+        card(
+            "Runs that finished",
+            f"{facts['ok']} of {facts['runs']}",
+            "",
+            "every failure is a row of [Runs](runs.qmd)",
+        )
+    )
     cards.append(_verdict_card(answer))
     return "::: {.cards}\n" + "\n".join(cards) + ":::\n"
 
-
+# %% ../../../nbs/80_report/pages/70_overview.ipynb #8b3ccc73
 def fairness_note(answer: Answer) -> str:
-    "The differences by name where not all runs are comparable, and where those are among which a winner may be named; empty where all are."
+    """The differences by name where not all runs are comparable, and where those are among which a
+    winner may be named; empty where all are.
+    """
     whole, fair = answer.whole, answer.fair_places
     if whole.comparable:
         return ""
@@ -171,15 +265,32 @@ def fairness_note(answer: Answer) -> str:
     title = f"Nobody can say whether {runs} are comparable"
     if whole.comparable is False:
         title = f"Not {runs} are comparable" if fair else "These runs are not comparable"
-    closing = f"A winner is named only among those that are: {', '.join(f'at {place}' for place in fair)}." if fair else "So no winner is named."
+    closing = (
+        "A winner is named only among those that are:"
+        f" {', '.join(f'at {place}' for place in fair)}."
+        if fair
+        else "So no winner is named."
+    )
     listed = "\n".join(f"- {md_text(r)}" for r in reason_lines(whole)) or "- no reason was recorded"
-    listed += "".join(f"\n- {md_text(name)} stands apart: it may be compared with none of the others at as many ranks" for name in answer.apart)
+    listed += "".join(
+        f"\n- {md_text(name)} stands apart: it may be compared with none of the others at as many"
+        " ranks"
+        for name in answer.apart
+    )
     return f"::: {{.callout-warning}}\n## {title}\n\n{listed}\n\n{md_text(closing)}\n:::\n"
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #db42551d
 def _speed_of(answer: Answer, contest: Contest) -> str:
-    if len(contest.contenders) == 1 and answer.shares_ranks(contest) and not answer.fairness.comparable:
-        why = "the runs are not comparable" if answer.fairness.comparable is False else "nobody can say whether the runs are comparable"
+    if (
+        len(contest.contenders) == 1
+        and answer.shares_ranks(contest)
+        and not answer.fairness.comparable
+    ):
+        why = (
+            "the runs are not comparable"
+            if answer.fairness.comparable is False
+            else "nobody can say whether the runs are comparable"
+        )
         return f"No winner is named at {ranks_words(contest.contenders[0])}: {why}."
     return speed_sentence(answer.speed(contest), answer.model, answer.place(contest))
 
@@ -188,24 +299,44 @@ def _scope(answer: Answer) -> str | None:
     "What the headline is not about; None on an accelerator."
     if answer.facts.get("platform") != "cpu":
         return None
-    return "This was measured on processor cores that the ranks share, with gloo between them: it says nothing about GPUs."
+    return (
+        "This was measured on processor cores that the ranks share, with gloo between them: it says"
+        " nothing about GPUs."
+    )
 
-
+# %% ../../../nbs/80_report/pages/70_overview.ipynb #e2078049
 def answer_sentences(answer: Answer) -> list[str]:
     "The headline, then the single process, then the other contests."
     if answer.main is None:
         return [f"No run of {answer.model} finished: see the reasons on the page of runs."]
     others = [c for c in answer.contests if c is not answer.main and len(c.contenders) > 1]
-    return [s for s in (_speed_of(answer, answer.main), _scope(answer), single_sentence(answer), *(_speed_of(answer, c) for c in others)) if s]
+    return [
+        s
+        for s in (
+            _speed_of(answer, answer.main),
+            _scope(answer),
+            single_sentence(answer),
+            *(_speed_of(answer, c) for c in others),
+        )
+        if s
+    ]
 
-
+# %% ../../../nbs/80_report/pages/70_overview.ipynb #6200137e
 def overview_section(answer: Answer) -> str:
     "One study's part of the first page."
     study = answer.study
     head, *rest = (md_text(s) for s in answer_sentences(answer))
-    return "\n".join([
-        f"## {md_text(study.title, 200)} {{#{study.anchor}}}\n", f"[{head}]{{.answer}}\n", " ".join(rest) + "\n" if rest else "", _cards(answer),
-        fairness_note(answer), winners_table(answer, f"winners-{study.anchor}"),
-        contenders_table(answer, f"contenders-{study.anchor}"),
-        "::: {.callout-note collapse=\"true\"}\n## What was run where\n", facts_table(setting_facts(answer)), ":::\n",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"## {md_text(study.title, 200)} {{#{study.anchor}}}\n",
+            f"[{head}]{{.answer}}\n",
+            " ".join(rest) + "\n" if rest else "",
+            _cards(answer),
+            fairness_note(answer),
+            winners_table(answer, f"winners-{study.anchor}"),
+            contenders_table(answer, f"contenders-{study.anchor}"),
+            '::: {.callout-note collapse="true"}\n## What was run where\n',
+            facts_table(setting_facts(answer)),
+            ":::\n",
+        ]
+    )

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from ...core.errors import RequestError
-from ...core.numbers import significant
-from ...core.files import slug
 from ...core.escape import short_label, yaml_text
+from ...core.files import slug
+from ...core.numbers import significant
 from ...plan.layout_memory import memory_of
 from llmbench.report.parts import (
     Column,
@@ -38,7 +38,9 @@ def flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             for i, item in enumerate(value):
                 found |= flat(item, f"{prefix}{key}.{i}.") if isinstance(item, Mapping) else {}
         elif value not in (None, [], ()):
-            found[prefix + key] = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+            found[prefix + key] = (
+                ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+            )
     return found
 
 # %% ../../../nbs/80_report/pages/15_run.ipynb #100867b3
@@ -75,7 +77,12 @@ toc: true
 {goodput}"""
 
 # %% ../../../nbs/80_report/pages/15_run.ipynb #db6e581a
-_MEASURED = {"hash": (), "model": ("parameters",), "data": ("fingerprint", "fingerprint_first"), "batch": ("global_sequences",)}
+_MEASURED = {
+    "hash": (),
+    "model": ("parameters",),
+    "data": ("fingerprint", "fingerprint_first"),
+    "batch": ("global_sequences",),
+}
 
 
 def request_yaml(run: Mapping[str, Any]) -> str:
@@ -89,18 +96,28 @@ def request_yaml(run: Mapping[str, Any]) -> str:
             request[key] = value
     return yaml.safe_dump(request, sort_keys=False, allow_unicode=True)
 
-
+# %% ../../../nbs/80_report/pages/15_run.ipynb #ae51dd6e
 def repeat_section(run: Mapping[str, Any], file: str | None) -> str:
-    "How to run it again: with the published parameter file `file`, or not at all for an imported run."
+    """How to run it again: with the published parameter file `file`, or not at all for an imported
+    run.
+    """
     if file is None:
         source = run["source"]
-        return f"This run was imported from a log ({md_text(source.get('format'))}), which does not say how to repeat it."
+        return (
+            f"This run was imported from a log ({md_text(source.get('format'))}), which does not"
+            " say how to repeat it."
+        )
     name = file.rpartition("/")[2]
-    return f"Take [the request as a parameter file]({file}), then:\n\n```{{.bash}}\nllmbench run {name}\n```"
+    return (
+        f"Take [the request as a parameter file]({file}), then:\n\n```{{.bash}}\nllmbench run"
+        f" {name}\n```"
+    )
 
 # %% ../../../nbs/80_report/pages/15_run.ipynb #366b8fd0
 def predicted_gib(run: Mapping[str, Any]) -> float | None:
-    "GiB of tensors that the fullest rank of a run of this harness should hold at once; None where it is not derived, and for a compiled run."
+    """GiB of tensors that the fullest rank of a run of this harness should hold at once; None where
+    it is not derived, and for a compiled run.
+    """
     if run["source"]["kind"] != "harness" or run["spec"].get("compile"):
         return None
     try:
@@ -116,26 +133,52 @@ def _gib(value: int | None) -> str:
 
 _MOST_RANKS = 512
 
-
+# %% ../../../nbs/80_report/pages/15_run.ipynb #2b272eda
 def ranks_table(ranks: Sequence[Mapping[str, Any]]) -> str:
     "Memory of every rank in GiB."
-    keys = ("live_tensor_peak_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "param_bytes", "grad_bytes", "optimizer_bytes")
+    keys = (
+        "live_tensor_peak_bytes",
+        "peak_allocated_bytes",
+        "peak_reserved_bytes",
+        "param_bytes",
+        "grad_bytes",
+        "optimizer_bytes",
+    )
     titles = ("Tensors", "Growth or allocated", "Reserved", "Parameters", "Gradients", "Optimizer")
     rows = [
-        {"name": f"rank {r['rank']} on {short_label(r.get('host') or 'an unknown host')}", "source": r.get("memory_source"), **{k: _gib(r.get(k)) for k in keys}}
+        {
+            "name": f"rank {r['rank']} on {short_label(r.get('host') or 'an unknown host')}",
+            "source": r.get("memory_source"),
+            **{k: _gib(r.get(k)) for k in keys},
+        }
         for r in ranks[:_MOST_RANKS]
     ]
-    more = f" The first {_MOST_RANKS} of {len(ranks):,}; the run file has all." if len(ranks) > _MOST_RANKS else ""
-    columns = [text_column("Rank", "name"), *(Column(f"{t} (GiB)", lambda row, k=k: row[k]) for t, k in zip(titles, keys, strict=True))]
-    return table_md(rows, [*columns, text_column("Source", "source")], label="ranks", caption=f"Memory of every rank.{more}")
+    more = (
+        f" The first {_MOST_RANKS} of {len(ranks):,}; the run file has all."
+        if len(ranks) > _MOST_RANKS
+        else ""
+    )
+    columns = [
+        text_column("Rank", "name"),
+        *(Column(f"{t} (GiB)", lambda row, k=k: row[k]) for t, k in zip(titles, keys, strict=True)),
+    ]
+    return table_md(
+        rows,
+        [*columns, text_column("Source", "source")],
+        label="ranks",
+        caption=f"Memory of every rank.{more}",
+    )
 
-
+# %% ../../../nbs/80_report/pages/15_run.ipynb #f17b616a
 _TIMES = {
-    "productive_s": "steps that count", "save_s": "writing checkpoints", "load_s": "reading them", "lost_s": "lost with steps that came after the last one",
+    "productive_s": "steps that count",
+    "save_s": "writing checkpoints",
+    "load_s": "reading them",
+    "lost_s": "lost with steps that came after the last one",
     "down_s": "down, between an end and the next start",
-}  # fmt: skip
+}
 
-
+# %% ../../../nbs/80_report/pages/15_run.ipynb #354d4875
 def goodput_section(told: Mapping[str, Any] | None) -> str:
     "Where the time of a run went that kept checkpoints or was started again; empty for any other."
     if told is None:
@@ -143,29 +186,69 @@ def goodput_section(told: Mapping[str, Any] | None) -> str:
     wall = told.get("wall_s")
     known = [(label, told[key]) for key, label in _TIMES.items() if told.get(key) is not None]
     if wall is not None:
-        known.append(("the rest: starting up, making batches, ending", wall - sum(seconds for _, seconds in known)))
+        known.append(
+            (
+                "the rest: starting up, making batches, ending",
+                wall - sum(seconds for _, seconds in known),
+            )
+        )
     rows = [
-        {"name": label, "seconds": significant(seconds, 3), "share": f"{100 * seconds / wall:.1f} %" if wall else "–"}
+        {
+            "name": label,
+            "seconds": significant(seconds, 3),
+            "share": f"{100 * seconds / wall:.1f} %" if wall else "–",
+        }
         for label, seconds in known
     ]
-    columns = [text_column("Time", "name"), *(Column(title, lambda row, k=k: row[k]) for title, k in (("Seconds", "seconds"), ("Share", "share")))]
+    columns = [
+        text_column("Time", "name"),
+        *(
+            Column(title, lambda row, k=k: row[k])
+            for title, k in (("Seconds", "seconds"), ("Share", "share"))
+        ),
+    ]
     starts, lost = told["starts"], told.get("lost_steps")
-    words = f"{starts} start{'s' * (starts > 1)}" + (f", {lost} steps trained twice" if lost else "")
-    table = table_md(rows, columns, label="goodput", caption=f"Where the time went ({words}); goodput is the first share.")
+    words = f"{starts} start{'s' * (starts > 1)}" + (
+        f", {lost} steps trained twice" if lost else ""
+    )
+    table = table_md(
+        rows,
+        columns,
+        label="goodput",
+        caption=f"Where the time went ({words}); goodput is the first share.",
+    )
     return f"\n## Goodput {{#goodput}}\n\n{table}\n"
 
-
-def run_page(run: Mapping[str, Any], *, steps: str, summary: Mapping[str, Any], request: str | None) -> str:
-    """The page of one run: `run` is the run file, `steps` the figure of its steps, `summary` derived values by name,
-    `request` the way to its parameter file, None where there is none."""
+# %% ../../../nbs/80_report/pages/15_run.ipynb #441280a4
+def run_page(
+    run: Mapping[str, Any], *, steps: str, summary: Mapping[str, Any], request: str | None
+) -> str:
+    """The page of one run: `run` is the run file, `steps` the figure of its steps, `summary`
+    derived values by name, `request` the way to its parameter file, None where there is none.
+    """
     spec, env = run["spec"], run["env"]
-    title = f"{label_of({'strategy': spec['strategy']['name'], 'world_size': spec['world_size']})}, repeat {run.get('attempt') or 1}"
-    reason = f"::: {{.callout-warning}}\n## Ended as {run['status']}\n{md_text(run['reason'])}\n:::\n" if run.get("reason") else ""
+    title = (
+        f"{label_of({'strategy': spec['strategy']['name'], 'world_size': spec['world_size']})},"
+        f" repeat {run.get('attempt') or 1}"
+    )
+    reason = (
+        f"::: {{.callout-warning}}\n## Ended as {run['status']}\n{md_text(run['reason'])}\n:::\n"
+        if run.get("reason")
+        else ""
+    )
     return _RUN_PAGE.format(
-        title=yaml_text(md_text(title)), description=yaml_text(f"Study {md_text(run.get('study'), 100)}: one run with every fact that it left."),
-        file=slug(run["run_id"]), badge=status_badge(run["status"]),
-        reason=reason, summary=facts_table(summary), steps=steps, repeat=repeat_section(run, request),
-        spec=facts_table(flat(spec)), env=facts_table(flat(env)),
+        title=yaml_text(md_text(title)),
+        description=yaml_text(
+            f"Study {md_text(run.get('study'), 100)}: one run with every fact that it left."
+        ),
+        file=slug(run["run_id"]),
+        badge=status_badge(run["status"]),
+        reason=reason,
+        summary=facts_table(summary),
+        steps=steps,
+        repeat=repeat_section(run, request),
+        spec=facts_table(flat(spec)),
+        env=facts_table(flat(env)),
         ranks=ranks_table(run["ranks"]) if run["ranks"] else "No rank wrote its memory.",
         goodput=goodput_section(run.get("goodput")),
-    )  # fmt: skip
+    )

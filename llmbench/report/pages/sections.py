@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..charts import efficiency_chart, throughput_chart
-from ...core.numbers import significant
-from ...core.files import slug
-from ...core.escape import one_line
-from ..curves import loss_chart, loss_difference_chart, speedup_chart, step_time_chart
-from ..parts import LABEL, Column, md_text, number_column, status_badge, text_column
 from ...analysis.parity import tolerance_of
+from ...core.escape import one_line
+from ...core.files import slug
+from ...core.numbers import significant
+from ..charts import efficiency_chart, throughput_chart
+from ..curves import loss_chart, loss_difference_chart, speedup_chart, step_time_chart
 from .detectable import resolution_table
 from .run import predicted_gib
+from ..parts import LABEL, Column, md_text, number_column, status_badge, text_column
 from ..shares import memory_chart
 from ..workbench import Study, Workbench, drawn, study_figure, study_table
 
@@ -32,12 +32,12 @@ def _known(rows: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, Any
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #55401465
 _EQUAL_CORES = (
-    "::: {.callout-note}\n## Equal cores, not equal ranks\n"
-    "`single` ran as one process, the others as several that share the same cores. The figure shows what splitting costs on this "
-    "processor; a winner is named among strategies with equal ranks only.\n:::\n"
-)  # fmt: skip
+    "::: {.callout-note}\n## Equal cores, not equal ranks\n`single` ran as one process, the others"
+    " as several that share the same cores. The figure shows what splitting costs on this"
+    " processor; a winner is named among strategies with equal ranks only.\n:::\n"
+)
 
-
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #b66b80d3
 def throughput_section(bench: Workbench, study: Study) -> str:
     "Bars of tokens per second, and the table behind them."
     rows = bench.rows("throughput", study.name)
@@ -45,26 +45,52 @@ def throughput_section(bench: Workbench, study: Study) -> str:
         return "No run of this study has a measured step.\n"
     ranks = {r["world_size"] for r in rows}
     cpu = bench.rows("study", study.name)[0]["platform"] == "cpu"
-    mixed = _EQUAL_CORES if cpu and len(ranks) > 1 and any(r["strategy"] == "single" for r in rows) else ""
+    mixed = (
+        _EQUAL_CORES
+        if cpu and len(ranks) > 1 and any(r["strategy"] == "single" for r in rows)
+        else ""
+    )
     columns = [
-        LABEL, text_column("Repeats", "repeats"), number_column("Throughput (tokens/s)", "tokens_per_s"),
+        LABEL,
+        text_column("Repeats", "repeats"),
+        number_column("Throughput (tokens/s)", "tokens_per_s"),
         number_column("Theoretical bound (tokens/s)", "ceiling_tokens_per_s"),
-        number_column("Per rank (tokens/s)", "tokens_per_s_per_gpu"), number_column("TFLOP/s per rank", "tflops_per_gpu"),
-        number_column("MFU (%)", "mfu_pct"), number_column("Cost (USD per 10⁶ tokens)", "usd_per_1m_tokens"),
-    ]  # fmt: skip
-    return "\n".join([
-        study_figure(study, "throughput", throughput_chart(rows), "Throughput over all ranks, by number of ranks and highest first. Line: 95 % interval "
-                "over repeats. Grey tick: the theoretical bound, where it is known and near enough to be drawn.", "throughput"),
-        mixed,
-        study_table(study, "throughput", rows, columns, "Throughput with its 95 % interval, beside what the devices could do at most; a column that nobody "
-                    "measured is left out.", "throughput"),
-    ])  # fmt: skip
+        number_column("Per rank (tokens/s)", "tokens_per_s_per_gpu"),
+        number_column("TFLOP/s per rank", "tflops_per_gpu"),
+        number_column("MFU (%)", "mfu_pct"),
+        number_column("Cost (USD per 10⁶ tokens)", "usd_per_1m_tokens"),
+    ]
+    return "\n".join(
+        [
+            study_figure(
+                study,
+                "throughput",
+                throughput_chart(rows),
+                "Throughput over all ranks, by number of ranks and highest first. Line: 95 %"
+                " interval over repeats. Grey tick: the theoretical bound, where it is known and"
+                " near enough to be drawn.",
+                "throughput",
+            ),
+            mixed,
+            study_table(
+                study,
+                "throughput",
+                rows,
+                columns,
+                "Throughput with its 95 % interval, beside what the devices could do at most; a"
+                " column that nobody measured is left out.",
+                "throughput",
+            ),
+        ]
+    )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #68066e51
 def _ms(title: str, key: str) -> Column:
-    return number_column(f"{title} (ms)", key, scale=1000)  # an interval follows where the query has one
+    return number_column(
+        f"{title} (ms)", key, scale=1000
+    )  # an interval follows where the query has one
 
-
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #3016b23c
 def latency_section(bench: Workbench, study: Study) -> str:
     "Every measured step as a dot, the median with its interval, and how the steps are spread."
     groups, points = bench.rows("step_time", study.name), bench.rows("step_points", study.name)
@@ -72,44 +98,118 @@ def latency_section(bench: Workbench, study: Study) -> str:
         return "No run of this study has a measured step.\n"
     spread = bench.rows("step_spread", study.name)
     medians = [LABEL, text_column("Repeats", "repeats"), _ms("Median step time", "step_time_s")]
-    columns = [LABEL, text_column("Steps", "steps"), _ms("Fastest", "fastest_s"), _ms("Median", "median_s"), _ms("95th percentile", "p95_s"),
-               _ms("Slowest", "slowest_s")]  # fmt: skip
-    return "\n".join([
-        study_figure(study, "step-time", step_time_chart(_known(groups, "step_time_s"), points), "Time of one optimizer step, by number of ranks and shortest first. "
-                "Dots: measured steps, a line of dots for each repeat. Bar: 95 % interval of the median (tick), cut where it leaves the steps.",
-                "step_time", "step_points"),
-        study_table(study, "step-time", groups, medians, "Median step time with its 95 % interval over steps and repeats.", "step_time"),
-        study_table(study, "step-spread", spread, columns, "Spread of the measured steps, all repeats together.", "step_spread"),
-        resolution_table(bench, study, [g["label"] for g in groups]),
-    ])  # fmt: skip
+    columns = [
+        LABEL,
+        text_column("Steps", "steps"),
+        _ms("Fastest", "fastest_s"),
+        _ms("Median", "median_s"),
+        _ms("95th percentile", "p95_s"),
+        _ms("Slowest", "slowest_s"),
+    ]
+    return "\n".join(
+        [
+            study_figure(
+                study,
+                "step-time",
+                step_time_chart(_known(groups, "step_time_s"), points),
+                "Time of one optimizer step, by number of ranks and shortest first. Dots: measured"
+                " steps, a line of dots for each repeat. Bar: 95 % interval of the median (tick),"
+                " cut where it leaves the steps.",
+                "step_time",
+                "step_points",
+            ),
+            study_table(
+                study,
+                "step-time",
+                groups,
+                medians,
+                "Median step time with its 95 % interval over steps and repeats.",
+                "step_time",
+            ),
+            study_table(
+                study,
+                "step-spread",
+                spread,
+                columns,
+                "Spread of the measured steps, all repeats together.",
+                "step_spread",
+            ),
+            resolution_table(bench, study, [g["label"] for g in groups]),
+        ]
+    )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #7d938c6a
 _RESIDENT = (
-    "::: {.callout-note}\n## Growth of the process\nOn a CPU the measured peak is the growth of the process. It also counts what the C library kept and what "
-    "libraries mapped, and names no winner ([methods](methods.qmd#sec-memory)).\n:::\n"
-)  # fmt: skip
+    "::: {.callout-note}\n## Growth of the process\nOn a CPU the measured peak is the growth of the"
+    " process. It also counts what the C library kept and what libraries mapped, and names no"
+    " winner ([methods](methods.qmd#sec-memory)).\n:::\n"
+)
 
-
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #467b190d
 def memory_section(bench: Workbench, study: Study) -> str:
     "The peak of the fullest rank as a stack, and its table."
     rows = bench.rows("memory", study.name)
     if not _known(rows, "peak_memory_gib") and not _known(rows, "live_memory_gib"):
         return "Memory was not measured in this study.\n"
-    rows = [r | {"predicted_gib": predicted_gib(bench.runs[r["run_id"]]) if r.get("run_id") in bench.runs else None} for r in rows]
-    spread = [Column("Over repeats (GiB)", _range)] if any(r["least_gib"] != r["most_gib"] for r in rows) else []  # most runs repeat to the byte
-    columns = [LABEL, text_column("Repeats", "repeats"), number_column("Tensors (GiB)", "live_memory_gib"), *spread,
-               number_column("Predicted (GiB)", "predicted_gib"), number_column("Model state (GiB)", "model_state_gib"), number_column("Parameters", "param_gib"),
-               number_column("Gradients", "grad_gib"), number_column("Optimizer", "optimizer_gib"), number_column("Measured peak (GiB)", "peak_memory_gib")]  # fmt: skip
+    rows = [
+        r
+        | {
+            "predicted_gib": (
+                predicted_gib(bench.runs[r["run_id"]]) if r.get("run_id") in bench.runs else None
+            )
+        }
+        for r in rows
+    ]
+    spread = (
+        [Column("Over repeats (GiB)", _range)]
+        if any(r["least_gib"] != r["most_gib"] for r in rows)
+        else []
+    )  # most runs repeat to the byte
+    columns = [
+        LABEL,
+        text_column("Repeats", "repeats"),
+        number_column("Tensors (GiB)", "live_memory_gib"),
+        *spread,
+        number_column("Predicted (GiB)", "predicted_gib"),
+        number_column("Model state (GiB)", "model_state_gib"),
+        number_column("Parameters", "param_gib"),
+        number_column("Gradients", "grad_gib"),
+        number_column("Optimizer", "optimizer_gib"),
+        number_column("Measured peak (GiB)", "peak_memory_gib"),
+    ]
     resident = _RESIDENT if any(r["memory_source"] == "process_rss" for r in rows) else ""
-    uncounted = "" if _known(rows, "live_memory_gib") else "These runs did not count their tensors, so nothing is drawn and no least memory is named.\n"
-    return uncounted + "\n".join([
-        study_figure(study, "memory", memory_chart(rows), "Bytes of tensors at once on the fullest rank, by number of ranks and smallest first; median over repeats.", "memory"),
-        resident,
-        study_table(study, "memory", rows, columns, "Bytes of tensors at once on the fullest rank, what its request predicts for them "
-                    "([definition](methods.qmd#sec-memory)), and the model state that it holds.", "memory"),
-    ])  # fmt: skip
+    uncounted = (
+        ""
+        if _known(rows, "live_memory_gib")
+        else (
+            "These runs did not count their tensors, so nothing is drawn and no least memory is"
+            " named.\n"
+        )
+    )
+    return uncounted + "\n".join(
+        [
+            study_figure(
+                study,
+                "memory",
+                memory_chart(rows),
+                "Bytes of tensors at once on the fullest rank, by number of ranks and smallest"
+                " first; median over repeats.",
+                "memory",
+            ),
+            resident,
+            study_table(
+                study,
+                "memory",
+                rows,
+                columns,
+                "Bytes of tensors at once on the fullest rank, what its request predicts for them "
+                "([definition](methods.qmd#sec-memory)), and the model state that it holds.",
+                "memory",
+            ),
+        ]
+    )
 
-
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #c6958a9f
 def _range(row: Mapping[str, Any]) -> str:
     if row["least_gib"] is None:
         return "–"
@@ -117,13 +217,16 @@ def _range(row: Mapping[str, Any]) -> str:
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #9999b5b9
 _SHARED = (
-    "::: {.callout-note}\n## More ranks, the same cores\nOn this processor the ranks share the cores of the baseline, so more ranks are "
-    "not more hardware: the ideal speed-up is 1 and there is no scaling efficiency. The figure shows what splitting costs at equal cores.\n:::\n"
-)  # fmt: skip
+    "::: {.callout-note}\n## More ranks, the same cores\nOn this processor the ranks share the"
+    " cores of the baseline, so more ranks are not more hardware: the ideal speed-up is 1 and there"
+    " is no scaling efficiency. The figure shows what splitting costs at equal cores.\n:::\n"
+)
 
-
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #6d4958a3
 def scaling_section(bench: Workbench, study: Study) -> str | None:
-    "Speed-up and efficiency against the declared baseline; None for a single set, which would be its own baseline."
+    """Speed-up and efficiency against the declared baseline; None for a single set, which would be
+    its own baseline.
+    """
     everything = bench.rows("scaling", study.name)
     rows = _known(everything, "speedup")
     if not rows:
@@ -132,42 +235,115 @@ def scaling_section(bench: Workbench, study: Study) -> str | None:
         return None
     labels = {one_line(r["scaling_baseline"], 120) for r in rows}
     baseline = labels.pop() if len(labels) == 1 else "each strategy's smallest"
-    columns = [LABEL, text_column("Scaling", "scaling_kind"), number_column("Speed-up (×)", "speedup"), number_column("Ideal (×)", "ideal"),
-               number_column("Efficiency per rank (%)", "scaling_efficiency_pct")]  # fmt: skip
+    columns = [
+        LABEL,
+        text_column("Scaling", "scaling_kind"),
+        number_column("Speed-up (×)", "speedup"),
+        number_column("Ideal (×)", "ideal"),
+        number_column("Efficiency per rank (%)", "scaling_efficiency_pct"),
+    ]
     efficient = _known(rows, "scaling_efficiency_pct")
     shared = _SHARED if any(r["equal_cores"] and r["world_size"] > 1 for r in rows) else ""
-    return "\n".join([
-        f"The baseline is **{md_text(baseline)}**" + (", as the study declares." if study.baseline else "; the study declares none.") + "\n",
-        study_figure(study, "speedup", speedup_chart(rows, baseline=baseline), f"Throughput over that of {md_text(baseline)}, with the 95 % "
-                "interval of the ratio. Horizontal line: the ideal, as many times faster as there is more hardware.", "scaling"),
-        shared,
-        study_figure(study, "efficiency", efficiency_chart(efficient, baseline=baseline),
-                f"Throughput per rank over that of {md_text(baseline)}; dashed: 100 %.", "scaling") if len(efficient) > 1 else "",
-        study_table(study, "scaling", everything, columns, f"Scaling against {md_text(baseline)}, with 95 % intervals.", "scaling"),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"The baseline is **{md_text(baseline)}**"
+            + (", as the study declares." if study.baseline else "; the study declares none.")
+            + "\n",
+            study_figure(
+                study,
+                "speedup",
+                speedup_chart(rows, baseline=baseline),
+                f"Throughput over that of {md_text(baseline)}, with the 95 % interval of the ratio."
+                " Horizontal line: the ideal, as many times faster as there is more hardware.",
+                "scaling",
+            ),
+            shared,
+            (
+                study_figure(
+                    study,
+                    "efficiency",
+                    efficiency_chart(efficient, baseline=baseline),
+                    f"Throughput per rank over that of {md_text(baseline)}; dashed: 100 %.",
+                    "scaling",
+                )
+                if len(efficient) > 1
+                else ""
+            ),
+            study_table(
+                study,
+                "scaling",
+                everything,
+                columns,
+                f"Scaling against {md_text(baseline)}, with 95 % intervals.",
+                "scaling",
+            ),
+        ]
+    )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #83e1a67a
 def _parity_verdict(row: Mapping[str, Any]) -> str:
-    return "[same training]{.badge .yes}" if row["worst"] <= tolerance_of(row["precision"]) else "[differs]{.badge .no}"
+    return (
+        "[same training]{.badge .yes}"
+        if row["worst"] <= tolerance_of(row["precision"])
+        else "[differs]{.badge .no}"
+    )
 
-
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #bf85c84e
 def parity_section(bench: Workbench, study: Study) -> str:
-    "Loss curves over each other, their difference to the single process, and a verdict for each strategy."
+    """Loss curves over each other, their difference to the single process, and a verdict for each
+    strategy.
+    """
     curves = bench.rows("loss", study.name)
     if not curves:
         return "No run of this study recorded a loss.\n"
-    parts = [study_figure(study, "loss", loss_chart(curves), "Training loss of the first repeat of each strategy. Select a name to see it alone.", "loss")]
+    parts = [
+        study_figure(
+            study,
+            "loss",
+            loss_chart(curves),
+            "Training loss of the first repeat of each strategy. Select a name to see it alone.",
+            "loss",
+        )
+    ]
     apart, worst = bench.rows("parity", study.name), bench.rows("parity_worst", study.name)
     if not apart:
-        return "\n".join([*parts, "This study has no single process with the same batch, so there is nothing to compare the losses with.\n"])
-    columns = [LABEL, text_column("Repeats", "repeats"), text_column("Steps", "steps"),
-               Column("Largest relative difference", lambda r: f"{r['worst']:.1e}"),
-               Column("Tolerance", lambda r: f"{tolerance_of(r['precision']):.0e}"), Column("Verdict", _parity_verdict)]  # fmt: skip
-    parts.append(study_figure(study, "parity", loss_difference_chart(apart, tolerances=[tolerance_of(r["precision"]) for r in worst]),
-                         "Relative difference of the loss to the single process at each step, the largest over repeats. Equal losses are drawn on the floor, 1e-9.",
-                         "parity"))  # fmt: skip
-    parts.append(study_table(study, "parity", worst, columns,
-                        "Largest difference of the loss to the single process, over all steps and repeats.", "parity_worst"))  # fmt: skip
+        return "\n".join(
+            [
+                *parts,
+                (
+                    "This study has no single process with the same batch, so there is nothing to"
+                    " compare the losses with.\n"
+                ),
+            ]
+        )
+    columns = [
+        LABEL,
+        text_column("Repeats", "repeats"),
+        text_column("Steps", "steps"),
+        Column("Largest relative difference", lambda r: f"{r['worst']:.1e}"),
+        Column("Tolerance", lambda r: f"{tolerance_of(r['precision']):.0e}"),
+        Column("Verdict", _parity_verdict),
+    ]
+    parts.append(
+        study_figure(
+            study,
+            "parity",
+            loss_difference_chart(apart, tolerances=[tolerance_of(r["precision"]) for r in worst]),
+            "Relative difference of the loss to the single process at each step, the largest over"
+            " repeats. Equal losses are drawn on the floor, 1e-9.",
+            "parity",
+        )
+    )
+    parts.append(
+        study_table(
+            study,
+            "parity",
+            worst,
+            columns,
+            "Largest difference of the loss to the single process, over all steps and repeats.",
+            "parity_worst",
+        )
+    )
     return "\n".join(parts)
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #3aa8bb40
@@ -179,32 +355,53 @@ def run_link(row: Mapping[str, Any]) -> str:
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #a7f18cc7
 UNSTEADY = (
-    "\n△ marks repeats whose step time changed its level while they were measured, with the first step after the change "
-    "([definition](methods.qmd#sec-unsteady)). They are in all figures.\n"
+    "\n△ marks repeats whose step time changed its level while they were measured, with the first"
+    " step after the change ([definition](methods.qmd#sec-unsteady)). They are in all figures.\n"
 )
 
-
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #b69c9c46
 def runs_section(bench: Workbench, study: Study) -> str:
     "Every run of the study with its status; failures with their reason."
     rows = bench.rows("runs", study.name)
     columns = [
-        Column("Run", run_link), Column("Status", lambda r: status_badge(r["status"])),
-        Column("Started (UTC)", lambda r: f"[{md_text((r['started_at'] or '–')[:16].replace('T', ' '))}]{{.when}}"),
-        Column("Step time (ms)", lambda r: "–" if r["step_time_s"] is None else significant(r["step_time_s"] * 1000)),
-        number_column("Throughput (tokens/s)", "tokens_per_s"), number_column("Tensors (GiB)", "live_memory_gib"),
+        Column("Run", run_link),
+        Column("Status", lambda r: status_badge(r["status"])),
+        Column(
+            "Started (UTC)",
+            lambda r: f"[{md_text((r['started_at'] or '–')[:16].replace('T', ' '))}]{{.when}}",
+        ),
+        Column(
+            "Step time (ms)",
+            lambda r: "–" if r["step_time_s"] is None else significant(r["step_time_s"] * 1000),
+        ),
+        number_column("Throughput (tokens/s)", "tokens_per_s"),
+        number_column("Tensors (GiB)", "live_memory_gib"),
         Column("Last loss", lambda r: "–" if r["loss_last"] is None else f"{r['loss_last']:.4f}"),
-    ]  # fmt: skip
+    ]
     failed = [r for r in rows if r["status"] != "ok"]
-    said = f"{len(rows)} runs, {len(rows) - len(failed)} of them ok." if failed else f"{len(rows)} runs, all ok."
+    said = (
+        f"{len(rows)} runs, {len(rows) - len(failed)} of them ok."
+        if failed
+        else f"{len(rows)} runs, all ok."
+    )
     if failed:
-        said += "\n\n" + "\n".join(f"- {run_link(r)} ended as {status_badge(r['status'])}: {md_text(r['reason'])}" for r in failed)
+        said += "\n\n" + "\n".join(
+            f"- {run_link(r)} ended as {status_badge(r['status'])}: {md_text(r['reason'])}"
+            for r in failed
+        )
     aside = bench.rows("quarantine", study.name)
     if aside:
         listed = "\n".join(f"- {md_text(r['file'])}: {md_text(r['problem'])}" for r in aside[:20])
         said += f"\n\n::: {{.callout-warning}}\n## {len(aside)} files were set aside\n{listed}\n:::"
-    return said + "\n\n" + study_table(study, "runs", rows, columns, "Runs in the order in which they started.", "runs")
+    return (
+        said
+        + "\n\n"
+        + study_table(
+            study, "runs", rows, columns, "Runs in the order in which they started.", "runs"
+        )
+    )
 
-
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #867cf161
 SECTIONS: dict[str, Section] = {
     "throughput": throughput_section, "latency": latency_section, "memory": memory_section,
     "scaling": scaling_section, "parity": parity_section, "runs": runs_section,
@@ -218,13 +415,24 @@ def _part(page: str, study: Study, text: str) -> str:
     note = UNSTEADY if "△" in text else ""
     return f"## {md_text(study.title, 200)} {{#{page}-{study.anchor}}}\n\n{text}{note}"
 
-
-def write_sections(bench: Workbench, studies: Sequence[Study], sections: Mapping[str, Section] = SECTIONS) -> list[str]:
-    "Write `_generated/<page>.md`, one part a study, for each page; the pages that have no part, which are not written. A part that cannot be drawn says why."
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #2143c6f1
+def write_sections(
+    bench: Workbench, studies: Sequence[Study], sections: Mapping[str, Section] = SECTIONS
+) -> list[str]:
+    """Write `_generated/<page>.md`, one part a study, for each page; the pages that have no part,
+    which are not written. A part that cannot be drawn says why.
+    """
     empty = []
     for page, section in sections.items():
-        asked = [s for s in studies if not ((s.of_settings or s.of_frameworks) and page in _OF_STRATEGIES)]
-        found = [(study, drawn(bench, f"{page} of {study.name}", partial(section, bench, study))) for study in asked]
+        asked = [
+            s
+            for s in studies
+            if not ((s.of_settings or s.of_frameworks) and page in _OF_STRATEGIES)
+        ]
+        found = [
+            (study, drawn(bench, f"{page} of {study.name}", partial(section, bench, study)))
+            for study in asked
+        ]
         parts = [_part(page, study, text) for study, text in found if text is not None]
         if parts:
             bench.write("_generated", f"{page}.md", text="\n\n".join(parts) + "\n")

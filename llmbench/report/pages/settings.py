@@ -9,6 +9,10 @@ __all__ = ['Sets', 'sets_of', 'token_seconds', 'base_of', 'speed_over', 'setting
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...analysis.parity import tolerance_of
+from ...analysis.stats import Interval, Location, spent
+from ...compare.findings import Contender, beside_location, steps_ratio, took_turns
+from ...core.numbers import significant
 from llmbench.report.pages.against import (
     loss_cell,
     loss_figure,
@@ -16,11 +20,7 @@ from llmbench.report.pages.against import (
     ratio_figure,
     ratio_rows,
 )
-from ...core.numbers import significant
-from ...compare.findings import Contender, beside_location, steps_ratio, took_turns
 from ..parts import LABEL, Column, md_text, number_column, text_column
-from ...analysis.parity import tolerance_of
-from ...analysis.stats import Interval, Location, spent
 from ..workbench import Study, Workbench, study_table
 
 # %% ../../../nbs/80_report/pages/30_settings.ipynb #4e4c27be
@@ -33,28 +33,47 @@ def sets_of(rows: Sequence[Mapping[str, Any]]) -> Sets:
     for row in rows:
         runs.setdefault(row["label"], []).append(row)
     return {
-        label: Contender(label, r[0]["strategy"], r[0]["world_size"], r[0]["global_batch_tokens"], [x["times_s"] for x in r], [],
-                         r[0]["platform"], label, tuple(x.get("turns") for x in r), (), tuple(x.get("mean_step_s") for x in r))
+        label: Contender(
+            label,
+            r[0]["strategy"],
+            r[0]["world_size"],
+            r[0]["global_batch_tokens"],
+            [x["times_s"] for x in r],
+            [],
+            r[0]["platform"],
+            label,
+            tuple(x.get("turns") for x in r),
+            (),
+            tuple(x.get("mean_step_s") for x in r),
+        )
         for label, r in runs.items()
-    }  # fmt: skip
+    }
 
-
+# %% ../../../nbs/80_report/pages/30_settings.ipynb #47e04806
 def token_seconds(one: Contender, at: Location = spent) -> list[list[float]]:
-    "Seconds per token in each measured step of each run: spent, or by the clock of the steps alone."
+    """Seconds per token in each measured step of each run: spent, or by the clock of the steps
+    alone.
+    """
     times = one.spent_times if at is spent else one.step_times
     return [[t / (one.tokens_per_step or 1) for t in run] for run in times]
 
 
 def base_of(study: Study, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    "The set that the study declares as its baseline, as far as it was measured; the first measured one without a declaration."
+    """The set that the study declares as its baseline, as far as it was measured; the first
+    measured one without a declaration.
+    """
     measured = [r for r in rows if r["tokens_per_s"] is not None]
     if not study.baseline:
         return min(measured, key=lambda r: (r["name"] or "", r["spec_hash"] or ""), default=None)
-    return next((r for r in measured if all(r.get(k) == v for k, v in study.baseline.items())), None)
+    return next(
+        (r for r in measured if all(r.get(k) == v for k, v in study.baseline.items())), None
+    )
 
-
+# %% ../../../nbs/80_report/pages/30_settings.ipynb #e75e1275
 def speed_over(sets: Sets, one: str, base: str, at: Location = spent) -> Interval | None:
-    "Speed of a set over that of the baseline, with its interval; None where one of them was not measured, 1 for itself."
+    """Speed of a set over that of the baseline, with its interval; None where one of them was not
+    measured, 1 for itself.
+    """
     if one not in sets or base not in sets:
         return None
     if one == base:
@@ -64,7 +83,9 @@ def speed_over(sets: Sets, one: str, base: str, at: Location = spent) -> Interva
 
 # %% ../../../nbs/80_report/pages/30_settings.ipynb #c1809274
 def _at_most(row: Mapping[str, Any]) -> float:
-    "The tolerance of what a set computes with; gradients exchanged in bfloat16 are held to that of bf16."
+    """The tolerance of what a set computes with; gradients exchanged in bfloat16 are held to that
+    of bf16.
+    """
     return tolerance_of(row["held_to"])
 
 
@@ -72,43 +93,89 @@ def _apart(row: Mapping[str, Any]) -> str:
     return loss_cell(None if row["is_base"] else row["difference"], _at_most(row), limit=False)
 
 
-def _drawn(rows: Sequence[Mapping[str, Any]], sets: Sets, base: str, at: Location) -> list[dict[str, Any]]:
+def _drawn(
+    rows: Sequence[Mapping[str, Any]], sets: Sets, base: str, at: Location
+) -> list[dict[str, Any]]:
     "Each set but the baseline against it, by time spent and by the figure that explains, `at`."
     others = [r["label"] for r in rows if r["label"] != base]
-    return [line for one in others for line in ratio_rows(one, {where: speed_over(sets, one, base, where) for where in (spent, at)})]
+    return [
+        line
+        for one in others
+        for line in ratio_rows(
+            one, {where: speed_over(sets, one, base, where) for where in (spent, at)}
+        )
+    ]
 
 # %% ../../../nbs/80_report/pages/30_settings.ipynb #ed7ecd79
 def _sentence(rows: Sequence[Mapping[str, Any]], base: str) -> str:
-    "Who is fastest of those that train the same, and by how much; or that no setting is shown to add anything."
-    fair = [r for r in rows if r["ratio"] and (r["fairness"] or "").startswith("yes") and _same_loss(r)]
-    shown = [r for r in fair if r["ratio"].excludes(1.0) and not r["ratio"].steps_only and r["ratio"].estimate > 1]
+    """Who is fastest of those that train the same, and by how much; or that no setting is shown to
+    add anything.
+    """
+    fair = [
+        r for r in rows if r["ratio"] and (r["fairness"] or "").startswith("yes") and _same_loss(r)
+    ]
+    shown = [
+        r
+        for r in fair
+        if r["ratio"].excludes(1.0) and not r["ratio"].steps_only and r["ratio"].estimate > 1
+    ]
     if not shown:
         return f"No setting is shown to train faster than {md_text(base)} and to the same loss.\n"
     best = max(shown, key=lambda r: r["ratio"].estimate)
-    return f"**{md_text(best['label'])}** trains {ratio_cell(best['ratio'])} times as fast as {md_text(base)} by time spent, and to the same loss within its tolerance.\n"
+    return (
+        f"**{md_text(best['label'])}** trains {ratio_cell(best['ratio'])} times as fast as"
+        f" {md_text(base)} by time spent, and to the same loss within its tolerance.\n"
+    )
 
 
 def _same_loss(row: Mapping[str, Any]) -> bool:
     return row["difference"] is not None and row["difference"] <= _at_most(row)
 
-
+# %% ../../../nbs/80_report/pages/30_settings.ipynb #e638abea
 def _memory_sentence(rows: Sequence[Mapping[str, Any]], base: Mapping[str, Any], name: str) -> str:
-    "Who needs least memory of those that train the same, and at what speed; nothing where a repeat of it needs as much as one of the baseline."
-    known = [r for r in rows if r.get("live_memory_gib_high") and (r["fairness"] or "").startswith("yes") and _same_loss(r)]
+    """Who needs least memory of those that train the same, and at what speed; nothing where a
+    repeat of it needs as much as one of the baseline.
+    """
+    known = [
+        r
+        for r in rows
+        if r.get("live_memory_gib_high")
+        and (r["fairness"] or "").startswith("yes")
+        and _same_loss(r)
+    ]
     least = min(known, key=lambda r: r["live_memory_gib"], default=None)
-    if least is None or not base.get("live_memory_gib_low") or least["live_memory_gib_high"] >= base["live_memory_gib_low"]:
+    if (
+        least is None
+        or not base.get("live_memory_gib_low")
+        or least["live_memory_gib_high"] >= base["live_memory_gib_low"]
+    ):
         return ""
     saved = 100 * (1 - least["live_memory_gib"] / base["live_memory_gib"])
-    return f"**{md_text(least['label'])}** needs least memory, {significant(saved, 2)} % less at its peak than {md_text(name)}, and trains {ratio_cell(least['ratio'])} times as fast.\n"
+    return (
+        f"**{md_text(least['label'])}** needs least memory, {significant(saved, 2)} % less at its"
+        f" peak than {md_text(name)}, and trains {ratio_cell(least['ratio'])} times as fast.\n"
+    )
 
 # %% ../../../nbs/80_report/pages/30_settings.ipynb #918b1cc9
 def _unfair(rows: Sequence[Mapping[str, Any]]) -> str:
-    odd = [f"- {md_text(r['label'])}: {md_text(r['fairness'])}" for r in rows if r["fairness"] and not r["fairness"].startswith("yes")]
-    return "::: {.callout-warning}\n## Not comparable with the baseline\n\n" + "\n".join(odd) + "\n:::\n" if odd else ""
+    odd = [
+        f"- {md_text(r['label'])}: {md_text(r['fairness'])}"
+        for r in rows
+        if r["fairness"] and not r["fairness"].startswith("yes")
+    ]
+    return (
+        "::: {.callout-warning}\n## Not comparable with the baseline\n\n"
+        + "\n".join(odd)
+        + "\n:::\n"
+        if odd
+        else ""
+    )
 
 # %% ../../../nbs/80_report/pages/30_settings.ipynb #c35929f4
 def settings_section(bench: Workbench, study: Study) -> str | None:
-    "What settings add: ratios to the baseline, the table with loss parity, and the losses; None for a study of strategies."
+    """What settings add: ratios to the baseline, the table with loss parity, and the losses; None
+    for a study of strategies.
+    """
     if not study.of_settings:
         return None
     rows, runs = bench.rows("settings", study.name), bench.rows("contenders", study.name)
@@ -117,17 +184,57 @@ def settings_section(bench: Workbench, study: Study) -> str | None:
         return "No run of the baseline finished, so nothing can be said about the settings.\n"
     sets = sets_of(runs)
     at, name = beside_location([*sets.values()]), base["label"].partition(" △")[0]
-    apart = bench.rows("settings_parity", study.name, baseline=base["spec_hash"], hardware=base["hardware"])
+    apart = bench.rows(
+        "settings_parity", study.name, baseline=base["spec_hash"], hardware=base["hardware"]
+    )
     worst: dict[str, float] = {base["label"]: 0.0}
     for r in apart:
         worst[r["label"]] = max(worst.get(r["label"], 0.0), r["difference"])
-    rows = [r | {"ratio": speed_over(sets, r["label"], base["label"]), "difference": worst.get(r["label"]), "is_base": r["label"] == base["label"]} for r in rows]
-    columns = [LABEL, text_column("Repeats", "repeats"), number_column("Throughput (tokens/s)", "tokens_per_s"), Column(f"Times {md_text(name)}", lambda r: ratio_cell(r["ratio"])),
-               Column("Loss apart", _apart), number_column("MFU (%)", "mfu_pct"), number_column("Tensors (GiB)", "live_memory_gib"), text_column("Skipped steps", "skipped_steps")]  # fmt: skip
-    return "\n".join([
-        _sentence(rows, name), _memory_sentence(rows, base, name), _unfair(rows),
-        ratio_figure(study, "settings", _drawn(rows, sets, base["label"], at), name, "contenders"),
-        study_table(study, "settings", rows, columns, f"Throughput by time spent and the ratio that decides, with 95 % intervals; the largest relative difference of the loss to "
-                    f"{md_text(name)}, judged by the tolerance that is drawn below; the bytes of tensors at once on the fullest rank, their median and their range over repeats.", "settings"),
-        loss_figure(study, "settings-loss", [r | {"strategy": r["label"]} for r in apart], name, map(_at_most, rows), "settings_parity"),
-    ])  # fmt: skip
+    rows = [
+        r
+        | {
+            "ratio": speed_over(sets, r["label"], base["label"]),
+            "difference": worst.get(r["label"]),
+            "is_base": r["label"] == base["label"],
+        }
+        for r in rows
+    ]
+    columns = [
+        LABEL,
+        text_column("Repeats", "repeats"),
+        number_column("Throughput (tokens/s)", "tokens_per_s"),
+        Column(f"Times {md_text(name)}", lambda r: ratio_cell(r["ratio"])),
+        Column("Loss apart", _apart),
+        number_column("MFU (%)", "mfu_pct"),
+        number_column("Tensors (GiB)", "live_memory_gib"),
+        text_column("Skipped steps", "skipped_steps"),
+    ]
+    return "\n".join(
+        [
+            _sentence(rows, name),
+            _memory_sentence(rows, base, name),
+            _unfair(rows),
+            ratio_figure(
+                study, "settings", _drawn(rows, sets, base["label"], at), name, "contenders"
+            ),
+            study_table(
+                study,
+                "settings",
+                rows,
+                columns,
+                "Throughput by time spent and the ratio that decides, with 95 % intervals; the"
+                f" largest relative difference of the loss to {md_text(name)}, judged by the"
+                " tolerance that is drawn below; the bytes of tensors at once on the fullest rank,"
+                " their median and their range over repeats.",
+                "settings",
+            ),
+            loss_figure(
+                study,
+                "settings-loss",
+                [r | {"strategy": r["label"]} for r in apart],
+                name,
+                map(_at_most, rows),
+                "settings_parity",
+            ),
+        ]
+    )

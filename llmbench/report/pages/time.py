@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..charts import chart_html
 from ...core.errors import LlmbenchError
 from ...core.numbers import significant
+from ...core.records import result_files
+from ..charts import chart_html
 from llmbench.report.kernels import (
     KERNEL_COLOURS,
     KernelTable,
@@ -32,14 +33,17 @@ from llmbench.report.parts import (
     table_md,
     text_column,
 )
-from ...core.records import result_files
 from ..shares import parts_chart
 from ..workbench import Study, Workbench, study_figure, study_table
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #b52c482b
 _COLLECTIVES = {
-    "all_reduce": "#0f7fc4", "all_gather": "#12936b", "reduce_scatter": "#e08a00", "broadcast": "#c4639b", "all_to_all": "#6b78c9",
-}  # fmt: skip
+    "all_reduce": "#0f7fc4",
+    "all_gather": "#12936b",
+    "reduce_scatter": "#e08a00",
+    "broadcast": "#c4639b",
+    "all_to_all": "#6b78c9",
+}
 _REST = "everything else"
 
 
@@ -47,11 +51,16 @@ def _kind_name(kind: str) -> str:
     return kind.replace("_", "-") if kind in _COLLECTIVES else "other collectives"
 
 
-PART_COLOURS = {_kind_name(k): colour for k, colour in _COLLECTIVES.items()} | {"other collectives": "#d0531b", _REST: "#9aa3ad"}
+PART_COLOURS = {_kind_name(k): colour for k, colour in _COLLECTIVES.items()} | {
+    "other collectives": "#d0531b",
+    _REST: "#9aa3ad",
+}
 
-
+# %% ../../../nbs/80_report/pages/20_time.ipynb #b96a7add
 def step_parts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    "Milliseconds of one profiled step: the exposed part of each kind of collective, and the rest (label, part, amount)."
+    """Milliseconds of one profiled step: the exposed part of each kind of collective, and the rest
+    (label, part, amount).
+    """
     parts: dict[tuple[str, str], float] = {}
     steps = {r["label"]: r["step_s"] for r in rows if r["step_s"] is not None}
     for row in rows:
@@ -71,7 +80,11 @@ def exposed_ends(parts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         whole = totals.setdefault(p["label"], [0.0, 0.0])
         whole[0] += p["amount"]
         whole[1] += 0.0 if p["part"] == _REST else p["amount"]
-    return {label: f"{100 * alone / whole:.0f} % exposed" for label, (whole, alone) in totals.items() if whole}
+    return {
+        label: f"{100 * alone / whole:.0f} % exposed"
+        for label, (whole, alone) in totals.items()
+        if whole
+    }
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #92806aa0
 def _share(row: Mapping[str, Any]) -> str:
@@ -80,13 +93,18 @@ def _share(row: Mapping[str, Any]) -> str:
 
 
 _COLLECTIVE_COLUMNS = (
-    LABEL, Column("Collective", lambda r: md_text(r["kind"].replace("_", "-"), 60)), Column("Calls", lambda r: "–" if r["calls"] is None else f"{r['calls']:,g}"),
-    number_column("Volume (kB)", "bytes", scale=1e-3), number_column("Time (ms)", "time_s", scale=1000),
-    number_column("Exposed (ms)", "exposed_s", scale=1000), Column("Exposed share of the step (%)", _share),
-    number_column("Bus bandwidth (GB/s)", "bus_gb_s"), number_column("All-reduce alone (GB/s)", "alone_gb_s"),
-)  # fmt: skip
+    LABEL,
+    Column("Collective", lambda r: md_text(r["kind"].replace("_", "-"), 60)),
+    Column("Calls", lambda r: "–" if r["calls"] is None else f"{r['calls']:,g}"),
+    number_column("Volume (kB)", "bytes", scale=1e-3),
+    number_column("Time (ms)", "time_s", scale=1000),
+    number_column("Exposed (ms)", "exposed_s", scale=1000),
+    Column("Exposed share of the step (%)", _share),
+    number_column("Bus bandwidth (GB/s)", "bus_gb_s"),
+    number_column("All-reduce alone (GB/s)", "alone_gb_s"),
+)
 
-
+# %% ../../../nbs/80_report/pages/20_time.ipynb #1598e339
 def collectives_part(bench: Workbench, study: Study) -> str | None:
     "Figure and table of the collectives of a study; None where no run has any."
     rows = bench.rows("collectives", study.name)
@@ -95,31 +113,51 @@ def collectives_part(bench: Workbench, study: Study) -> str | None:
     parts = step_parts(rows)
     order, ends = list(dict.fromkeys(r["label"] for r in rows)), exposed_ends(parts)
     title = "One profiled step (ms)"
-    said = f"{title}: " + "; ".join(f"{label} {ends.get(label, 'unknown')}" for label in order) + "."
+    said = (
+        f"{title}: " + "; ".join(f"{label} {ends.get(label, 'unknown')}" for label in order) + "."
+    )
     chart = parts_chart(parts, title=title, colours=PART_COLOURS, order=order, ends=ends, said=said)
-    drawn = "One profiled step, cut into the time in which a collective ran and nothing was computed, and everything else."
-    return "\n".join([
-        study_figure(study, "collectives", chart, drawn, "collectives") if parts else "",
-        study_table(study, "collectives", rows, _COLLECTIVE_COLUMNS, "Collectives of one profiled step on the rank that spent longest in them, median over "
-                    "repeats. Bandwidth counts what each link carries; beside it an all-reduce of the same machine with nothing else running.",
-                    "collectives"),
-    ])  # fmt: skip
+    drawn = (
+        "One profiled step, cut into the time in which a collective ran and nothing was computed,"
+        " and everything else."
+    )
+    return "\n".join(
+        [
+            study_figure(study, "collectives", chart, drawn, "collectives") if parts else "",
+            study_table(
+                study,
+                "collectives",
+                rows,
+                _COLLECTIVE_COLUMNS,
+                "Collectives of one profiled step on the rank that spent longest in them, median"
+                " over repeats. Bandwidth counts what each link carries; beside it an all-reduce of"
+                " the same machine with nothing else running.",
+                "collectives",
+            ),
+        ]
+    )
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #2e47a313
 Profiled = list[tuple[str, str, KernelTable]]  # label, run id, its table
 
 
 def kernel_tables(folders: Sequence[Path]) -> dict[str, Path]:
-    "The table of kernels beside each run file that has one, by run id; the first folder's where two have one."
+    """The table of kernels beside each run file that has one, by run id; the first folder's where
+    two have one.
+    """
     found: dict[str, Path] = {}
-    for table in (f.parent / "kernels-rank-000.json" for folder in folders for f in result_files(folder)):
+    for table in (
+        f.parent / "kernels-rank-000.json" for folder in folders for f in result_files(folder)
+    ):
         if table.is_file():
             found.setdefault(table.parent.name, table)
     return found
 
-
+# %% ../../../nbs/80_report/pages/20_time.ipynb #a0021a9a
 def profiled_runs(bench: Workbench, study: Study) -> tuple[Profiled, list[str]]:
-    "The kernel tables of a study, the first finished run of each set; and what is wrong with those that cannot be read."
+    """The kernel tables of a study, the first finished run of each set; and what is wrong with
+    those that cannot be read.
+    """
     found: Profiled = []
     wrong, seen = [], set()
     for row in bench.rows("runs", study.name):
@@ -135,7 +173,9 @@ def profiled_runs(bench: Workbench, study: Study) -> tuple[Profiled, list[str]]:
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #03fc579a
 def longer_sentences(times: Mapping[str, Mapping[str, float]]) -> list[str]:
-    "What each profiled run spends more time in than the one with the least, at most two kinds of work each."
+    """What each profiled run spends more time in than the one with the least, at most two kinds of
+    work each.
+    """
     totals = {label: sum(kinds.values()) for label, kinds in times.items()}
     least = min(totals, key=lambda label: totals[label])
     said = []
@@ -148,55 +188,102 @@ def longer_sentences(times: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #df1ef09a
 _CAPTION = (
-    "Time of the kernels in one profiled step on one rank, by kind of work. {where} The profiler slows a step down, so this is not the step time of the other pages."
-)  # fmt: skip
+    "Time of the kernels in one profiled step on one rank, by kind of work. {where} The profiler"
+    " slows a step down, so this is not the step time of the other pages."
+)
 _HOST = "Operators on the host with their own time: what waits or spins on a core counts as work."
 _DEVICE = "Kernels on the device; kernels that overlap are counted in full."
 
-
-def _keep_kernels(bench: Workbench, study: Study, found: Profiled, rows: Sequence[Mapping[str, Any]]) -> str:
+# %% ../../../nbs/80_report/pages/20_time.ipynb #91a2cee9
+def _keep_kernels(
+    bench: Workbench, study: Study, found: Profiled, rows: Sequence[Mapping[str, Any]]
+) -> str:
     "Leave kinds and kernels as CSV; the links to them."
     kernels = [
-        {"run_id": run_id, "kind": kernel_kind(k["name"]), "profiled_steps": table.steps, **k} for _, run_id, table in found for k in table.rows
+        {"run_id": run_id, "kind": kernel_kind(k["name"]), "profiled_steps": table.steps, **k}
+        for _, run_id, table in found
+        for k in table.rows
     ]
-    columns = ("run_id", "kind", "name", "calls", "self_time_s", "share_pct", "where", "profiled_steps")
+    columns = (
+        "run_id",
+        "kind",
+        "name",
+        "calls",
+        "self_time_s",
+        "share_pct",
+        "where",
+        "profiled_steps",
+    )
     folder = site_folder(study.name)
     bench.keep("kernel_kinds", folder, rows, ("label", "run_id", *KERNEL_COLOURS, "total_ms"))
     bench.keep("kernels", folder, kernels, columns)
-    return f"kinds: [CSV](data/{folder}/kernel_kinds.csv); kernels: [CSV](data/{folder}/kernels.csv)"
+    return (
+        f"kinds: [CSV](data/{folder}/kernel_kinds.csv); kernels: [CSV](data/{folder}/kernels.csv)"
+    )
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #7edce19e
 def _kernel_chart(times: Mapping[str, Mapping[str, float]], ends: Mapping[str, str]) -> Any:
-    parts = [{"label": label, "part": kind, "amount": ms} for label in times for kind, ms in times[label].items()]
+    parts = [
+        {"label": label, "part": kind, "amount": ms}
+        for label in times
+        for kind, ms in times[label].items()
+    ]
     title = "Kernels in one profiled step (ms)"
     said = f"{title}: " + "; ".join(f"{label} {end}" for label, end in ends.items()) + "."
-    return parts_chart(parts, title=title, colours=KERNEL_COLOURS, order=list(times), ends=ends, said=said)
+    return parts_chart(
+        parts, title=title, colours=KERNEL_COLOURS, order=list(times), ends=ends, said=said
+    )
 
-
+# %% ../../../nbs/80_report/pages/20_time.ipynb #afb5a7ab
 def kernels_part(bench: Workbench, study: Study) -> str | None:
     "Figure and table of the kinds of work in the profiled runs of a study; None where it has none."
     found, wrong = profiled_runs(bench, study) if bench.kernels else ([], [])
     if not found and not wrong:
         return None
     listed = "\n".join(f"- {md_text(w)}" for w in wrong)
-    warning = f"::: {{.callout-warning}}\n## Tables that could not be read\n\n{listed}\n:::\n" if wrong else ""
+    warning = (
+        f"::: {{.callout-warning}}\n## Tables that could not be read\n\n{listed}\n:::\n"
+        if wrong
+        else ""
+    )
     if not found:
         return warning
     times = {label: kind_times(table) for label, _, table in found}
-    rows = [{"label": label, "run_id": run_id, **times[label], "total_ms": table.total_ms()} for label, run_id, table in found]
+    rows = [
+        {"label": label, "run_id": run_id, **times[label], "total_ms": table.total_ms()}
+        for label, run_id, table in found
+    ]
     chart = _kernel_chart(times, {r["label"]: f"{significant(r['total_ms'])} ms" for r in rows})
     links, name = _keep_kernels(bench, study, found, rows), f"kernels-{study.anchor}"
     where = _DEVICE if all(table.where == "device" for _, _, table in found) else _HOST
-    columns = [text_column("Run", "label"), *(number_column(f"{kind.capitalize()} (ms)", kind) for kind in KERNEL_COLOURS), number_column("Total (ms)", "total_ms")]
-    return "\n".join([
-        "\n".join(f"- {md_text(s)}" for s in longer_sentences(times)) + "\n",
-        figure_md(name, chart_html(name, chart), caption=_CAPTION.format(where=where), links=links), warning,
-        table_md(rows, columns, label=name, caption=f"The same in numbers. [{links}]{{.sources}}"),
-    ])  # fmt: skip
+    columns = [
+        text_column("Run", "label"),
+        *(number_column(f"{kind.capitalize()} (ms)", kind) for kind in KERNEL_COLOURS),
+        number_column("Total (ms)", "total_ms"),
+    ]
+    return "\n".join(
+        [
+            "\n".join(f"- {md_text(s)}" for s in longer_sentences(times)) + "\n",
+            figure_md(
+                name, chart_html(name, chart), caption=_CAPTION.format(where=where), links=links
+            ),
+            warning,
+            table_md(
+                rows, columns, label=name, caption=f"The same in numbers. [{links}]{{.sources}}"
+            ),
+        ]
+    )
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #c3d1e475
 def spending_section(bench: Workbench, study: Study) -> str | None:
     "Collectives and kernels of one study; None where it has neither."
-    parts = ("### Communication", collectives_part(bench, study)), ("### Kinds of work", kernels_part(bench, study))
-    told = [f"{head} {{#{name}-of-{study.anchor}}}\n\n{text}" for (head, text), name in zip(parts, ("collectives", "kinds"), strict=True) if text]
+    parts = (
+        ("### Communication", collectives_part(bench, study)),
+        ("### Kinds of work", kernels_part(bench, study)),
+    )
+    told = [
+        f"{head} {{#{name}-of-{study.anchor}}}\n\n{text}"
+        for (head, text), name in zip(parts, ("collectives", "kinds"), strict=True)
+        if text
+    ]
     return "\n".join(told) or None

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..charts import chart_html
+from ...analysis.pairs import largest_difference, paired_ratio
 from ...core.errors import LlmbenchError
-from ...core.numbers import significant
 from ...core.files import write_json_atomic, write_text_atomic
+from ...core.numbers import significant
+from ..charts import chart_html
 from llmbench.report.parts import (
     Column,
     csv_text,
@@ -27,12 +28,16 @@ from llmbench.report.parts import (
     text_column,
     with_interval,
 )
-from ...analysis.pairs import largest_difference, paired_ratio
 from ..ratios import growth_chart, ratio_chart
 
 # %% ../../../nbs/80_report/pages/45_tool.ipynb #fa464deb
 Facts = Mapping[str, Any]
-FORMATS = {"overhead": "llmbench.peers/1", "peers": "llmbench.peers/1", "card": "llmbench.peers/1", "growth": "llmbench.growth/1"}
+FORMATS = {
+    "overhead": "llmbench.peers/1",
+    "peers": "llmbench.peers/1",
+    "card": "llmbench.peers/1",
+    "growth": "llmbench.growth/1",
+}
 
 
 def read_bench(folder: Path) -> dict[str, Facts]:
@@ -74,22 +79,47 @@ def _listed(value: Any) -> list[Any]:
 
 def _ratio_columns(name: str, found: Mapping[str, float] | None) -> dict[str, float | None]:
     found = found or {}
-    return {name: found.get("ratio"), f"{name}_low": found.get("low"), f"{name}_high": found.get("high")}
+    return {
+        name: found.get("ratio"),
+        f"{name}_low": found.get("low"),
+        f"{name}_high": found.get("high"),
+    }
 
 # %% ../../../nbs/80_report/pages/45_tool.ipynb #f319655d
 def peer_rows(facts: Facts) -> list[dict[str, Any]]:
-    "A row a peer: its step, its ratios to the first one, the bare loop (above 1 is faster), and what else it cost."
+    """A row a peer: its step, its ratios to the first one, the bare loop (above 1 is faster), and
+    what else it cost.
+    """
     reference, second = facts["peers"][0]["repeats"], witness_of(facts)
     rows = []
     for peer in facts["peers"]:
         time, other = (paired_ratio(reference, peer["repeats"], c) for c in ("time_s", second))
         ok = peer["status"] == "ok"
-        row = {"peer": " ".join([peer["title"], *list(peer["versions"].values())[:1]]), "status": peer["status"], "reason": peer["reason"]}
-        row |= {"step_s": _middle(peer, "time_s"), "processes": time and time["processes"], "pairs": time and time["pairs"], "fastest_ratio": time and time["fastest"]}
-        row |= _ratio_columns("time_ratio", time if ok else None) | _ratio_columns("witness_ratio", other if ok else None)
-        row |= {"witness": second, "page_faults": _middle(peer, "page_faults"), "start_s": _middle(peer, "start_s")}
+        row = {
+            "peer": " ".join([peer["title"], *list(peer["versions"].values())[:1]]),
+            "status": peer["status"],
+            "reason": peer["reason"],
+        }
+        row |= {
+            "step_s": _middle(peer, "time_s"),
+            "processes": time and time["processes"],
+            "pairs": time and time["pairs"],
+            "fastest_ratio": time and time["fastest"],
+        }
+        row |= _ratio_columns("time_ratio", time if ok else None) | _ratio_columns(
+            "witness_ratio", other if ok else None
+        )
+        row |= {
+            "witness": second,
+            "page_faults": _middle(peer, "page_faults"),
+            "start_s": _middle(peer, "start_s"),
+        }
         peak = _middle(peer, "peak_rss_bytes")
-        row |= {"peak_gib": peak and peak / 2**30, "loss_off": largest_difference(reference, peer["repeats"], "loss"), "differs": peer["differs"]}
+        row |= {
+            "peak_gib": peak and peak / 2**30,
+            "loss_off": largest_difference(reference, peer["repeats"], "loss"),
+            "differs": peer["differs"],
+        }
         rows.append(row)
     return rows
 
@@ -102,87 +132,175 @@ def _settings_of(facts: Facts) -> dict[str, Any]:
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     repeats = max(len(peer["repeats"]) for peer in facts["peers"])
     return {
-        "Model": spec["model"]["name"], "Tokens of a step": spec["batch"]["global_tokens"], "Sequence length": spec["seq_len"],
-        "Arithmetic": spec["precision"]["compute"], "Threads of a process": facts["threads"], "Processor": facts["cpu"]["name"],
-        "Fresh processes of each peer": repeats, "Counted rounds of each": facts["rounds"], "Warm-up rounds": facts["warmup_rounds"],
-        "Versions": versions, "Python": facts["python"], "Started": facts["started_at"][:16].replace("T", " ") + " UTC", "Git commit": facts["git"]["commit"],
-    }  # fmt: skip
+        "Model": spec["model"]["name"],
+        "Tokens of a step": spec["batch"]["global_tokens"],
+        "Sequence length": spec["seq_len"],
+        "Arithmetic": spec["precision"]["compute"],
+        "Threads of a process": facts["threads"],
+        "Processor": facts["cpu"]["name"],
+        "Fresh processes of each peer": repeats,
+        "Counted rounds of each": facts["rounds"],
+        "Warm-up rounds": facts["warmup_rounds"],
+        "Versions": versions,
+        "Python": facts["python"],
+        "Started": facts["started_at"][:16].replace("T", " ") + " UTC",
+        "Git commit": facts["git"]["commit"],
+    }
 
 
 def _against(row: Mapping[str, Any], key: str) -> str:
     return with_interval(row[key], row[f"{key}_low"], row[f"{key}_high"], 4)
 
-
+# %% ../../../nbs/80_report/pages/45_tool.ipynb #db797914
 def _reference(facts: Facts) -> str:
     "What the others are compared with, in a sentence."
     first = facts["peers"][0]
     return "the bare loop" if first["name"] == "bare" else first["title"]
 
-
+# %% ../../../nbs/80_report/pages/45_tool.ipynb #c690ed6f
 def _peer_sentence(rows: Sequence[Mapping[str, Any]], reference: str) -> str:
     "What the harness costs, and what two equal loops differ by."
     own = next((r for r in rows if r["peer"].startswith("llmbench") and r["time_ratio"]), None)
     again = next((r for r in rows if r["peer"].endswith("again") and r["time_ratio"]), None)
-    said = [f"**The harness trains {_against(own, 'time_ratio')} times as fast as {reference}**"] if own else []
-    said += [f"by {_WITNESS[own['witness']]} the ratio is {_against(own, 'witness_ratio')}"] if own and own["witness_ratio"] else []
-    said += [f"between two equal bare loops it is {_against(again, 'time_ratio')} by time, which is what this method cannot see"] if again else []
+    said = (
+        [f"**The harness trains {_against(own, 'time_ratio')} times as fast as {reference}**"]
+        if own
+        else []
+    )
+    said += (
+        [f"by {_WITNESS[own['witness']]} the ratio is {_against(own, 'witness_ratio')}"]
+        if own and own["witness_ratio"]
+        else []
+    )
+    said += (
+        [
+            f"between two equal bare loops it is {_against(again, 'time_ratio')} by time, which is"
+            " what this method cannot see"
+        ]
+        if again
+        else []
+    )
     return "; ".join(said) + ".\n" if said else ""
 
 # %% ../../../nbs/80_report/pages/45_tool.ipynb #2d35d77c
 def _peer_columns(second: str) -> list[Column]:
     return [
-        text_column("Loop", "peer"), number_column("Step (ms)", "step_s", scale=1000), Column("Speed, by time", lambda r: _against(r, "time_ratio")),
-        Column(f"Speed, by {second}", lambda r: _against(r, "witness_ratio")), number_column("By the fastest step", "fastest_ratio", 4),
-        Column("Loss off", lambda r: "–" if r["loss_off"] is None else f"{r['loss_off']:.0e}"), number_column("Start (s)", "start_s"),
+        text_column("Loop", "peer"),
+        number_column("Step (ms)", "step_s", scale=1000),
+        Column("Speed, by time", lambda r: _against(r, "time_ratio")),
+        Column(f"Speed, by {second}", lambda r: _against(r, "witness_ratio")),
+        number_column("By the fastest step", "fastest_ratio", 4),
+        Column("Loss off", lambda r: "–" if r["loss_off"] is None else f"{r['loss_off']:.0e}"),
+        number_column("Start (s)", "start_s"),
         number_column("Peak (GiB)", "peak_gib"),
-        Column("Fault", lambda r: "–" if r["status"] == "ok" else f"{r['status']}: {md_text(r['reason'])}"),
-    ]  # fmt: skip
+        Column(
+            "Fault",
+            lambda r: "–" if r["status"] == "ok" else f"{r['status']}: {md_text(r['reason'])}",
+        ),
+    ]
 
 
 def _differences(rows: Sequence[Mapping[str, Any]]) -> str:
-    listed = "\n".join(f"- **{md_text(r['peer'])}**: {md_text(r['differs'])}" for r in rows if r["differs"])
+    listed = "\n".join(
+        f"- **{md_text(r['peer'])}**: {md_text(r['differs'])}" for r in rows if r["differs"]
+    )
     return f"What is not the same as in the first:\n\n{listed}\n" if listed else ""
 
-
+# %% ../../../nbs/80_report/pages/45_tool.ipynb #82e850d0
 def peers_part(name: str, facts: Facts, folder: Path) -> str:
-    "Sentence, figure, table and circumstances of one comparison of peers; its facts and rows are left in data/bench."
+    """Sentence, figure, table and circumstances of one comparison of peers; its facts and rows are
+    left in data/bench.
+    """
     rows = peer_rows(facts)
     write_json_atomic(folder / "data" / "bench" / f"{name}.json", facts)
     write_text_atomic(folder / "data" / "bench" / f"{name}.csv", csv_text(rows, list(rows[0])))
     second, reference = _WITNESS[rows[0]["witness"]], _reference(facts)
-    drawn = [{"label": r["peer"], "measure": m, "ratio": r[k], "low": r[f"{k}_low"], "high": r[f"{k}_high"]}
-             for r in rows[1:] for m, k in (("time", "time_ratio"), (second, "witness_ratio"))]  # fmt: skip
+    drawn = [
+        {
+            "label": r["peer"],
+            "measure": m,
+            "ratio": r[k],
+            "low": r[f"{k}_low"],
+            "high": r[f"{k}_high"],
+        }
+        for r in rows[1:]
+        for m, k in (("time", "time_ratio"), (second, "witness_ratio"))
+    ]
     columns = _peer_columns(second)
     chart, links = ratio_chart(drawn, title=f"Speed over that of {reference}"), _links(name, name)
-    return "\n".join([
-        _peer_sentence(rows, reference),
-        figure_md(f"bench-{name}", chart_html(f"bench-{name}", chart), caption=f"Speed over that of {reference}, with its 95 % interval over processes; "
-                  f"dashed: as fast as {reference}.", links=links),
-        table_md(rows, columns, label=f"bench-{name}", caption=f"Medians over all counted steps; ratios with their 95 % intervals over fresh processes, above 1 is faster. [{links}]{{.sources}}"),
-        _differences(rows), '::: {.callout-note collapse="true"}\n## What was run where\n', facts_table(_settings_of(facts)), ":::\n",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            _peer_sentence(rows, reference),
+            figure_md(
+                f"bench-{name}",
+                chart_html(f"bench-{name}", chart),
+                caption=(
+                    f"Speed over that of {reference}, with its 95 % interval over processes; "
+                    f"dashed: as fast as {reference}."
+                ),
+                links=links,
+            ),
+            table_md(
+                rows,
+                columns,
+                label=f"bench-{name}",
+                caption=(
+                    "Medians over all counted steps; ratios with their 95 % intervals over fresh"
+                    f" processes, above 1 is faster. [{links}]{{.sources}}"
+                ),
+            ),
+            _differences(rows),
+            '::: {.callout-note collapse="true"}\n## What was run where\n',
+            facts_table(_settings_of(facts)),
+            ":::\n",
+        ]
+    )
 
 # %% ../../../nbs/80_report/pages/45_tool.ipynb #40b36ae0
 def _cases(facts: Facts) -> list[dict[str, Any]]:
     "One row a command and size that ended well: runs, command, wall_s, cpu_s, peak_mib."
     return [
-        {"runs": size["runs"], "command": key.replace("_", " "), **{k: cost[k] for k in ("wall_s", "cpu_s", "peak_mib")}}
-        for size in facts["sizes"] for key, cost in size.items() if isinstance(cost, dict) and cost["exit_code"] == 0
-    ]  # fmt: skip
+        {
+            "runs": size["runs"],
+            "command": key.replace("_", " "),
+            **{k: cost[k] for k in ("wall_s", "cpu_s", "peak_mib")},
+        }
+        for size in facts["sizes"]
+        for key, cost in size.items()
+        if isinstance(cost, dict) and cost["exit_code"] == 0
+    ]
 
 
 def _starts(facts: Facts) -> list[tuple[str, str]]:
-    shown = {name: [c["wall_s"] for c in costs if c["exit_code"] == 0] for name, costs in facts["starts"].items()}
-    return [(f"`llmbench {name}`" if name != "help" else "`llmbench --help`", f"{significant(statistics.median(s))} s") for name, s in shown.items() if s]
+    shown = {
+        name: [c["wall_s"] for c in costs if c["exit_code"] == 0]
+        for name, costs in facts["starts"].items()
+    }
+    return [
+        (
+            f"`llmbench {name}`" if name != "help" else "`llmbench --help`",
+            f"{significant(statistics.median(s))} s",
+        )
+        for name, s in shown.items()
+        if s
+    ]
 
-
+# %% ../../../nbs/80_report/pages/45_tool.ipynb #b462a039
 def _sweeps(facts: Facts) -> list[tuple[str, str]]:
     "Seconds of a sweep for each run in which nothing was trained."
     rows = []
     for sweep in facts["sweeps"]:
         if sweep["runs"] and sweep["exit_code"] == 0:
             each = (sweep["wall_s"] - sum(sweep["trained_s"])) / sweep["runs"]
-            rows.append((f"a run of a sweep, {'without' if sweep['direct'] else 'with'} its notebook, beside training", f"{significant(each)} s"))
+            rows.append(
+                (
+                    (
+                        f"a run of a sweep, {'without' if sweep['direct'] else 'with'} its"
+                        " notebook, beside training"
+                    ),
+                    f"{significant(each)} s",
+                )
+            )
     return rows
 
 # %% ../../../nbs/80_report/pages/45_tool.ipynb #c89622b8
@@ -190,41 +308,95 @@ def growth_part(facts: Facts, folder: Path) -> str:
     "Figures and table of how the commands grow, and what a start and a run of a sweep cost."
     cases = _cases(facts)
     write_json_atomic(folder / "data" / "bench" / "growth.json", facts)
-    write_text_atomic(folder / "data" / "bench" / "growth.csv", csv_text(cases, ("runs", "command", "wall_s", "cpu_s", "peak_mib")))
+    write_text_atomic(
+        folder / "data" / "bench" / "growth.csv",
+        csv_text(cases, ("runs", "command", "wall_s", "cpu_s", "peak_mib")),
+    )
     links, parts = _links("growth", "growth"), []
-    for name, key, title in (("time", "wall_s", "Wall time (s)"), ("memory", "peak_mib", "Peak memory (MiB)")):
+    for name, key, title in (
+        ("time", "wall_s", "Wall time (s)"),
+        ("memory", "peak_mib", "Peak memory (MiB)"),
+    ):
         drawn = [{"size": c["runs"], "measure": c["command"], "cost": c[key]} for c in cases]
         chart = growth_chart(drawn, x_title="Runs in the folder", y_title=title)
-        caption = f"{title.partition(' (')[0]} of a command against the number of runs, both axes logarithmic; dashed: in proportion."
-        parts.append(figure_md(f"growth-{name}", chart_html(f"growth-{name}", chart), caption=caption, links=links))
-    columns = [Column("Runs", lambda r: f"{r['runs']:,}"), text_column("Command", "command"), number_column("Wall (s)", "wall_s"), number_column("CPU (s)", "cpu_s"),
-               number_column("Peak (MiB)", "peak_mib")]  # fmt: skip
-    parts.append(table_md(cases, columns, label="growth", caption=f"Cost of one command in a fresh process. [{links}]{{.sources}}"))
+        caption = (
+            f"{title.partition(' (')[0]} of a command against the number of runs, both axes"
+            " logarithmic; dashed: in proportion."
+        )
+        parts.append(
+            figure_md(
+                f"growth-{name}", chart_html(f"growth-{name}", chart), caption=caption, links=links
+            )
+        )
+    columns = [
+        Column("Runs", lambda r: f"{r['runs']:,}"),
+        text_column("Command", "command"),
+        number_column("Wall (s)", "wall_s"),
+        number_column("CPU (s)", "cpu_s"),
+        number_column("Peak (MiB)", "peak_mib"),
+    ]
+    parts.append(
+        table_md(
+            cases,
+            columns,
+            label="growth",
+            caption=f"Cost of one command in a fresh process. [{links}]{{.sources}}",
+        )
+    )
     fixed = [*_starts(facts), *_sweeps(facts)]
     lines = "\n".join(f"- {what}: {cost}" for what, cost in fixed)
-    return "\n".join([*parts, f"## What does not grow {{#fixed}}\n\nMedians over fresh processes; `schema` and `doctor` look at no run.\n\n{lines}\n" if fixed else ""])
+    return "\n".join(
+        [
+            *parts,
+            (
+                "## What does not grow {#fixed}\n\nMedians over fresh processes; `schema` and"
+                f" `doctor` look at no run.\n\n{lines}\n"
+                if fixed
+                else ""
+            ),
+        ]
+    )
 
 # %% ../../../nbs/80_report/pages/45_tool.ipynb #4d63a023
 def _peers_page(bench: Mapping[str, Facts], folder: Path) -> str:
-    parts = (("overhead", "The harness beside a bare loop"), ("peers", "Beside other frameworks"), ("card", "On a GPU, beside torchtitan"))
-    return "\n\n".join(f"## {title} {{#bench-of-{name}}}\n\n{peers_part(name, bench[name], folder)}" for name, title in parts if name in bench)
+    parts = (
+        ("overhead", "The harness beside a bare loop"),
+        ("peers", "Beside other frameworks"),
+        ("card", "On a GPU, beside torchtitan"),
+    )
+    return "\n\n".join(
+        f"## {title} {{#bench-of-{name}}}\n\n{peers_part(name, bench[name], folder)}"
+        for name, title in parts
+        if name in bench
+    )
 
 
 def _growth_page(bench: Mapping[str, Facts], folder: Path) -> str:
-    return f"## As results grow {{#growing}}\n\n{growth_part(bench['growth'], folder)}" if "growth" in bench else ""
+    return (
+        f"## As results grow {{#growing}}\n\n{growth_part(bench['growth'], folder)}"
+        if "growth" in bench
+        else ""
+    )
 
 
-_PAGES: dict[str, Callable[[Mapping[str, Facts], Path], str]] = {"peers": _peers_page, "growth": _growth_page}
+_PAGES: dict[str, Callable[[Mapping[str, Facts], Path], str]] = {
+    "peers": _peers_page,
+    "growth": _growth_page,
+}
 
-
+# %% ../../../nbs/80_report/pages/45_tool.ipynb #2500ad68
 def write_bench(bench: Mapping[str, Facts], folder: Path) -> list[str]:
-    "Write `_generated/<page>.md` for the pages that have facts; the names of those that have none. Raises LlmbenchError for facts that lack a key."
+    """Write `_generated/<page>.md` for the pages that have facts; the names of those that have
+    none. Raises LlmbenchError for facts that lack a key.
+    """
     empty = []
     for page, made in _PAGES.items():
         try:
             text = made(bench, folder)
         except (KeyError, TypeError, IndexError, ValueError) as e:
-            raise LlmbenchError(f"bench files of the page {page}: not as expected: {type(e).__name__}: {e}") from e
+            raise LlmbenchError(
+                f"bench files of the page {page}: not as expected: {type(e).__name__}: {e}"
+            ) from e
         if text:
             write_text_atomic(folder / "_generated" / f"{page}.md", text + "\n")
         else:

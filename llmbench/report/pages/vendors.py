@@ -11,57 +11,103 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..charts import alt, chart_rows, in_words
-from ...core.numbers import significant
-from ...core.escape import short_label
 from ...analysis.fairness import DEFAULT_VARIES, Verdict
-from ...store.literal import sql_literal
 from ...analysis.parity import run_verdict
-from ..parts import LABEL, Column, md_text, number_column, text_column, with_interval
 from ...analysis.stats import Interval, compared_ratio, spent, stretched
+from ...core.escape import short_label
+from ...core.numbers import significant
+from ..charts import alt, chart_rows, in_words
+from ..parts import LABEL, Column, md_text, number_column, text_column, with_interval
 from ..workbench import Study, Workbench, study_figure, study_table
+from ...store.literal import sql_literal
 
 # %% ../../../nbs/80_report/pages/50_vendors.ipynb #f38051c1
 VENDORS = {"cuda": "NVIDIA", "rocm": "AMD"}
 _COLOURS = {"NVIDIA": "#5b8a3c", "AMD": "#d0531b"}
-_COLOUR = alt.Color("vendor:N", scale=alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values())), legend=alt.Legend(title=None))
+_COLOUR = alt.Color(
+    "vendor:N",
+    scale=alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values())),
+    legend=alt.Legend(title=None),
+)
 
 
 def _only(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
     "What a chart needs of a row."
     return {name: row[name] for name in names}
 
-
+# %% ../../../nbs/80_report/pages/50_vendors.ipynb #a1d760cb
 def vendor_bars(rows: Sequence[Mapping[str, Any]], value: str, *, title: str) -> alt.LayerChart:
-    "Horizontal bars of `value`, coloured by vendor, largest first; rows: label, vendor, value; `title` has the unit."
-    known = [_only(r, "label", "vendor", value) | {"text": significant(r[value], 3)} for r in chart_rows(rows) if r.get(value) is not None]
+    """Horizontal bars of `value`, coloured by vendor, largest first; rows: label, vendor, value;
+    `title` has the unit.
+    """
+    known = [
+        _only(r, "label", "vendor", value) | {"text": significant(r[value], 3)}
+        for r in chart_rows(rows)
+        if r.get(value) is not None
+    ]
     order = [r["label"] for r in sorted(known, key=lambda r: -r[value])]
     base = alt.Chart(alt.Data(values=known)).encode(
-        x=alt.X(f"{value}:Q", title=title, scale=alt.Scale(zero=True)), y=alt.Y("label:N", sort=order, title=None, axis=alt.Axis(ticks=False, labelLimit=400)),
+        x=alt.X(f"{value}:Q", title=title, scale=alt.Scale(zero=True)),
+        y=alt.Y("label:N", sort=order, title=None, axis=alt.Axis(ticks=False, labelLimit=400)),
         tooltip=["label:N", "vendor:N", alt.Tooltip(f"{value}:Q", format=",.4~g", title=title)],
-    )  # fmt: skip
-    layers = base.mark_bar(size=16, opacity=0.75).encode(color=_COLOUR), base.mark_text(align="left", dx=6).encode(text="text:N")
-    return alt.layer(*layers).properties(height=alt.Step(26), description=f"{title}: {in_words(known, order, value, '')}.")
+    )
+    layers = (
+        base.mark_bar(size=16, opacity=0.75).encode(color=_COLOUR),
+        base.mark_text(align="left", dx=6).encode(text="text:N"),
+    )
+    return alt.layer(*layers).properties(
+        height=alt.Step(26), description=f"{title}: {in_words(known, order, value, '')}."
+    )
 
 # %% ../../../nbs/80_report/pages/50_vendors.ipynb #3eafc7d7
-def vendor_lines(points: Sequence[Mapping[str, Any]], value: str, *, title: str, x: str = "step", x_title: str = "Optimizer step") -> alt.Chart:
-    "A line for each set, coloured by vendor, dashed where a vendor has several; points: label, vendor, x and value."
-    known = [_only(p, "label", "vendor", x, value) for p in chart_rows(points) if p.get(value) is not None and p.get(x) is not None]
+def vendor_lines(
+    points: Sequence[Mapping[str, Any]],
+    value: str,
+    *,
+    title: str,
+    x: str = "step",
+    x_title: str = "Optimizer step",
+) -> alt.Chart:
+    """A line for each set, coloured by vendor, dashed where a vendor has several; points: label,
+    vendor, x and value.
+    """
+    known = [
+        _only(p, "label", "vendor", x, value)
+        for p in chart_rows(points)
+        if p.get(value) is not None and p.get(x) is not None
+    ]
     labels = list(dict.fromkeys(p["label"] for p in known))
     dash = alt.StrokeDash("label:N", sort=labels, legend=None)
     return (
-        alt.Chart(alt.Data(values=known)).mark_line()
+        alt.Chart(alt.Data(values=known))
+        .mark_line()
         .encode(
-            x=alt.X(f"{x}:Q", title=x_title, scale=alt.Scale(nice=False, zero=False)), y=alt.Y(f"{value}:Q", title=title, scale=alt.Scale(zero=False)),
-            color=_COLOUR, strokeDash=dash, detail="label:N",
-            tooltip=["label:N", "vendor:N", alt.Tooltip(f"{x}:Q", format=",.6~g", title=x_title), alt.Tooltip(f"{value}:Q", format=",.5~g", title=title)],
-        ).properties(height=240, description=f"{title} over {x_title.lower()}, {len(labels)} lines: {', '.join(labels)}.")
-    )  # fmt: skip
+            x=alt.X(f"{x}:Q", title=x_title, scale=alt.Scale(nice=False, zero=False)),
+            y=alt.Y(f"{value}:Q", title=title, scale=alt.Scale(zero=False)),
+            color=_COLOUR,
+            strokeDash=dash,
+            detail="label:N",
+            tooltip=[
+                "label:N",
+                "vendor:N",
+                alt.Tooltip(f"{x}:Q", format=",.6~g", title=x_title),
+                alt.Tooltip(f"{value}:Q", format=",.5~g", title=title),
+            ],
+        )
+        .properties(
+            height=240,
+            description=(
+                f"{title} over {x_title.lower()}, {len(labels)} lines: {', '.join(labels)}."
+            ),
+        )
+    )
 
 # %% ../../../nbs/80_report/pages/50_vendors.ipynb #babc1b24
 @dataclass(frozen=True)
 class Pair:
-    "The fastest set of each vendor for one model and strategy (or over all), their ratio and whether it is one of hardware."
+    """The fastest set of each vendor for one model and strategy (or over all), their ratio and
+    whether it is one of hardware.
+    """
 
     title: str
     nvidia: Mapping[str, Any]
@@ -74,9 +120,13 @@ def _seconds(row: Mapping[str, Any]) -> list[list[float]]:
     "Seconds of one GPU for one token by time spent, in each measured step of each run of a set."
     tokens, gpus, runs = row["global_batch_tokens"], row["world_size"], row["times_s"] or []
     means = row.get("mean_steps_s") or [None] * len(runs)
-    return [[t / tokens * gpus for t in stretched(*run)] for run in zip(runs, means, strict=True)] if tokens and gpus else []
+    return (
+        [[t / tokens * gpus for t in stretched(*run)] for run in zip(runs, means, strict=True)]
+        if tokens and gpus
+        else []
+    )
 
-
+# %% ../../../nbs/80_report/pages/50_vendors.ipynb #1337919a
 def rate_ratio(nvidia: Mapping[str, Any], amd: Mapping[str, Any]) -> Interval:
     "NVIDIA's rate per GPU over AMD's; without an interval where one of them has no step times."
     a, b = _seconds(nvidia), _seconds(amd)
@@ -85,26 +135,47 @@ def rate_ratio(nvidia: Mapping[str, Any], amd: Mapping[str, Any]) -> Interval:
     return Interval(nvidia["tokens_per_s_per_gpu"] / amd["tokens_per_s_per_gpu"], None, None, 0, 0)
 
 
-def _judged(title: str, best: Mapping[str, Mapping[str, Any]], runs: Mapping[str, Mapping[str, Any]], varies: Sequence[str]) -> Pair:
+def _judged(
+    title: str,
+    best: Mapping[str, Mapping[str, Any]],
+    runs: Mapping[str, Mapping[str, Any]],
+    varies: Sequence[str],
+) -> Pair:
     nvidia, amd = best["NVIDIA"], best["AMD"]
-    verdict = run_verdict(runs[amd["run_ids"][0]], runs[nvidia["run_ids"][0]], (*varies, "hardware", "framework"))
+    verdict = run_verdict(
+        runs[amd["run_ids"][0]], runs[nvidia["run_ids"][0]], (*varies, "hardware", "framework")
+    )
     return Pair(title, nvidia, amd, rate_ratio(nvidia, amd), verdict)
 
-
-def pairs_of(rows: Sequence[Mapping[str, Any]], runs: Mapping[str, Mapping[str, Any]], varies: Sequence[str] = DEFAULT_VARIES) -> list[Pair]:
-    "A pair for each model and strategy that both vendors have, and the one over all; `runs` are run files by id."
+# %% ../../../nbs/80_report/pages/50_vendors.ipynb #44fd70c7
+def pairs_of(
+    rows: Sequence[Mapping[str, Any]],
+    runs: Mapping[str, Mapping[str, Any]],
+    varies: Sequence[str] = DEFAULT_VARIES,
+) -> list[Pair]:
+    """A pair for each model and strategy that both vendors have, and the one over all; `runs` are
+    run files by id.
+    """
     best: dict[tuple, dict[str, Mapping[str, Any]]] = {}
-    for row in sorted((r for r in rows if r["tokens_per_s_per_gpu"]), key=lambda r: -r["tokens_per_s_per_gpu"]):
+    for row in sorted(
+        (r for r in rows if r["tokens_per_s_per_gpu"]), key=lambda r: -r["tokens_per_s_per_gpu"]
+    ):
         for key in ((row["model"], row["strategy"]), ()):
             best.setdefault(key, {}).setdefault(row["vendor"], row)
     both = {key: found for key, found in best.items() if len(found) == len(VENDORS)}
     named = {key: " · ".join(short_label(v or "unknown") for v in key) for key in both if key}
     over_all = {(): "over all"} if both else {}
-    return [_judged(title, both[key], runs, varies) for key, title in (sorted(named.items(), key=lambda i: i[1]) + list(over_all.items()))]
+    return [
+        _judged(title, both[key], runs, varies)
+        for key, title in sorted(named.items(), key=lambda i: i[1]) + list(over_all.items())
+    ]
 
 # %% ../../../nbs/80_report/pages/50_vendors.ipynb #ee86dec7
 def _named(row: Mapping[str, Any]) -> str:
-    return f"{md_text(row['vendor'])} ({md_text(row['label'])}) {significant(row['tokens_per_s_per_gpu'])}"
+    return (
+        f"{md_text(row['vendor'])} ({md_text(row['label'])})"
+        f" {significant(row['tokens_per_s_per_gpu'])}"
+    )
 
 
 def verdict_words(verdict: Verdict, most: int = 6) -> str:
@@ -116,46 +187,100 @@ def verdict_words(verdict: Verdict, most: int = 6) -> str:
     said = "nobody recorded " if verdict.verdict == "unknown" else ""
     return f"{verdict.verdict}: {said}{', '.join(reasons[:most])}{more}"
 
-
+# %% ../../../nbs/80_report/pages/50_vendors.ipynb #d0c7c499
 def pair_sentence(pair: Pair) -> str:
     "Who is faster by how much, or why that cannot be said."
     ratio, rates = pair.ratio, f"{_named(pair.nvidia)} against {_named(pair.amd)} tokens/s a GPU"
-    shown = pair.verdict.verdict == "yes" and ratio.low is not None and not ratio.steps_only and ratio.excludes(1.0)
+    shown = (
+        pair.verdict.verdict == "yes"
+        and ratio.low is not None
+        and not ratio.steps_only
+        and ratio.excludes(1.0)
+    )
     if shown:
         faster = "NVIDIA" if ratio.estimate > 1 else "AMD"
-        return f"**{md_text(pair.title)}: {faster} is faster**, {rates}, a ratio of {with_interval(ratio.estimate, ratio.low, ratio.high)}."
-    doubt = "one run of each says nothing about the next" if ratio.steps_only else "the interval of their ratio contains 1"
-    why = doubt if pair.verdict.verdict == "yes" else f"comparable: {md_text(verdict_words(pair.verdict))}"
+        return (
+            f"**{md_text(pair.title)}: {faster} is faster**, {rates}, a ratio of"
+            f" {with_interval(ratio.estimate, ratio.low, ratio.high)}."
+        )
+    doubt = (
+        "one run of each says nothing about the next"
+        if ratio.steps_only
+        else "the interval of their ratio contains 1"
+    )
+    why = (
+        doubt
+        if pair.verdict.verdict == "yes"
+        else f"comparable: {md_text(verdict_words(pair.verdict))}"
+    )
     return f"**{md_text(pair.title)}: no vendor is called faster**, {rates}; {why}."
 
 # %% ../../../nbs/80_report/pages/50_vendors.ipynb #c27f6909
 _BARS = (
-    ("tokens_per_s_per_gpu", "Throughput per GPU (tokens/s)"), ("tflops_per_gpu", "TFLOP/s per GPU"), ("step_time_s", "Median step time (s)"),
+    ("tokens_per_s_per_gpu", "Throughput per GPU (tokens/s)"),
+    ("tflops_per_gpu", "TFLOP/s per GPU"),
+    ("step_time_s", "Median step time (s)"),
     ("peak_memory_gib", "Peak memory of the fullest rank (GiB)"),
-)  # fmt: skip
+)
 _LINES = (
-    ("loss", "Loss (nats per token)"), ("lr", "Learning rate"), ("memory_allocated_gib", "Allocated memory (GiB)"), ("time_s", "Step time (s)"),
-)  # fmt: skip
+    ("loss", "Loss (nats per token)"),
+    ("lr", "Learning rate"),
+    ("memory_allocated_gib", "Allocated memory (GiB)"),
+    ("time_s", "Step time (s)"),
+)
 
-
-def _panels(study: Study, rows: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]]) -> list[str]:
+# %% ../../../nbs/80_report/pages/50_vendors.ipynb #0f5459b7
+def _panels(
+    study: Study, rows: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]]
+) -> list[str]:
     "Figures of what at least one run of the study has."
     figures = [
-        study_figure(study, f"vendor-{key.replace('_', '-')}", vendor_bars(rows, key, title=title), f"{title}, largest first.", "vendors")
-        for key, title in _BARS if any(r.get(key) is not None for r in rows)
-    ]  # fmt: skip
+        study_figure(
+            study,
+            f"vendor-{key.replace('_', '-')}",
+            vendor_bars(rows, key, title=title),
+            f"{title}, largest first.",
+            "vendors",
+        )
+        for key, title in _BARS
+        if any(r.get(key) is not None for r in rows)
+    ]
     for key, title in _LINES:
         if any(p.get(key) is not None for p in points):
             chart = vendor_lines(points, key, title=title)
-            figures.append(study_figure(study, f"vendor-{key.replace('_', '-')}-steps", chart, f"{title} over the steps of the first repeat, slowest or fullest rank.", "vendor_steps"))
+            figures.append(
+                study_figure(
+                    study,
+                    f"vendor-{key.replace('_', '-')}-steps",
+                    chart,
+                    f"{title} over the steps of the first repeat, slowest or fullest rank.",
+                    "vendor_steps",
+                )
+            )
     if any(p.get("time_s") is not None for p in points):
-        chart = vendor_lines(sorted(points, key=lambda p: p["share"] or 0), "share", title="Share of steps that took at most as long", x="time_s", x_title="Step time (s)")
-        figures.append(study_figure(study, "vendor-distribution", chart, "How the step times are distributed; steep is steady.", "vendor_steps"))
+        chart = vendor_lines(
+            sorted(points, key=lambda p: p["share"] or 0),
+            "share",
+            title="Share of steps that took at most as long",
+            x="time_s",
+            x_title="Step time (s)",
+        )
+        figures.append(
+            study_figure(
+                study,
+                "vendor-distribution",
+                chart,
+                "How the step times are distributed; steep is steady.",
+                "vendor_steps",
+            )
+        )
     return figures
 
-
+# %% ../../../nbs/80_report/pages/50_vendors.ipynb #2b1a4864
 def _with_vendor(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    "Rows with their vendor, and labels that name the card; those of one request that several cards trained do already."
+    """Rows with their vendor, and labels that name the card; those of one request that several
+    cards trained do already.
+    """
     found = []
     for row in rows:
         card = short_label(row["hardware"] or VENDORS[row["platform"]])
@@ -165,16 +290,27 @@ def _with_vendor(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def vendor_rows(bench: Workbench, study: Study) -> list[dict[str, Any]]:
-    "The sets of a study that holds both vendors; none of another, which is left without the queries' files, too."
-    held = bench.connection.sql(f"SELECT DISTINCT platform FROM groups WHERE study = {sql_literal(study.name)}").fetchall()
-    return _with_vendor(bench.rows("vendors", study.name)) if set(VENDORS) <= {platform for (platform,) in held} else []
+    """The sets of a study that holds both vendors; none of another, which is left without the
+    queries' files, too.
+    """
+    held = bench.connection.sql(
+        f"SELECT DISTINCT platform FROM groups WHERE study = {sql_literal(study.name)}"
+    ).fetchall()
+    return (
+        _with_vendor(bench.rows("vendors", study.name))
+        if set(VENDORS) <= {platform for (platform,) in held}
+        else []
+    )
 
-
+# %% ../../../nbs/80_report/pages/50_vendors.ipynb #3eee60e8
 def vendor_sentences(bench: Workbench, study: Study) -> list[str]:
     "What may be said of each pair, for the report in Markdown."
-    return [pair_sentence(p) for p in pairs_of(vendor_rows(bench, study), bench.runs, study.varies or DEFAULT_VARIES)]
+    return [
+        pair_sentence(p)
+        for p in pairs_of(vendor_rows(bench, study), bench.runs, study.varies or DEFAULT_VARIES)
+    ]
 
-
+# %% ../../../nbs/80_report/pages/50_vendors.ipynb #3cdae68e
 def vendors_section(bench: Workbench, study: Study) -> str | None:
     "Sentences, a table of pairs and the panels; None where the study does not hold both vendors."
     rows = vendor_rows(bench, study)
@@ -182,17 +318,59 @@ def vendors_section(bench: Workbench, study: Study) -> str | None:
         return None
     points = _with_vendor(bench.rows("vendor_steps", study.name))
     pairs = pairs_of(rows, bench.runs, study.varies or DEFAULT_VARIES)
-    facts = [{"pair": p.title, "nvidia": p.nvidia["tokens_per_s_per_gpu"], "amd": p.amd["tokens_per_s_per_gpu"], "of": p} for p in pairs]
+    facts = [
+        {
+            "pair": p.title,
+            "nvidia": p.nvidia["tokens_per_s_per_gpu"],
+            "amd": p.amd["tokens_per_s_per_gpu"],
+            "of": p,
+        }
+        for p in pairs
+    ]
     columns = [
-        text_column("Model and strategy", "pair"), number_column("NVIDIA (tokens/s a GPU)", "nvidia"), number_column("AMD (tokens/s a GPU)", "amd"),
-        Column("NVIDIA over AMD", lambda r: with_interval(r["of"].ratio.estimate, r["of"].ratio.low, r["of"].ratio.high)),
+        text_column("Model and strategy", "pair"),
+        number_column("NVIDIA (tokens/s a GPU)", "nvidia"),
+        number_column("AMD (tokens/s a GPU)", "amd"),
+        Column(
+            "NVIDIA over AMD",
+            lambda r: with_interval(r["of"].ratio.estimate, r["of"].ratio.low, r["of"].ratio.high),
+        ),
         Column("Comparable", lambda r: md_text(verdict_words(r["of"].verdict, 3))),
-    ]  # fmt: skip
-    every = [LABEL, text_column("Vendor", "vendor"), text_column("Hardware", "hardware"), text_column("Framework", "framework"), text_column("Precision", "precision"),
-             number_column("Per GPU (tokens/s)", "tokens_per_s_per_gpu"), number_column("Step time (s)", "step_time_s"), number_column("Peak (GiB)", "peak_memory_gib")]  # fmt: skip
-    return "\n".join([
-        *(f"{pair_sentence(p)}\n" for p in pairs),
-        study_table(study, "vendor-pairs", facts, columns, "The fastest set of each vendor for each model and strategy that both trained, and over all.", "vendors") if facts else "",
-        study_table(study, "vendors", rows, every, "Every set of both vendors; a dash is unknown, never this machine's.", "vendors"),
-        *_panels(study, rows, points),
-    ])  # fmt: skip
+    ]
+    every = [
+        LABEL,
+        text_column("Vendor", "vendor"),
+        text_column("Hardware", "hardware"),
+        text_column("Framework", "framework"),
+        text_column("Precision", "precision"),
+        number_column("Per GPU (tokens/s)", "tokens_per_s_per_gpu"),
+        number_column("Step time (s)", "step_time_s"),
+        number_column("Peak (GiB)", "peak_memory_gib"),
+    ]
+    return "\n".join(
+        [
+            *(f"{pair_sentence(p)}\n" for p in pairs),
+            (
+                study_table(
+                    study,
+                    "vendor-pairs",
+                    facts,
+                    columns,
+                    "The fastest set of each vendor for each model and strategy that both trained,"
+                    " and over all.",
+                    "vendors",
+                )
+                if facts
+                else ""
+            ),
+            study_table(
+                study,
+                "vendors",
+                rows,
+                every,
+                "Every set of both vendors; a dash is unknown, never this machine's.",
+                "vendors",
+            ),
+            *_panels(study, rows, points),
+        ]
+    )

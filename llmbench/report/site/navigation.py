@@ -81,7 +81,9 @@ def linked_pages(items: Iterable[NavItem]) -> list[NavItem]:
 
 
 def page_navigation(items: Iterable[NavItem], page: Page) -> str:
-    "Links to the page before and the page after `page`; empty where `page` is not in the navigation."
+    """Links to the page before and the page after `page`; empty where `page` is not in the
+    navigation.
+    """
     order = linked_pages(items)
     here = next((i for i, item in enumerate(order) if item.target == str(page.path)), None)
     if here is None:
@@ -95,14 +97,23 @@ def page_navigation(items: Iterable[NavItem], page: Page) -> str:
 
 # %% ../../../nbs/80_report/site/15_navigation.ipynb #13649efb
 def navigation(website: Website, page: Page) -> dict[str, str]:
-    "The lists of links that the template shows. Of several side bars a page gets the one that names it."
+    """The lists of links that the template shows. Of several side bars a page gets the one that
+    names it.
+    """
     navbar = website.site.get("navbar")
     navbar = navbar if isinstance(navbar, dict) else {}
     left, right = (nav_items(navbar.get(side), website) for side in ("left", "right"))
     bars = website.site.get("sidebar") or []
-    bars = [nav_items(bar.get("contents"), website) for bar in (bars if isinstance(bars, list) else [bars])]
+    bars = [
+        nav_items(bar.get("contents"), website)
+        for bar in (bars if isinstance(bars, list) else [bars])
+    ]
     named = [bar for bar in bars if str(page.path) in [item.target for item in linked_pages(bar)]]
     sidebar = next(iter(named or (bars if len(bars) == 1 else [])), ())
     order = page_navigation(sidebar or left, page) if website.site.get("page-navigation") else ""
-    return {"navbar": nav_html(left, page, flat=True), "navbar-right": nav_html(right, page, flat=True),
-            "sidebar": nav_html(sidebar, page), "page-navigation": order}
+    return {
+        "navbar": nav_html(left, page, flat=True),
+        "navbar-right": nav_html(right, page, flat=True),
+        "sidebar": nav_html(sidebar, page),
+        "page-navigation": order,
+    }

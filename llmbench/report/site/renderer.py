@@ -39,7 +39,9 @@ def theme_folder(source: Path) -> Path:
     places = (source / "_theme", project_root() / "reports" / "_theme")
     found = next((place for place in places if (place / "template.html").is_file()), None)
     if not found:
-        raise RequestError(f"the built-in renderer needs its theme: there is no template.html in {places[0]}")
+        raise RequestError(
+            f"the built-in renderer needs its theme: there is no template.html in {places[0]}"
+        )
     return found
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #b3c97df1
@@ -47,30 +49,41 @@ def _template_variables(website: Website, page: Page) -> dict[str, Any]:
     site, styles = website.site, website.option(page, "css", [])
     styles = [styles] if isinstance(styles, str) else styles
     return navigation(website, page) | {
-        "root": page.root, "is-home": page.url == "index.html", "has-chart": page.has_chart,
-        "site-title": html.escape(str(site.get("title", ""))), "pagetitle": html.escape(page.title),
+        "root": page.root,
+        "is-home": page.url == "index.html",
+        "has-chart": page.has_chart,
+        "site-title": html.escape(str(site.get("title", ""))),
+        "pagetitle": html.escape(page.title),
         "description-meta": html.escape(page.plain("description", site.get("description") or "")),
         "search": site.get("search", True) is not False,
         # the template names the theme's own sheets
         "page-css": [page.root + name for name in styles if not name.startswith("_theme/")],
-        "favicon": page.root + site["favicon"] if site.get("favicon") else ""}
+        "favicon": page.root + site["favicon"] if site.get("favicon") else "",
+    }
 
-
+# %% ../../../nbs/80_report/site/20_renderer.ipynb #517590f3
 def pandoc_defaults(website: Website, page: Page) -> dict[str, Any]:
     "What pandoc is told about `page`, except its text."
     theme = theme_folder(website.source)
     footer = website.site.get("page-footer") or {}
     footer = {"left": footer} if isinstance(footer, str) else footer
     return {
-        "from": "markdown", "to": "html5", "standalone": True, "wrap": "none", "fail-if-warnings": True,
-        "template": str(theme / "template.html"), "filters": [str(theme / "filter.lua")],
+        "from": "markdown",
+        "to": "html5",
+        "standalone": True,
+        "wrap": "none",
+        "fail-if-warnings": True,
+        "template": str(theme / "template.html"),
+        "filters": [str(theme / "filter.lua")],
         "html-math-method": {"method": "mathml"},
         "table-of-contents": bool(website.option(page, "toc", True)),
         "toc-depth": int(website.option(page, "toc-depth", 3)),
         "variables": _template_variables(website, page),
         "markdown-metadata": {
-            "site-root": page.root, "number-sections": bool(website.option(page, "number-sections", False)),
-            "footer": [footer[side] for side in ("left", "center", "right") if footer.get(side)]},
+            "site-root": page.root,
+            "number-sections": bool(website.option(page, "number-sections", False)),
+            "footer": [footer[side] for side in ("left", "center", "right") if footer.get(side)],
+        },
     }
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #17103acf
@@ -81,10 +94,17 @@ def render_page(website: Website, page: Page, scratch: Path) -> str:
     metadata = scratch / f"{stem}.metadata.json"
     metadata.write_text(json.dumps(defaults.pop("markdown-metadata")), encoding="utf-8")
     settings = scratch / f"{stem}.defaults.json"
-    settings.write_text(json.dumps(defaults | {"metadata-files": [str(metadata)]}), encoding="utf-8")
-    done = subprocess.run([pypandoc.get_pandoc_path(), "--defaults", str(settings)],
-                          input=page.text, capture_output=True, encoding="utf-8", check=False,
-                          cwd=website.source / page.path.parent)
+    settings.write_text(
+        json.dumps(defaults | {"metadata-files": [str(metadata)]}), encoding="utf-8"
+    )
+    done = subprocess.run(
+        [pypandoc.get_pandoc_path(), "--defaults", str(settings)],
+        input=page.text,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        cwd=website.source / page.path.parent,
+    )
     if done.returncode:
         own = re.search(r"filter\.lua:\d+: (.*)", done.stderr)
         raise LlmbenchError(f"{page.path}: {own[1] if own else done.stderr.strip()}")
@@ -106,21 +126,31 @@ def search_entries(rendered: str, url: str, title: str, limit: int = 4000) -> li
     body = rendered.partition('<article class="content">')[2].rpartition("</article>")[0]
     parts = _HEADING.split(_NOT_TEXT.sub(" ", body))
     sections = [("", "", parts[0]), *zip(parts[1::3], parts[2::3], parts[3::3], strict=True)]
-    entries = [{"url": f"{url}#{anchor}" if anchor else url, "page": title,
-                "heading": _plain(heading), "text": _plain(text)[:limit]}
-               for anchor, heading, text in sections]
+    entries = [
+        {
+            "url": f"{url}#{anchor}" if anchor else url,
+            "page": title,
+            "heading": _plain(heading),
+            "text": _plain(text)[:limit],
+        }
+        for anchor, heading, text in sections
+    ]
     return [entry for entry in entries if entry["text"] or not entry["heading"]]
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #3875dfcf
 def chart_bundle_js(theme: Path | None = None) -> str:
-    "The one script that draws the charts of a site: Vega, Vega-Lite, vega-embed and our own `charts.js`."
+    """The one script that draws the charts of a site: Vega, Vega-Lite, vega-embed and our own
+    `charts.js`.
+    """
     own = (theme or project_root() / "reports" / "_theme") / "charts.js"
     bundle = vl_convert.javascript_bundle("globalThis.LLMBENCH_VEGA_EMBED = vegaEmbed;")
     return f"(function () {{\n{bundle}\n}})();\n{own.read_text(encoding='utf-8')}"
 
 
 def write_chart_assets(source: Path) -> Path:
-    "Put `assets/charts.js` into a website's sources, where both renderers copy it from; kept when up to date."
+    """Put `assets/charts.js` into a website's sources, where both renderers copy it from; kept when
+    up to date.
+    """
     theme, path = theme_folder(source), source / "assets" / "charts.js"
     made_from = (theme / "charts.js").read_bytes() + vl_convert.__version__.encode()
     stamp = f"// {hashlib.sha256(made_from).hexdigest()[:16]}\n"
@@ -135,8 +165,10 @@ _LINK = re.compile(r'<[a-z]+\b[^>]*?\s(?:href|src)="([^"]*)"')
 
 def broken_links(site: Path) -> list[tuple[str, str]]:
     "`(page, link)` for every link inside the site that leads nowhere; the net is not asked."
-    pages = {file: _SCRIPT_TEXT.sub(r"\1", file.read_text(encoding="utf-8"))
-             for file in sorted(site.rglob("*.html"))}
+    pages = {
+        file: _SCRIPT_TEXT.sub(r"\1", file.read_text(encoding="utf-8"))
+        for file in sorted(site.rglob("*.html"))
+    }
     anchors = {file: set(re.findall(r'\bid="([^"]*)"', text)) for file, text in pages.items()}
     missing = []
     for file, text in pages.items():
@@ -165,7 +197,9 @@ def _copy_files(website: Website, out: Path) -> None:
     patterns = (website.config.get("project") or {}).get("resources") or []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         found = sorted(website.source.glob(pattern.lstrip("/")))
-        for file in (inner for path in found for inner in (path, *path.rglob("*")) if inner.is_file()):
+        for file in (
+            inner for path in found for inner in (path, *path.rglob("*")) if inner.is_file()
+        ):
             name = file.relative_to(website.source).as_posix()
             # the site itself may stand among the sources
             if not name.startswith((".", "_site/")):
@@ -173,9 +207,13 @@ def _copy_files(website: Website, out: Path) -> None:
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #3b62e07d
 def _check_links(website: Website, out: Path, problems: list[str] | None = None) -> None:
-    "Copy the files that pages link to; raises LlmbenchError that lists what is missing, or adds it to `problems`."
+    """Copy the files that pages link to; raises LlmbenchError that lists what is missing, or adds
+    it to `problems`.
+    """
     for page, link in broken_links(out):
-        path = os.path.normpath(PurePosixPath(page).parent / re.split("[#?]", unquote(html.unescape(link)))[0])
+        path = os.path.normpath(
+            PurePosixPath(page).parent / re.split("[#?]", unquote(html.unescape(link)))[0]
+        )
         if not path.startswith(("..", "/")) and (website.source / path).is_file():
             _copy(website.source, out, path)
     missing = broken_links(out)
@@ -195,12 +233,14 @@ def _rendered(website: Website, page: Page, scratch: Path, problems: list[str] |
             raise
         return render_page(website, failed_page(page.path, e, problems), scratch)
 
-
+# %% ../../../nbs/80_report/site/20_renderer.ipynb #ea10f27f
 def _render_with_pandoc(source: Path, out: Path, problems: list[str] | None = None) -> None:
     website = load_website(source, problems)
     pages = list(website.pages.values())
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
-        rendered = list(pool.map(lambda page: _rendered(website, page, Path(scratch), problems), pages))
+        rendered = list(
+            pool.map(lambda page: _rendered(website, page, Path(scratch), problems), pages)
+        )
     entries = []
     for page, text in zip(pages, rendered, strict=True):
         target = below(out, page.url)
@@ -211,26 +251,36 @@ def _render_with_pandoc(source: Path, out: Path, problems: list[str] | None = No
     if any(page.has_chart for page in pages):
         shutil.copyfile(write_chart_assets(source), out / "assets" / "charts.js")
     index = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
-    (out / "assets" / "search.js").write_text(f"window.LLMBENCH_SEARCH = {index};\n", encoding="utf-8")
+    (out / "assets" / "search.js").write_text(
+        f"window.LLMBENCH_SEARCH = {index};\n", encoding="utf-8"
+    )
     _check_links(website, out, problems)
 
-
+# %% ../../../nbs/80_report/site/20_renderer.ipynb #44bc0b3f
 def _render_with_quarto(source: Path, out: Path, program: str) -> None:
     write_chart_assets(source)
     # Quarto counts the output folder from the project's folder.
     command = [program, "render", str(source), "--output-dir", os.path.relpath(out, source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise LlmbenchError(f"quarto render failed:\n{(done.stderr or done.stdout).strip()[-2000:]}")
+        raise LlmbenchError(
+            f"quarto render failed:\n{(done.stderr or done.stdout).strip()[-2000:]}"
+        )
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #cbed864b
 def _check_target(source: Path, out: Path) -> None:
     "A site replaces a site or an empty folder, never a folder of something else."
     if source.is_relative_to(out):
         raise RequestError(f"the site cannot replace its own sources: {out} holds {source}")
-    if out.exists() and not (out / "index.html").is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise RequestError(f"{out} is no site (it has no index.html) and will not be replaced;"
-                           " name an empty or new folder")
+    if (
+        out.exists()
+        and not (out / "index.html").is_file()
+        and (not out.is_dir() or any(out.iterdir()))
+    ):
+        raise RequestError(
+            f"{out} is no site (it has no index.html) and will not be replaced;"
+            " name an empty or new folder"
+        )
 
 
 def _replace_folder(new: Path, out: Path) -> None:
@@ -241,11 +291,18 @@ def _replace_folder(new: Path, out: Path) -> None:
     new.rename(out)
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #01f68038
-def render_site(source: Path, out: Path, *, engine: Literal["auto", "quarto", "pandoc"] = "auto", problems: list[str] | None = None) -> Path:
+def render_site(
+    source: Path,
+    out: Path,
+    *,
+    engine: Literal["auto", "quarto", "pandoc"] = "auto",
+    problems: list[str] | None = None,
+) -> Path:
     """Render the Quarto website in `source` to `out`, all of it or nothing; returns `out`.
 
-    `auto` takes quarto where it is installed and the built-in renderer elsewhere. With a list of `problems` a page that the
-    built-in renderer refuses says so itself, and it and broken links are added to the list.
+    `auto` takes quarto where it is installed and the built-in renderer elsewhere. With a list of
+    `problems` a page that the built-in renderer refuses says so itself, and it and broken links are
+    added to the list.
     """
     source, out = Path(source).resolve(), Path(out).resolve()
     if engine not in ("auto", "quarto", "pandoc"):

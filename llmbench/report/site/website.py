@@ -16,8 +16,8 @@ from typing import Any
 import yaml
 
 from ...core.errors import LlmbenchError, RequestError, unknown_name
-from ...core.files import below, write_text_atomic
 from ...core.escape import md_text
+from ...core.files import below, write_text_atomic
 
 # %% ../../../nbs/80_report/site/10_website.ipynb #74f17a6a
 _FRONT_MATTER = re.compile(r"\A---\s*\n(.*?\n)---\s*\n", re.DOTALL)
@@ -51,7 +51,10 @@ def _lookup(table: Mapping[str, Any], name: str, what: str, page: object) -> str
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> list[str]:
     pairs = ((f"{prefix}{key}", value) for key, value in table.items())
-    nested = [_dotted(value, f"{name}.") if isinstance(value, Mapping) else [name] for name, value in pairs]
+    nested = [
+        _dotted(value, f"{name}.") if isinstance(value, Mapping) else [name]
+        for name, value in pairs
+    ]
     return [name for names in nested for name in names]
 
 # %% ../../../nbs/80_report/site/10_website.ipynb #d410b720
@@ -77,7 +80,9 @@ def expand_shortcodes(text: str, scope: Scope, including: tuple[Path, ...] = ())
             return quoted or _included(argument, scope, including)
         tables = {"var": ("variable", scope.variables), "meta": ("front matter key", scope.meta)}
         if name not in tables:
-            raise RequestError(f"{scope.page}: {unknown_name('shortcode', name, [*tables, 'include'])}")
+            raise RequestError(
+                f"{scope.page}: {unknown_name('shortcode', name, [*tables, 'include'])}"
+            )
         what, table = tables[name]
         return _lookup(table, argument, what, scope.page)
 
@@ -90,7 +95,10 @@ def _included(argument: str, scope: Scope, including: tuple[Path, ...]) -> str:
     try:
         below(scope.project, str(path))
     except LlmbenchError as e:
-        raise RequestError(f"{scope.page}: {argument} is not in the project; include what lies below {scope.project.name}") from e
+        raise RequestError(
+            f"{scope.page}: {argument} is not in the project; include what lies below"
+            f" {scope.project.name}"
+        ) from e
     if path in including:
         raise RequestError(f"{scope.page}: {argument} includes itself")
     if not path.is_file():
@@ -100,7 +108,7 @@ def _included(argument: str, scope: Scope, including: tuple[Path, ...]) -> str:
 # %% ../../../nbs/80_report/site/10_website.ipynb #7eec0a8e
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 
-
+# %% ../../../nbs/80_report/site/10_website.ipynb #c8fb79c4
 @dataclass(frozen=True)
 class Page:
     "One page: where it is, its front matter and its text after shortcodes were expanded."
@@ -120,7 +128,9 @@ class Page:
         return "../" * (len(self.path.parts) - 1)
 
     def plain(self, key: str, default: Any = "") -> str:
-        "A value of the front matter, which is Markdown, as plain text: without the backslashes that keep text from being markup."
+        """A value of the front matter, which is Markdown, as plain text: without the backslashes
+        that keep text from being markup.
+        """
         return _ESCAPED.sub(r"\1", str(self.meta.get(key) or default))
 
     @property
@@ -161,11 +171,17 @@ class Website:
 def failed_page(path: PurePosixPath, error: Exception, problems: list[str]) -> Page:
     "A page that says why it could not be made; the reason is added to `problems`."
     problems.append(str(error))
-    return Page(path, {"title": path.stem, "failed": True}, f"This page could not be drawn: {md_text(error, 500)}\n")
+    return Page(
+        path,
+        {"title": path.stem, "failed": True},
+        f"This page could not be drawn: {md_text(error, 500)}\n",
+    )
 
-
+# %% ../../../nbs/80_report/site/10_website.ipynb #5ca7f21d
 def load_website(source: Path, problems: list[str] | None = None) -> Website:
-    "Read `_quarto.yml`, `_variables.yml` and every page; shortcodes are expanded. With `problems` a wrong page becomes one that says so."
+    """Read `_quarto.yml`, `_variables.yml` and every page; shortcodes are expanded. With `problems`
+    a wrong page becomes one that says so.
+    """
     if not (source / "_quarto.yml").is_file():
         raise RequestError(f"{source} is no Quarto website: it has no _quarto.yml")
     file = source / "_variables.yml"
@@ -195,8 +211,10 @@ def _load_page(source: Path, path: PurePosixPath, variables: dict, config: dict)
     text = expand_shortcodes(text, scope)
     cell = _CODE_CELL.search(text)
     if cell:
-        raise RequestError(f"{path}: the {cell[1]} cell would have to be executed, and this renderer runs"
-                           f" no code; to show it write {{.{cell[1]}}}")
+        raise RequestError(
+            f"{path}: the {cell[1]} cell would have to be executed, and this renderer runs"
+            f" no code; to show it write {{.{cell[1]}}}"
+        )
     return Page(path, front_matter(text, str(path)), text)
 
 # %% ../../../nbs/80_report/site/10_website.ipynb #3be7aa81
@@ -209,15 +227,22 @@ def _unlink(page: Path, name: str) -> None:
 
 
 def drop_page(source: Path, name: str) -> None:
-    "Take a page out of a website's sources: the file, its line in `_quarto.yml`, links to it; RequestError where it is in no line of its own."
+    """Take a page out of a website's sources: the file, its line in `_quarto.yml`, links to it;
+    RequestError where it is in no line of its own.
+    """
     (source / f"{name}.qmd").unlink(missing_ok=True)
     config = source / "_quarto.yml"
     lines = config.read_text(encoding="utf-8").splitlines(keepends=True)
     named = re.compile(rf"(?<![\w/-]){re.escape(name)}\.qmd")
-    entry = re.compile(rf"\s*- (\{{href: {re.escape(name)}\.qmd, text: [^{{}}]*\}}|{re.escape(name)}\.qmd)\s*")
+    entry = re.compile(
+        rf"\s*- (\{{href: {re.escape(name)}\.qmd, text: [^{{}}]*\}}|{re.escape(name)}\.qmd)\s*"
+    )
     kept = [line for line in lines if not entry.fullmatch(line)]
     if any(named.search(line) for line in kept):
-        raise RequestError(f"_quarto.yml: write {{href: {name}.qmd, text: ...}} in a line of its own, so that the page can be left out")
+        raise RequestError(
+            f"_quarto.yml: write {{href: {name}.qmd, text: ...}} in a line of its own, so that the"
+            " page can be left out"
+        )
     write_text_atomic(config, "".join(kept))
     for page in source.rglob("*.qmd"):
         _unlink(page, name)

@@ -16,24 +16,32 @@ import torch
 from torch import Tensor, nn
 
 from ...model.attention import attention_kernel
-from ...model.experts import prepare_experts
-from ..mesh import Ranks, sum_over_ranks
 from ...model.decoder import Decoder, mean_cross_entropy, next_token_loss
+from ...model.experts import prepare_experts
 from ...model.precision import DTYPES, loss_scale_for, with_precision
 from ...spec.request import Optimizer, RunSpec
+from ..mesh import Ranks, sum_over_ranks
 
 # %% ../../../nbs/30_train/strategies/10_base.ipynb #4724b8a3
 class Strategy(Protocol):
-    "How one way to split training takes part in the loop; built by `build(model, spec, ranks)` of its module."
+    """How one way to split training takes part in the loop; built by `build(model, spec, ranks)` of
+    its module.
+    """
 
     def forward_backward(self, micro_batches: Sequence[Tensor]) -> list[Tensor]:
-        "Forward and backward of a step's micro batches, each (micro, seq_len + 1) ids; their mean losses, where this rank sees them."
+        """Forward and backward of a step's micro batches, each (micro, seq_len + 1) ids; their mean
+        losses, where this rank sees them.
+        """
 
     def optimizer_step(self, lr: float) -> Tensor:
-        "Clip, update with this rate, forget the gradients; the global L2 norm of the gradient before clipping."
+        """Clip, update with this rate, forget the gradients; the global L2 norm of the gradient
+        before clipping.
+        """
 
     def gradient_bytes(self) -> int | None:
-        "Bytes of gradients that this rank holds now (called between the last micro step and the update)."
+        """Bytes of gradients that this rank holds now (called between the last micro step and the
+        update).
+        """
 
     def state_bytes(self) -> dict[str, int | None]:
         "param_bytes and optimizer_bytes that this rank holds between steps."
@@ -41,7 +49,9 @@ class Strategy(Protocol):
     def parameter_norm(self) -> float:
         "L2 norm of the parameters that this rank holds: what does not change was not trained."
 
-    loss_scale: Tensor | None  # what the loss of the coming step is multiplied by; None where it is not
+    loss_scale: (
+        Tensor | None
+    )  # what the loss of the coming step is multiplied by; None where it is not
 
 # %% ../../../nbs/30_train/strategies/10_base.ipynb #75c7cb8c
 def learning_rate(step: int, optimizer: Optimizer) -> float:
@@ -52,9 +62,13 @@ def learning_rate(step: int, optimizer: Optimizer) -> float:
 def make_adamw(parameters: list[nn.Parameter], optimizer: Optimizer) -> torch.optim.AdamW:
     "torch's AdamW with the request's settings, over every parameter alike."
     return torch.optim.AdamW(
-        parameters, lr=optimizer.lr, betas=optimizer.betas, eps=optimizer.eps, weight_decay=optimizer.weight_decay,
+        parameters,
+        lr=optimizer.lr,
+        betas=optimizer.betas,
+        eps=optimizer.eps,
+        weight_decay=optimizer.weight_decay,
         fused=optimizer.fused or None,
-    )  # fmt: skip
+    )
 
 # %% ../../../nbs/30_train/strategies/10_base.ipynb #bda2745a
 def local_gradients(parameters: list[nn.Parameter]) -> list[Tensor]:
@@ -65,19 +79,23 @@ def local_gradients(parameters: list[nn.Parameter]) -> list[Tensor]:
 def _squares(gradients: list[Tensor]) -> Tensor:
     "The sum of squares of each gradient, float64 (gradients,)."
     if gradients[0].device.type == "cpu":
-        rows = [g if g.dim() < 2 else torch.linalg.vector_norm(g, dim=-1).flatten() for g in gradients]
+        rows = [
+            g if g.dim() < 2 else torch.linalg.vector_norm(g, dim=-1).flatten() for g in gradients
+        ]
         return torch.stack([torch.dot(r, r) for r in rows]).double()
     return torch.stack(torch._foreach_norm(gradients)).double().square()
 
 
 def gradient_norm(gradients: list[Tensor], copies: Tensor | None = None) -> Tensor:
-    "Global L2 norm (float64 scalar); copies (gradients,): how many ranks hold each one's elements, None where all hold all."
+    """Global L2 norm (float64 scalar); copies (gradients,): how many ranks hold each one's
+    elements, None where all hold all.
+    """
     squares = _squares(gradients)
     if copies is None:
         return squares.sum().sqrt()
     return sum_over_ranks((squares / copies).sum()).sqrt()
 
-
+# %% ../../../nbs/30_train/strategies/10_base.ipynb #0881f8c6
 def clip_gradients(gradients: list[Tensor], norm: Tensor, clip_norm: float | None) -> None:
     "Scale the gradients in place so that their global norm is at most `clip_norm`."
     if clip_norm is None or (norm.device.type == "cpu" and norm <= clip_norm - 1e-6):
@@ -89,7 +107,9 @@ def clip_gradients(gradients: list[Tensor], norm: Tensor, clip_norm: float | Non
 class TorchStrategy:
     "A wrapped model with torch's AdamW; subclasses say how gradients are exchanged."
 
-    copies: list[int] | None = None  # how many ranks hold each parameter's elements; None: all hold all
+    copies: list[int] | None = (
+        None  # how many ranks hold each parameter's elements; None: all hold all
+    )
 
     def __init__(self, model: nn.Module, spec: RunSpec):
         self.model, self.clip_norm, self.loss = model, spec.optimizer.clip_norm, loss_for(spec)
@@ -101,7 +121,11 @@ class TorchStrategy:
     @functools.cached_property
     def _copies(self) -> Tensor | None:
         "`copies` on the device, taken there once: in every step it would be a wait of its own."
-        return None if self.copies is None else torch.tensor(self.copies, dtype=torch.float64, device=self.held[0].device)
+        return (
+            None
+            if self.copies is None
+            else torch.tensor(self.copies, dtype=torch.float64, device=self.held[0].device)
+        )
 
     @property
     def loss_scale(self) -> Tensor | None:
@@ -123,7 +147,9 @@ class TorchStrategy:
         return loss.detach()
 
     def forward_backward(self, micro_batches: Sequence[Tensor]) -> list[Tensor]:
-        return [self.micro_step(m, index=i, of=len(micro_batches)) for i, m in enumerate(micro_batches)]
+        return [
+            self.micro_step(m, index=i, of=len(micro_batches)) for i, m in enumerate(micro_batches)
+        ]
 
     def gradients(self) -> list[Tensor]:
         "The averaged gradient of what this rank holds, in the order of the parameters."
@@ -148,7 +174,10 @@ class TorchStrategy:
         return tensor_bytes(p.grad for p in self.parameters)
 
     def state_bytes(self) -> dict[str, int | None]:
-        return {"param_bytes": tensor_bytes(self.parameters), "optimizer_bytes": optimizer_bytes(self.optimizer)}
+        return {
+            "param_bytes": tensor_bytes(self.parameters),
+            "optimizer_bytes": optimizer_bytes(self.optimizer),
+        }
 
     def parameter_norm(self) -> float:
         return held_norm(self.parameters)
@@ -161,7 +190,11 @@ def _local(tensors: Iterable[Tensor | None]) -> list[Tensor]:
 
 def held_norm(tensors: Iterable[Tensor]) -> float:
     "L2 norm over all elements that this rank holds, summed in float64."
-    squares = [torch.linalg.vector_norm(t.detach(), dtype=torch.float64).square() for t in _local(tensors) if t.numel()]
+    squares = [
+        torch.linalg.vector_norm(t.detach(), dtype=torch.float64).square()
+        for t in _local(tensors)
+        if t.numel()
+    ]
     return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
 
 
@@ -172,25 +205,34 @@ def tensor_bytes(tensors: Iterable[Tensor | None]) -> int:
 
 def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
     "Bytes of an optimizer's moments on this rank (its step counters, a few bytes each, included)."
-    return tensor_bytes(v for state in optimizer.state.values() for v in state.values() if torch.is_tensor(v))
+    return tensor_bytes(
+        v for state in optimizer.state.values() for v in state.values() if torch.is_tensor(v)
+    )
 
-
+# %% ../../../nbs/30_train/strategies/10_base.ipynb #7deebfa9
 def loss_for(spec: RunSpec) -> Callable[[Tensor, Tensor], Tensor]:
-    "The loss of logits and targets, compiled where the request says so: its passes over the vocabulary become one."
+    """The loss of logits and targets, compiled where the request says so: its passes over the
+    vocabulary become one.
+    """
     return torch.compile(mean_cross_entropy) if spec.compile else mean_cross_entropy
 
-
+# %% ../../../nbs/30_train/strategies/10_base.ipynb #81f56647
 def prepare_model(model: Decoder, spec: RunSpec, ranks: Ranks) -> Decoder:
-    """The model for this rank's device, its attention, its precision, its blocks recomputed and compiled as the request says.
+    """The model for this rank's device, its attention, its precision, its blocks recomputed and
+    compiled as the request says.
 
-    It stays where it was built, on the host: of a split model, only what a rank keeps goes to its device.
+    It stays where it was built, on the host: of a split model, only what a rank keeps goes to its
+    device.
     """
     model = with_precision(model, spec.precision, ranks.device)
     how = (spec.attention, ranks.device, DTYPES[spec.precision.compute], spec.model.head_dim)
     mix = attention_kernel(*how, queries=spec.seq_len)
     for block in model.blocks.values():
         block.attention.mix = mix
-        block.recompute, block.keep_products = spec.recompute != "none", spec.recompute == "selective"
+        block.recompute, block.keep_products = (
+            spec.recompute != "none",
+            spec.recompute == "selective",
+        )
     prepare_experts(model, scale=1 / spec.batch.accum, compiled=spec.compile)
     if spec.compile:
         for block in model.blocks.values():  # one block at a time compiles once for all of them

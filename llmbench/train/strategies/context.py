@@ -14,12 +14,14 @@ from torch.distributed._functional_collectives import all_gather_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...model.attention import Kernel, attention_kernel
-from ...model.experts import MoE
 from ...model.decoder import Decoder
+from ...model.experts import MoE
 
 # %% ../../../nbs/30_train/strategies/40_context.ipynb #4d847dd6
 def chunks_of(rank: int, cp: int) -> tuple[int, int]:
-    "The two chunks, of 2 × cp, that a rank takes: one from the front, its mirror image from the back."
+    """The two chunks, of 2 × cp, that a rank takes: one from the front, its mirror image from the
+    back.
+    """
     return rank, 2 * cp - 1 - rank
 
 
@@ -30,7 +32,9 @@ def places_of(rank: int, cp: int, seq_len: int) -> Tensor:
 
 # %% ../../../nbs/30_train/strategies/40_context.ipynb #ce40e4f3
 def gathered_attention(mesh: DeviceMesh, kernels: Sequence[Kernel]) -> Kernel:
-    "Causal attention of a rank's two chunks, each by its kernel, to the keys of all ranks of `mesh` up to the chunk's end."
+    """Causal attention of a rank's two chunks, each by its kernel, to the keys of all ranks of
+    `mesh` up to the chunk's end.
+    """
     rank, cp = mesh.get_local_rank(), mesh.size()
     owners = [c for r in range(cp) for c in chunks_of(r, cp)]  # the chunks as they arrive
     order = sorted(range(2 * cp), key=owners.__getitem__)
@@ -40,7 +44,9 @@ def gathered_attention(mesh: DeviceMesh, kernels: Sequence[Kernel]) -> Kernel:
         arrived = all_gather_single_autograd(torch.cat((k, v), dim=1), 2, mesh).split(size, dim=2)
         keys, values = torch.cat([arrived[i] for i in order], dim=2).chunk(2, dim=1)
         mixed = []
-        for chunk, kernel, queries in zip(chunks_of(rank, cp), kernels, q.split(size, dim=2), strict=True):
+        for chunk, kernel, queries in zip(
+            chunks_of(rank, cp), kernels, q.split(size, dim=2), strict=True
+        ):
             end = (chunk + 1) * size
             mixed.append(kernel(queries, keys[:, :, :end], values[:, :, :end]))
         return torch.cat(mixed, dim=2)
@@ -54,13 +60,24 @@ def _mean_counts(mesh: DeviceMesh) -> Callable[[Tensor], Tensor]:
 
     return mean
 
-
-def split_sequence(model: Decoder, cp: DeviceMesh, seq_len: int, attention: str = "sdpa") -> Decoder:
-    "Make the model (or a pipeline's stage) expect this rank's pieces of sequences of `seq_len` tokens, in place."
-    rank, size, device = cp.get_local_rank(), seq_len // (2 * cp.size()), torch.device(cp.device_type)
+# %% ../../../nbs/30_train/strategies/40_context.ipynb #86045994
+def split_sequence(
+    model: Decoder, cp: DeviceMesh, seq_len: int, attention: str = "sdpa"
+) -> Decoder:
+    """Make the model (or a pipeline's stage) expect this rank's pieces of sequences of `seq_len`
+    tokens, in place.
+    """
+    rank, size, device = (
+        cp.get_local_rank(),
+        seq_len // (2 * cp.size()),
+        torch.device(cp.device_type),
+    )
     model.places = places_of(rank, cp.size(), seq_len)
     how = (attention, device, model.compute_dtype, model.shape.head_dim)
-    kernels = [attention_kernel(*how, queries=size, keys=(c + 1) * size) for c in chunks_of(rank, cp.size())]
+    kernels = [
+        attention_kernel(*how, queries=size, keys=(c + 1) * size)
+        for c in chunks_of(rank, cp.size())
+    ]
     mix = gathered_attention(cp, kernels)
     for block in model.blocks.values():
         block.attention.mix = mix

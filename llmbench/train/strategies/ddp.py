@@ -14,9 +14,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from ..mesh import Ranks
 from ...model.decoder import Decoder
 from ...spec.request import RunSpec, Strategy
+from ..mesh import Ranks
 from .base import TorchStrategy, prepare_model
 
 # %% ../../../nbs/30_train/strategies/20_ddp.ipynb #78f18ee5
@@ -30,21 +30,29 @@ class DDP(TorchStrategy):
 _RANK, _PLAIN_STEPS = 4, 2  # of PowerSGD's factors; steps before it, the fewest that torch allows
 
 
-def in_bfloat16(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    "Torch's hook under another name: by its own name it is let in with NCCL only, and gloo sums bfloat16, too."
+def in_bfloat16(
+    group: dist.ProcessGroup | None, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Torch's hook under another name: by its own name it is let in with NCCL only, and gloo sums
+    bfloat16, too.
+    """
     return bf16_compress_hook(group, bucket)
 
 
 def factored(state: PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    "Torch's PowerSGD; on a CPU one bucket after the other, because gloo's callbacks may mix up two buckets' exchanges."
+    """Torch's PowerSGD; on a CPU one bucket after the other, because gloo's callbacks may mix up
+    two buckets' exchanges.
+    """
     done = powerSGD_hook(state, bucket)
     if bucket.buffer().device.type == "cpu":
         done.wait()
     return done
 
-
+# %% ../../../nbs/30_train/strategies/20_ddp.ipynb #bb01d9a4
 def compress(wrapped: DistributedDataParallel, spec: RunSpec) -> None:
-    "Have the gradients travel as the request says: in bfloat16, or as two thin factors of each matrix."
+    """Have the gradients travel as the request says: in bfloat16, or as two thin factors of each
+    matrix.
+    """
     if spec.strategy.compression == "powersgd":
         wrapped.register_comm_hook(PowerSGDState(None, _RANK, _PLAIN_STEPS), factored)
     elif spec.strategy.compression == "bf16" or spec.precision.reduce == "bfloat16":
@@ -53,13 +61,21 @@ def compress(wrapped: DistributedDataParallel, spec: RunSpec) -> None:
 
 def _bucket(strategy: Strategy) -> float | None:
     "torch's default begins with a smaller bucket; any size that is said holds for all of them."
-    return None if strategy.bucket_mib == Strategy.model_fields["bucket_mib"].default else strategy.bucket_mib
+    return (
+        None
+        if strategy.bucket_mib == Strategy.model_fields["bucket_mib"].default
+        else strategy.bucket_mib
+    )
 
-
+# %% ../../../nbs/30_train/strategies/20_ddp.ipynb #09faadca
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> DDP:
-    "The model in DistributedDataParallel, its buckets and what travels in them as the request says."
+    """The model in DistributedDataParallel, its buckets and what travels in them as the request
+    says.
+    """
     device_ids = [ranks.device] if ranks.device.type == "cuda" else None
     buckets = {"bucket_cap_mb": _bucket(spec.strategy), "gradient_as_bucket_view": True}
-    wrapped = DistributedDataParallel(prepare_model(model, spec, ranks).to(ranks.device), device_ids=device_ids, **buckets)
+    wrapped = DistributedDataParallel(
+        prepare_model(model, spec, ranks).to(ranks.device), device_ids=device_ids, **buckets
+    )
     compress(wrapped, spec)
     return DDP(wrapped, spec)

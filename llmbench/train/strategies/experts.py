@@ -15,11 +15,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from ...model.experts import Experts, MoE, reorder, sort_by_expert
-from ..mesh import Ranks, device_mesh, expert_mesh
 from ...model.decoder import Decoder
+from ...model.experts import Experts, MoE, reorder, sort_by_expert
 from ...model.precision import DTYPES
 from ...spec.request import RunSpec
+from ..mesh import Ranks, device_mesh, expert_mesh
 from .base import TorchStrategy, prepare_model
 from .ddp import compress
 from .fsdp import shard_blocks
@@ -27,7 +27,9 @@ from .fsdp import shard_blocks
 # %% ../../../nbs/30_train/strategies/50_experts.ipynb #d199a7d6
 class _Exchange(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
+    def forward(
+        ctx, x: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup
+    ) -> Tensor:
         ctx.sent, ctx.received, ctx.group = sent, received, group
         arrived = x.new_empty((sum(received), x.shape[1]))
         dist.all_to_all_single(arrived, x.contiguous(), received, sent, group=group)
@@ -41,7 +43,9 @@ class _Exchange(torch.autograd.Function):
 
 # %% ../../../nbs/30_train/strategies/50_experts.ipynb #aeeaea30
 class Travel:
-    "Takes rows that are sorted by expert to the ranks of `group` that hold their experts, and the answers back."
+    """Takes rows that are sorted by expert to the ranks of `group` that hold their experts, and the
+    answers back.
+    """
 
     def __init__(self, experts: Experts, group: dist.ProcessGroup):
         self.experts, self.group = experts, group
@@ -52,7 +56,9 @@ class Travel:
         dist.all_to_all_single(arriving, counts, group=self.group)
         sent, received = torch.stack((counts, arriving)).unflatten(1, (-1, held)).sum(-1).tolist()
         rows = _Exchange.apply(x, sent, received, self.group)
-        number = torch.arange(held, device=x.device).repeat(len(sent))  # of the expert, for each piece that arrived
+        number = torch.arange(held, device=x.device).repeat(
+            len(sent)
+        )  # of the expert, for each piece that arrived
         number = number.repeat_interleave(arriving, output_size=sum(received))
         order, back, mine = sort_by_expert(number, held)
         answers = self.experts(reorder(rows, order, back), mine)
@@ -60,21 +66,29 @@ class Travel:
 
 # %% ../../../nbs/30_train/strategies/50_experts.ipynb #237f3686
 def deal_experts(model: Decoder, ep: int, index: int) -> None:
-    "Keep part `index` of `ep` of every mixture's experts, by a slice of the initial weights that a single process has."
+    """Keep part `index` of `ep` of every mixture's experts, by a slice of the initial weights that
+    a single process has.
+    """
     for layer in model.modules():
         if isinstance(layer, MoE):
             for name, weight in list(layer.experts.named_parameters()):
                 setattr(layer.experts, name, nn.Parameter(weight.detach().chunk(ep)[index].clone()))
 
-
+# %% ../../../nbs/30_train/strategies/50_experts.ipynb #d8b0eeb2
 class EP(TorchStrategy):
-    "Replicas or shards but for the experts: `copies` ranks hold the same ones, those along `twins` of the grid (twins, experts)."
+    """Replicas or shards but for the experts: `copies` ranks hold the same ones, those along
+    `twins` of the grid (twins, experts).
+    """
 
-    def __init__(self, model: DistributedDataParallel | FSDPModule, spec: RunSpec, grid: DeviceMesh):
+    def __init__(
+        self, model: DistributedDataParallel | FSDPModule, spec: RunSpec, grid: DeviceMesh
+    ):
         super().__init__(model, spec)
         self.grid, self.twins = grid, grid.get_group("twins")
         self.dp, self.reduce = spec.strategy.dp, DTYPES[spec.precision.reduce]
-        of_experts = {id(p) for m in model.modules() if isinstance(m, Experts) for p in m.parameters()}
+        of_experts = {
+            id(p) for m in model.modules() if isinstance(m, Experts) for p in m.parameters()
+        }
         self.dealt = [id(p) in of_experts for p in self.parameters]
         others = spec.strategy.dp_replicate if isinstance(model, FSDPModule) else self.dp
         self.copies = [self.dp // spec.strategy.ep if dealt else others for dealt in self.dealt]
@@ -97,7 +111,9 @@ class EP(TorchStrategy):
 
 # %% ../../../nbs/30_train/strategies/50_experts.ipynb #a687816c
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> EP:
-    "The model with a share of its experts on this rank, the rest in DistributedDataParallel, or sharded where the strategy is fsdp or hsdp."
+    """The model with a share of its experts on this rank, the rest in DistributedDataParallel, or
+    sharded where the strategy is fsdp or hsdp.
+    """
     ep, grid = spec.strategy.ep, expert_mesh(ranks, spec.strategy)
     deal_experts(model, ep, grid.get_local_rank("experts"))
     for layer in model.modules():
@@ -106,14 +122,19 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> EP:
     model = prepare_model(model, spec, ranks)
     dealt = {name: p for name, p in model.named_parameters() if ".experts." in name}
     if spec.strategy.name in ("fsdp", "hsdp"):
-        mesh, shards = device_mesh(ranks, spec.strategy), spec.strategy.dp // spec.strategy.dp_replicate
+        mesh, shards = (
+            device_mesh(ranks, spec.strategy),
+            spec.strategy.dp // spec.strategy.dp_replicate,
+        )
         for parameter in dealt.values():
             parameter.data = parameter.data.to(ranks.device)
         return EP(shard_blocks(model, spec, mesh, shards, without=set(dealt.values())), spec, grid)
     return EP(_replicas(model.to(ranks.device), list(dealt), spec, ranks), spec, grid)
 
-
-def _replicas(model: Decoder, without: list[str], spec: RunSpec, ranks: Ranks) -> DistributedDataParallel:
+# %% ../../../nbs/30_train/strategies/50_experts.ipynb #a5d48653
+def _replicas(
+    model: Decoder, without: list[str], spec: RunSpec, ranks: Ranks
+) -> DistributedDataParallel:
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, without)
     device_ids = [ranks.device] if ranks.device.type == "cuda" else None
     wrapped = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)

@@ -12,14 +12,19 @@ from typing import Any
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import Shard
 
-from ...plan.flops import split_dimension
-from ..mesh import Ranks, device_mesh
 from ...model.decoder import Decoder
 from ...model.precision import DTYPES
+from ...plan.flops import split_dimension
 from ...spec.request import Precision, RunSpec
+from ..mesh import Ranks, device_mesh
 from .base import TorchStrategy, prepare_model
 
 # %% ../../../nbs/30_train/strategies/25_fsdp.ipynb #37162eec
@@ -45,29 +50,45 @@ class FSDP(TorchStrategy):
 
 
 def placement_over(shards: int) -> Callable[[nn.Parameter], Shard]:
-    "Which dimension of a parameter is split over so many ranks; the first, but for stacks of fewer experts than ranks."
+    """Which dimension of a parameter is split over so many ranks; the first, but for stacks of
+    fewer experts than ranks.
+    """
     return lambda parameter: Shard(split_dimension(tuple(parameter.shape), shards))
 
 
 def offload_policy(offload: str, device_type: str) -> OffloadPolicy:
-    "Where shards rest: on the device, or in the host's memory, page-locked so that copies overlap with work."
-    return OffloadPolicy() if offload == "none" else CPUOffloadPolicy(pin_memory=device_type != "cpu")
+    """Where shards rest: on the device, or in the host's memory, page-locked so that copies overlap
+    with work.
+    """
+    return (
+        OffloadPolicy() if offload == "none" else CPUOffloadPolicy(pin_memory=device_type != "cpu")
+    )
 
-
-def shard_blocks(model: Decoder, spec: RunSpec, mesh: DeviceMesh, shards: int, without: set[nn.Parameter] | None = None) -> Decoder:
-    """The model sharded in place, block by block, into so many pieces; parameters are let go after forward where the request says so.
+# %% ../../../nbs/30_train/strategies/25_fsdp.ipynb #3eac9cf0
+def shard_blocks(
+    model: Decoder,
+    spec: RunSpec,
+    mesh: DeviceMesh,
+    shards: int,
+    without: set[nn.Parameter] | None = None,
+) -> Decoder:
+    """The model sharded in place, block by block, into so many pieces; parameters are let go after
+    forward where the request says so.
 
     without: parameters that are left as they are.
     """
     how: dict[str, Any] = {
-        "mesh": mesh, "mp_policy": precision_policy(spec.precision), "shard_placement_fn": placement_over(shards),
-        "offload_policy": offload_policy(spec.strategy.offload, mesh.device_type), "ignored_params": without,
-    }  # fmt: skip
+        "mesh": mesh,
+        "mp_policy": precision_policy(spec.precision),
+        "shard_placement_fn": placement_over(shards),
+        "offload_policy": offload_policy(spec.strategy.offload, mesh.device_type),
+        "ignored_params": without,
+    }
     for block in model.blocks.values():
         fully_shard(block, reshard_after_forward=spec.strategy.reshard_after_forward, **how)
     return fully_shard(model, **how)
 
-
+# %% ../../../nbs/30_train/strategies/25_fsdp.ipynb #04ec8dee
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> FSDP:
     "The model sharded over all ranks."
     mesh = device_mesh(ranks, spec.strategy)

@@ -19,9 +19,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 
-from ..mesh import Ranks, along, device_mesh, place_of
 from ...model.decoder import Decoder, mean_cross_entropy
 from ...spec.request import RunSpec
+from ..mesh import Ranks, along, device_mesh, place_of
 from .base import TorchStrategy, loss_for, prepare_model
 from .context import split_sequence
 from .fsdp import precision_policy, shard_blocks
@@ -33,7 +33,9 @@ def wrap_data(model: Decoder, spec: RunSpec, mesh: DeviceMesh) -> Decoder:
     "The model (or a stage) replicated or sharded over the ranks that hold other data, in place."
     if spec.strategy.name in ("fsdp", "hsdp"):
         shard = along(mesh, "shard", "cp")
-        group = mesh["replicate", shard.mesh_dim_names[0]] if spec.strategy.dp_replicate > 1 else shard
+        group = (
+            mesh["replicate", shard.mesh_dim_names[0]] if spec.strategy.dp_replicate > 1 else shard
+        )
         return shard_blocks(model, spec, group, shard.size())
     group = along(mesh, "replicate", "shard", "cp")
     if group is None:
@@ -45,7 +47,9 @@ def wrap_data(model: Decoder, spec: RunSpec, mesh: DeviceMesh) -> Decoder:
 
 
 def arrange(model: Decoder, spec: RunSpec, ranks: Ranks, mesh: DeviceMesh) -> Decoder:
-    "The model (or a stage of it) on this rank's device, split along every dimension of the grid but the pipeline."
+    """The model (or a stage of it) on this rank's device, split along every dimension of the grid
+    but the pipeline.
+    """
     model = prepare_model(model, spec, ranks)
     if "tp" in mesh.mesh_dim_names:
         split_tensors(model, mesh["tp"])
@@ -73,13 +77,19 @@ class Mixed(TorchStrategy):
         return self.split_loss()
 
     def split_loss(self) -> contextlib.AbstractContextManager:
-        "Where logits are split by vocabulary, the loss is taken from the pieces, forward and backward."
+        """Where logits are split by vocabulary, the loss is taken from the pieces, forward and
+        backward.
+        """
         return loss_parallel() if self.split else contextlib.nullcontext()
 
     def cut(self, sequences: Tensor) -> tuple[Tensor, Tensor]:
         "This rank's inputs and targets of a micro batch, (micro, seq_len / cp) each."
         inputs, targets = sequences[:, :-1], sequences[:, 1:]
-        return (inputs, targets) if self.places is None else (inputs[:, self.places], targets[:, self.places])
+        return (
+            (inputs, targets)
+            if self.places is None
+            else (inputs[:, self.places], targets[:, self.places])
+        )
 
     def micro_step(self, sequences: Tensor, *, index: int, of: int) -> Tensor:
         inputs, targets = self.cut(sequences)
@@ -91,7 +101,7 @@ class Mixed(TorchStrategy):
     def gradients(self) -> list[Tensor]:
         return settle(self.parameters)
 
-
+# %% ../../../nbs/30_train/strategies/55_mixed.ipynb #addcb1de
 def _plain(value: Tensor) -> Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
@@ -101,7 +111,9 @@ class Pipelined(Mixed):
 
     def __init__(self, stages: dict[int, Decoder], spec: RunSpec, ranks: Ranks, mesh: DeviceMesh):
         super().__init__(nn.ModuleList(stages.values()), spec, ranks, mesh)
-        self.first, self.last = (any(getattr(s, end) for s in stages.values()) for end in ("first", "last"))
+        self.first, self.last = (
+            any(getattr(s, end) for s in stages.values()) for end in ("first", "last")
+        )
         if self.split and self.last:
             max(stages.items())[1].register_forward_hook(lambda _, __, logits: logits.to_local())
         self.schedule, self._stages = make_schedule(stages, spec, mesh["pp"], self._stage_loss)
@@ -111,7 +123,9 @@ class Pipelined(Mixed):
         if self.split:
             shape = (*logits.shape[:-1], self.spec.model.vocab_size)
             stride = (shape[1] * shape[2], shape[2], 1)
-            logits = DTensor.from_local(logits, self.mesh["tp"], [Shard(-1)], run_check=False, shape=shape, stride=stride)
+            logits = DTensor.from_local(
+                logits, self.mesh["tp"], [Shard(-1)], run_check=False, shape=shape, stride=stride
+            )
         return self.scaled(self.loss(logits, targets))
 
     def forward_backward(self, micro_batches: Sequence[Tensor]) -> list[Tensor]:
@@ -131,8 +145,12 @@ class Pipelined(Mixed):
             dist.all_reduce(gradients[index], group=group)
         return gradients
 
-    def _tied_weight(self, stages: dict[int, Decoder], ranks: Ranks) -> tuple[int, dist.ProcessGroup] | None:
-        "Where the tied weight is among the parameters, and the group of the two ranks that hold it; it counts once."
+    def _tied_weight(
+        self, stages: dict[int, Decoder], ranks: Ranks
+    ) -> tuple[int, dist.ProcessGroup] | None:
+        """Where the tied weight is among the parameters, and the group of the two ranks that hold
+        it; it counts once.
+        """
         places, mine = {}, place_of(ranks.rank, self.spec.strategy)
         for rank in range(ranks.world_size):
             place = place_of(rank, self.spec.strategy)

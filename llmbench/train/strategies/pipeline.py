@@ -12,7 +12,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
 
 from ...model.decoder import Decoder
 from ...spec.presets import ModelShape
@@ -22,12 +27,16 @@ from ...spec.request import RunSpec, Strategy
 def stage_layers(n_layers: int, strategy: Strategy) -> list[range]:
     """The layers of each stage, in order.
 
-    Raises ValueError where they do not divide evenly and the request does not say how (`resolve` refuses that before).
+    Raises ValueError where they do not divide evenly and the request does not say how (`resolve`
+    refuses that before).
     """
     stages = strategy.pp * strategy.stages_per_rank
     sizes = strategy.layers_per_stage or (n_layers // stages,) * stages
     if sum(sizes) != n_layers or len(sizes) != stages:
-        raise ValueError(f"{n_layers} layers over {stages} stages: layers_per_stage {list(sizes)} does not add up")
+        raise ValueError(
+            f"{n_layers} layers over {stages} stages: layers_per_stage {list(sizes)} does not"
+            " add up"
+        )
     ends = [sum(sizes[: i + 1]) for i in range(stages)]
     return [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
@@ -38,9 +47,13 @@ def stages_of(rank: int, strategy: Strategy) -> list[int]:
 
 # %% ../../../nbs/30_train/strategies/45_pipeline.ipynb #91296b79
 def take_stage(model: Decoder, index: int, layers: Sequence[range]) -> Decoder:
-    "Stage `index` of the model: a decoder that shares its layers `layers[index]`, and the ends that belong to it."
+    """Stage `index` of the model: a decoder that shares its layers `layers[index]`, and the ends
+    that belong to it.
+    """
     stage = copy.copy(model)
-    vars(stage).update({name: copy.copy(value) for name, value in vars(model).items() if isinstance(value, dict)})  # hooks of its own
+    vars(stage).update(
+        {name: copy.copy(value) for name, value in vars(model).items() if isinstance(value, dict)}
+    )  # hooks of its own
     stage.blocks = nn.ModuleDict({str(n): model.blocks[str(n)] for n in layers[index]})
     stage.first, stage.last = index == 0, index == len(layers) - 1
     if not stage.first:
@@ -56,7 +69,11 @@ _SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe, "interleaved": Sched
 
 def _stream(spec: RunSpec, dtype: torch.dtype) -> Tensor:
     "A tensor like what goes from stage to stage on one rank, without memory."
-    shape = (spec.batch.micro, spec.seq_len // (spec.strategy.cp * spec.strategy.tp), spec.model.d_model)
+    shape = (
+        spec.batch.micro,
+        spec.seq_len // (spec.strategy.cp * spec.strategy.tp),
+        spec.model.d_model,
+    )
     return torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
 
 
@@ -66,26 +83,45 @@ def _ends(spec: RunSpec, stage: Decoder) -> tuple[Tensor, Tensor]:
     stream = _stream(spec, stage.compute_dtype)
     tokens = torch.empty((micro, seq_len), dtype=torch.int64, device="meta")
     mine = vocabulary_of(spec.model, tp)
-    logits = torch.empty((micro, seq_len, mine), dtype=stage.compute_dtype, device="meta", requires_grad=True)
+    logits = torch.empty(
+        (micro, seq_len, mine), dtype=stage.compute_dtype, device="meta", requires_grad=True
+    )
     return tokens if stage.first else stream, logits if stage.last else stream
 
-
+# %% ../../../nbs/30_train/strategies/45_pipeline.ipynb #006e7fbf
 def vocabulary_of(shape: ModelShape, tp: int, rank: int = 0) -> int:
-    "Tokens of the vocabulary whose logits a tensor parallel rank has; DTensor splits in chunks of the first one's size."
+    """Tokens of the vocabulary whose logits a tensor parallel rank has; DTensor splits in chunks of
+    the first one's size.
+    """
     chunk = -(-shape.vocab_size // tp)
     return max(0, min(chunk, shape.vocab_size - rank * chunk))
 
-
+# %% ../../../nbs/30_train/strategies/45_pipeline.ipynb #11b2c606
 def make_schedule(
-    stages: dict[int, Decoder], spec: RunSpec, mesh: DeviceMesh, loss: Callable[[Tensor, Tensor], Tensor]
+    stages: dict[int, Decoder],
+    spec: RunSpec,
+    mesh: DeviceMesh,
+    loss: Callable[[Tensor, Tensor], Tensor],
 ) -> tuple[ScheduleGPipe | Schedule1F1B | ScheduleInterleaved1F1B, list[PipelineStage]]:
-    "Torch's schedule over this rank's stages (by number) in the pipeline `mesh`; `loss` is of one micro batch."
+    """Torch's schedule over this rank's stages (by number) in the pipeline `mesh`; `loss` is of one
+    micro batch.
+    """
     count, of = spec.strategy.pp * spec.strategy.stages_per_rank, spec.batch.accum
     made = []
     for index, stage in stages.items():
         given, taken = _ends(spec, stage)
         device = next(stage.parameters()).device
-        made.append(PipelineStage(stage, index, count, device, input_args=given, output_args=taken, group=mesh.get_group()))
+        made.append(
+            PipelineStage(
+                stage,
+                index,
+                count,
+                device,
+                input_args=given,
+                output_args=taken,
+                group=mesh.get_group(),
+            )
+        )
     kind = _SCHEDULES[spec.strategy.schedule]
     scaled = {"loss_fn": lambda logits, targets: loss(logits, targets) / of, "scale_grads": False}
     return kind(made if spec.strategy.schedule == "interleaved" else made[0], of, **scaled), made

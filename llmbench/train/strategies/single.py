@@ -6,9 +6,9 @@
 __all__ = ['build']
 
 # %% ../../../nbs/30_train/strategies/15_single.ipynb #b633f248
-from ..mesh import Ranks
 from ...model.decoder import Decoder
 from ...spec.request import RunSpec
+from ..mesh import Ranks
 from .base import TorchStrategy, prepare_model
 
 # %% ../../../nbs/30_train/strategies/15_single.ipynb #bceb0c3f

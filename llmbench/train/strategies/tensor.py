@@ -12,7 +12,14 @@ from functools import partial
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+)
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -46,21 +53,27 @@ class SharedHeads(ParallelStyle):
 
         return distribute_module(module, device_mesh, output_fn=keep)
 
-
+# %% ../../../nbs/30_train/strategies/35_tensor.ipynb #964ccb4a
 def block_plan(shape: ModelShape, tp: int) -> dict[str, ParallelStyle]:
-    "How each part of a block is split over `tp` ranks; the stream goes in and out along the sequence."
+    """How each part of a block is split over `tp` ranks; the stream goes in and out along the
+    sequence.
+    """
     gather = partial(PrepareModuleInput, desired_input_layouts=(_WHOLE,))
     shared = tp > shape.n_kv_heads
     plan = {
-        "attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel(),
-        "attention": PrepareModuleInput(input_layouts=(_ALONG_SEQUENCE, None), desired_input_layouts=(_WHOLE, None)),
+        "attention_norm": SequenceParallel(),
+        "mlp_norm": SequenceParallel(),
+        "attention": PrepareModuleInput(
+            input_layouts=(_ALONG_SEQUENCE, None), desired_input_layouts=(_WHOLE, None)
+        ),
         "attention.query": ColwiseParallel(),
         "attention.key": SharedHeads(shape.n_kv_heads) if shared else ColwiseParallel(),
         "attention.value": SharedHeads(shape.n_kv_heads) if shared else ColwiseParallel(),
         "attention.out": RowwiseParallel(output_layouts=_ALONG_SEQUENCE),
         "mlp": gather(input_layouts=(_ALONG_SEQUENCE,)),
-        "mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel(output_layouts=_ALONG_SEQUENCE),
-    }  # fmt: skip
+        "mlp.up": ColwiseParallel(),
+        "mlp.down": RowwiseParallel(output_layouts=_ALONG_SEQUENCE),
+    }
     return plan | ({"mlp.gate": ColwiseParallel()} if shape.family == "llama" else {})
 
 # %% ../../../nbs/30_train/strategies/35_tensor.ipynb #a0f5b7fc
@@ -68,21 +81,28 @@ def _split_ends(model: Decoder, tp: DeviceMesh) -> None:
     if model.first:
         by_vocabulary = RowwiseParallel(input_layouts=_WHOLE, output_layouts=_ALONG_SEQUENCE)
         parallelize_module(model.embedding, tp, by_vocabulary)
-        # what is still on its way from other ranks has a type that torch.compile cannot keep for backward
+        # what is still on its way from other ranks has a type that torch.compile cannot keep for
+        # backward
         model.embedding.register_forward_hook(lambda _, __, stream: stream.clone())
     elif model.embedding is not None:  # the last stage's own copy of a tied weight
         weight = distribute_tensor(model.embedding.weight.detach(), tp, [Shard(0)])
         model.embedding.weight = nn.Parameter(weight)
     if model.positions is not None:
-        parallelize_module(model.positions, tp, RowwiseParallel(input_layouts=_WHOLE, output_layouts=Shard(0)))
+        parallelize_module(
+            model.positions, tp, RowwiseParallel(input_layouts=_WHOLE, output_layouts=Shard(0))
+        )
     if model.last:
         parallelize_module(model.norm, tp, SequenceParallel())
-        gather = PrepareModuleOutput(output_layouts=_ALONG_SEQUENCE, desired_output_layouts=_WHOLE, use_local_output=False)
+        gather = PrepareModuleOutput(
+            output_layouts=_ALONG_SEQUENCE, desired_output_layouts=_WHOLE, use_local_output=False
+        )
         parallelize_module(model.norm, tp, gather)
     if model.head is not None:
-        parallelize_module(model.head, tp, ColwiseParallel(output_layouts=Shard(-1), use_local_output=False))
+        parallelize_module(
+            model.head, tp, ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+        )
 
-
+# %% ../../../nbs/30_train/strategies/35_tensor.ipynb #d6473146
 def split_tensors(model: Decoder, tp: DeviceMesh) -> Decoder:
     """Split every matrix of the model (or of a pipeline's stage) over the ranks of `tp`, in place.
 
@@ -96,13 +116,17 @@ def split_tensors(model: Decoder, tp: DeviceMesh) -> Decoder:
 
 # %% ../../../nbs/30_train/strategies/35_tensor.ipynb #91ff4c40
 def settle(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    "The gradients as they belong to what this rank holds, plain tensors; summands are added over the ranks."
+    """The gradients as they belong to what this rank holds, plain tensors; summands are added over
+    the ranks.
+    """
     gradients, parameters = [], list(parameters)
     waiting: dict[dist.ProcessGroup, list[int]] = {}
     for i, parameter in enumerate(parameters):
         gradient = parameter.grad
         if isinstance(gradient, DTensor):
-            partial_over = [d for d, placement in enumerate(gradient.placements) if placement.is_partial()]
+            partial_over = [
+                d for d, placement in enumerate(gradient.placements) if placement.is_partial()
+            ]
             if partial_over:
                 waiting.setdefault(gradient.device_mesh.get_group(partial_over[0]), []).append(i)
             else:
@@ -112,11 +136,13 @@ def settle(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
     for group, members in waiting.items():
         flat = nn.utils.parameters_to_vector([gradients[i] for i in members])
         dist.all_reduce(flat, group=group)
-        for i, summed in zip(members, flat.split([gradients[i].numel() for i in members]), strict=True):
+        for i, summed in zip(
+            members, flat.split([gradients[i].numel() for i in members]), strict=True
+        ):
             gradients[i] = summed.view_as(gradients[i])
     return gradients
 
-
+# %% ../../../nbs/30_train/strategies/35_tensor.ipynb #21ee3b26
 def copies_of(parameter: Tensor, ranks: int) -> int:
     "How many of `ranks` ranks hold each element of this parameter."
     if not isinstance(parameter, DTensor):

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...plan.flops import parameter_count
 from ...core.errors import LlmbenchError
-from ..mesh import Ranks
 from ...model.decoder import Decoder, next_token_loss
+from ...plan.flops import parameter_count
 from ...spec.request import RunSpec
+from ..mesh import Ranks
 from llmbench.train.strategies.base import (
     held_norm,
     loss_for,
@@ -32,9 +32,11 @@ from llmbench.train.strategies.base import (
 # %% ../../../nbs/30_train/strategies/30_zero.ipynb #e01f162c
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 
-
+# %% ../../../nbs/30_train/strategies/30_zero.ipynb #0458b155
 def deepspeed_config(spec: RunSpec) -> dict[str, Any]:
-    "DeepSpeed's JSON for a request: batch as integers, stage from the strategy's name, the request's precision and clipping."
+    """DeepSpeed's JSON for a request: batch as integers, stage from the strategy's name, the
+    request's precision and clipping.
+    """
     stage, count = int(spec.strategy.name[-1]), parameter_count(spec.model)
     s, bucket = spec.strategy, min(spec.strategy.reduce_bucket or 500_000_000, count)
     zero = {"stage": stage, "reduce_bucket_size": bucket, "allgather_bucket_size": bucket}
@@ -61,16 +63,21 @@ def deepspeed_config(spec: RunSpec) -> dict[str, Any]:
         "steps_per_print": 1_000_000_000,
         "wall_clock_breakdown": False,
     }
-    if spec.strategy.offload == "optimizer":  # ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840), with torch's AdamW
+    if (
+        spec.strategy.offload == "optimizer"
+    ):  # ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840), with torch's AdamW
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": spec.hardware != "cpu"}
         config["zero_force_ds_cpu_optimizer"] = False
     if spec.precision.compute in ("bfloat16", "float8"):
         config |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
     elif spec.precision.compute == "float16":
-        config |= {"fp16": _fp16(spec.precision.loss_scale), "data_types": {"grad_accum_dtype": "fp32"}}
+        config |= {
+            "fp16": _fp16(spec.precision.loss_scale),
+            "data_types": {"grad_accum_dtype": "fp32"},
+        }
     return config
 
-
+# %% ../../../nbs/30_train/strategies/30_zero.ipynb #de018834
 def _zeropp(spec: RunSpec) -> dict[str, Any]:
     "ZeRO++'s three levers, where they are asked for."
     found: dict[str, Any] = {}
@@ -82,22 +89,37 @@ def _zeropp(spec: RunSpec) -> dict[str, Any]:
     return found
 
 
-_CAST = {"bf16": torch.bfloat16, "fp16": torch.float16}  # what the parameters become under these sections
+_CAST = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}  # what the parameters become under these sections
 
-
+# %% ../../../nbs/30_train/strategies/30_zero.ipynb #7e495135
 def _fp16(loss_scale: float) -> dict[str, Any]:
-    "DeepSpeed's dynamic loss scale with the numbers of `precision.LossScale`; it starts at a power of two."
-    return {"enabled": True, "loss_scale": 0, "initial_scale_power": round(log2(loss_scale)), "loss_scale_window": 2000,
-            "hysteresis": 1, "min_loss_scale": 1}  # fmt: skip
+    """DeepSpeed's dynamic loss scale with the numbers of `precision.LossScale`; it starts at a
+    power of two.
+    """
+    return {
+        "enabled": True,
+        "loss_scale": 0,
+        "initial_scale_power": round(log2(loss_scale)),
+        "loss_scale_window": 2000,
+        "hysteresis": 1,
+        "min_loss_scale": 1,
+    }
 
 # %% ../../../nbs/30_train/strategies/30_zero.ipynb #a270ae4d
 def load(device: torch.device) -> Any:
-    "The deepspeed module, prepared for this device; LlmbenchError with the line to type where it is missing."
+    """The deepspeed module, prepared for this device; LlmbenchError with the line to type where it
+    is missing.
+    """
     on_cpu = device.type == "cpu"
     if on_cpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
-        os.environ.setdefault(name, value)  # DeepSpeed reads them even where the group exists already
+        os.environ.setdefault(
+            name, value
+        )  # DeepSpeed reads them even where the group exists already
     try:
         import deepspeed
         import deepspeed.ops
@@ -114,11 +136,19 @@ def load(device: torch.device) -> Any:
 class Zero:
     "A DeepSpeed engine at ZeRO stage 1, 2 or 3."
 
-    def __init__(self, engine: Any, stage: int, config: dict[str, Any], loss: Callable[[Tensor, Tensor], Tensor]):
+    def __init__(
+        self,
+        engine: Any,
+        stage: int,
+        config: dict[str, Any],
+        loss: Callable[[Tensor, Tensor], Tensor],
+    ):
         self.engine, self.stage, self.config, self.loss = engine, stage, config, loss
 
     def forward_backward(self, micro_batches: Sequence[Tensor]) -> list[Tensor]:
-        return [self.micro_step(m, index=i, of=len(micro_batches)) for i, m in enumerate(micro_batches)]
+        return [
+            self.micro_step(m, index=i, of=len(micro_batches)) for i, m in enumerate(micro_batches)
+        ]
 
     def micro_step(self, sequences: Tensor, *, index: int, of: int) -> Tensor:
         "Forward and backward of micro batch `index` of `of`; its detached mean loss."
@@ -133,7 +163,11 @@ class Zero:
             group["lr"] = lr
         self.engine.step()
         skipped = "fp16" in self.config and self.engine.optimizer.overflow
-        return torch.tensor(inf, device=self.engine.device) if skipped else self.engine.get_global_grad_norm()
+        return (
+            torch.tensor(inf, device=self.engine.device)
+            if skipped
+            else self.engine.get_global_grad_norm()
+        )
 
     @property
     def loss_scale(self) -> Tensor | None:
@@ -146,7 +180,10 @@ class Zero:
         return _held_gradients(self.engine)
 
     def state_bytes(self) -> dict[str, int | None]:
-        return {"param_bytes": tensor_bytes(self._held()), "optimizer_bytes": _held_state(self.engine.optimizer, self.stage)}
+        return {
+            "param_bytes": tensor_bytes(self._held()),
+            "optimizer_bytes": _held_state(self.engine.optimizer, self.stage),
+        }
 
     def parameter_norm(self) -> float:
         return held_norm(self._held())
@@ -166,26 +203,40 @@ def _flat(value: Any) -> list[Tensor]:
 
 def _held_gradients(engine: Any) -> int | None:
     whole = tensor_bytes(p.grad for p in engine.module.parameters())
-    flat = getattr(engine.optimizer, "fp32_groups_gradients_flat", None)  # where stage 1 keeps them under bfloat16
+    flat = getattr(
+        engine.optimizer, "fp32_groups_gradients_flat", None
+    )  # where stage 1 keeps them under bfloat16
     shards = getattr(engine.optimizer, "averaged_gradients", flat)
-    return whole + tensor_bytes(_flat(shards)) or None  # none in sight are not none at all: an offloaded optimizer has them
+    return (
+        whole + tensor_bytes(_flat(shards)) or None
+    )  # none in sight are not none at all: an offloaded optimizer has them
 
-
+# %% ../../../nbs/30_train/strategies/30_zero.ipynb #f37eed2a
 def _held_state(optimizer: Any, stage: int) -> int | None:
-    names = ("fp32_partitioned_groups_flat",) if stage == 3 else ("single_partition_of_fp32_groups", "fp32_groups_flat_partition")
-    held = next((found for name in names if (found := getattr(optimizer, name, None)) is not None), None)
-    return None if held is None else optimizer_bytes(optimizer.optimizer) + tensor_bytes(_flat(held))
+    names = (
+        ("fp32_partitioned_groups_flat",)
+        if stage == 3
+        else ("single_partition_of_fp32_groups", "fp32_groups_flat_partition")
+    )
+    held = next(
+        (found for name in names if (found := getattr(optimizer, name, None)) is not None), None
+    )
+    return (
+        None if held is None else optimizer_bytes(optimizer.optimizer) + tensor_bytes(_flat(held))
+    )
 
 # %% ../../../nbs/30_train/strategies/30_zero.ipynb #df40cbcd
 def _keep_shards(deepspeed: Any, model: Decoder, config: dict[str, Any]) -> None:
-    "Move one parameter after the other to the device and keep a shard of it: the whole model need not fit."
+    """Move one parameter after the other to the device and keep a shard of it: the whole model need
+    not fit.
+    """
     if model.head is None:  # the tied weight is used outside the module that owns it
         deepspeed.zero.register_external_parameter(model, model.embedding.weight)
     model.to(next((dtype for name, dtype in _CAST.items() if name in config), torch.float32))
     deepspeed.init_distributed()  # takes our group; without it, Init counts one rank
     deepspeed.zero.Init(module=model, config_dict_or_path=config)
 
-
+# %% ../../../nbs/30_train/strategies/30_zero.ipynb #af97fd52
 def _optimizer(model: Decoder, spec: RunSpec) -> Any:
     "torch's AdamW, or DeepSpeedCPUAdam; LlmbenchError where its operator cannot be built."
     if spec.strategy.offload_adam == "torch":
@@ -194,11 +245,21 @@ def _optimizer(model: Decoder, spec: RunSpec) -> Any:
 
     o = spec.optimizer
     try:
-        return DeepSpeedCPUAdam(list(model.parameters()), lr=o.lr, betas=o.betas, eps=o.eps, weight_decay=o.weight_decay, adamw_mode=True)
+        return DeepSpeedCPUAdam(
+            list(model.parameters()),
+            lr=o.lr,
+            betas=o.betas,
+            eps=o.eps,
+            weight_decay=o.weight_decay,
+            adamw_mode=True,
+        )
     except Exception as e:  # a compiler's complaint has no type of its own
-        raise LlmbenchError(f"DeepSpeedCPUAdam cannot be built here ({type(e).__name__}); install g++ and ninja, or write offload_adam: torch") from e
+        raise LlmbenchError(
+            f"DeepSpeedCPUAdam cannot be built here ({type(e).__name__}); install g++ and ninja, or"
+            " write offload_adam: torch"
+        ) from e
 
-
+# %% ../../../nbs/30_train/strategies/30_zero.ipynb #f17badba
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> Zero:
     "A DeepSpeed engine over the model at the stage that the strategy's name ends in."
     deepspeed = load(ranks.device)
@@ -209,5 +270,7 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> Zero:
     optimizer = _optimizer(model, spec)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     if "fp16" in config:
-        engine.optimizer.loss_scaler.raise_error_at_min_scale = False  # the loop ends a run that diverged, with its step
+        engine.optimizer.loss_scaler.raise_error_at_min_scale = (
+            False  # the loop ends a run that diverged, with its step
+        )
     return Zero(engine, stage, config, loss_for(spec))
