@@ -12,7 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .verbs import add_results, add_verb, out, results_folder
+from llmbench.cli.verbs import (
+    add_attempt,
+    add_override,
+    add_results,
+    add_verb,
+    out,
+    results_folder,
+)
 from ..core.errors import RequestError
 
 # %% ../../nbs/90_cli/45_backend_verbs.ipynb #4d6a48a7
@@ -81,34 +88,14 @@ def add_backend_verb(verbs: Any) -> None:
         "the same request under another framework, run or rendered",
         "llmbench backend hf params/cpu/ddp.yaml --render rendered/hf",
     )
-    p.add_argument(
-        "backend",
-        nargs="?",
-        help=(
-            "hf, accelerate, lightning, deepspeed, torchtitan, megatron, nemo, megatron-bridge,"
-            " primus (default: a table of them)"
-        ),
+    names = (
+        "hf, accelerate, lightning, deepspeed, torchtitan, megatron, nemo, megatron-bridge, "
+        "primus (default: a table of them)"
     )
+    folder = "write files, command and environment there, and run nothing"
+    p.add_argument("backend", nargs="?", help=names)
     p.add_argument("file", nargs="?", help="a parameter file of a run")
-    p.add_argument(
-        "-o",
-        "--override",
-        action="append",
-        default=[],
-        metavar="key.sub=value",
-        help="change one value of the file; may be repeated",
-    )
-    p.add_argument(
-        "--render",
-        "--render-only",
-        metavar="DIR",
-        help="write files, command and environment there, and run nothing",
-    )
-    p.add_argument(
-        "--attempt",
-        type=int,
-        default=1,
-        metavar="N",
-        help="which repeat of the same request this is (default 1)",
-    )
+    add_override(p)
+    p.add_argument("--render", "--render-only", metavar="DIR", help=folder)
+    add_attempt(p)
     add_results(p)

@@ -9,7 +9,7 @@ __all__ = ['DATA_VERBS', 'data', 'tokenize', 'convert', 'add_data_verbs']
 import argparse
 from typing import Any
 
-from .verbs import add_verb, out
+from .verbs import add_override, add_verb, out
 from ..core.errors import RequestError
 
 # %% ../../nbs/90_cli/25_data_verbs.ipynb #5e4a1ada
@@ -46,8 +46,8 @@ def tokenize(arguments: argparse.Namespace) -> int:
     a = arguments
     done = megatron.tokenize(a.texts, a.out, tokenizer=a.tokenizer, key=a.key, end=a.end)
     out(
-        f"{a.out}.bin, {a.out}.idx: {done['documents']:,} documents, {done['tokens']:,} tokens as"
-        f" {done['dtype']}, vocab_size {done['vocab_size']:,} or more"
+        f"{a.out}.bin, {a.out}.idx: {done['documents']:,} documents, {done['tokens']:,} tokens "
+        f"as {done['dtype']}, vocab_size {done['vocab_size']:,} or more"
     )
     return 0
 
@@ -66,34 +66,23 @@ def convert(arguments: argparse.Namespace) -> int:
     }
     if wrong := [option for option in given if option not in only[a.direction]]:
         raise RequestError(
-            f"convert {a.direction}: {wrong[0]} says nothing here; allowed:"
-            f" {', '.join(only[a.direction])}"
+            f"convert {a.direction}: {wrong[0]} says nothing here; allowed: "
+            f"{', '.join(only[a.direction])}"
         )
     return main([a.direction, a.folder, a.out, *(word for pair in given.items() for word in pair)])
 
 # %% ../../nbs/90_cli/25_data_verbs.ipynb #deed9ccd
 DATA_VERBS = ("data", "tokenize", "convert")
 
-# %% ../../nbs/90_cli/25_data_verbs.ipynb #f2b9167d
-def add_data_verbs(verbs: Any) -> None:
-    "The arguments of the verbs around data and weights."
-    p = add_verb(
-        verbs,
-        "data",
-        data,
-        "which tokens a run will see, as fingerprints",
-        "llmbench data params/cpu/ddp.yaml",
-    )
+# %% ../../nbs/90_cli/25_data_verbs.ipynb #df80602d
+def _add_data(verbs: Any) -> None:
+    what = "which tokens a run will see, as fingerprints"
+    p = add_verb(verbs, "data", data, what, "llmbench data params/cpu/ddp.yaml")
     p.add_argument("file", help="a parameter file of a run")
-    p.add_argument(
-        "-o",
-        "--override",
-        action="append",
-        default=[],
-        metavar="key.sub=value",
-        help="change one value of the file; may be repeated",
-    )
+    add_override(p)
 
+
+def _add_tokenize(verbs: Any) -> None:
     p = add_verb(
         verbs,
         "tokenize",
@@ -101,27 +90,22 @@ def add_data_verbs(verbs: Any) -> None:
         "text as tokens in Megatron's format (.bin, .idx)",
         "llmbench tokenize book.txt --out data/book",
     )
-    p.add_argument(
-        "texts",
-        nargs="+",
-        metavar="TEXT",
-        help="text files, a document each, or .jsonl, a document a line",
-    )
-    p.add_argument(
-        "--tokenizer",
-        metavar="DIR",
-        help="Hugging Face tokenizer: a folder or its tokenizer.json (default: bytes)",
-    )
-    p.add_argument(
-        "--out", required=True, metavar="PREFIX", help="where to write, without .bin and .idx"
-    )
+    texts = "text files, a document each, or .jsonl, a document a line"
+    folder = "Hugging Face tokenizer: a folder or its tokenizer.json (default: bytes)"
+    prefix = "where to write, without .bin and .idx"
+    end = "a token to append to each document, for example <|endoftext|>"
+    p.add_argument("texts", nargs="+", metavar="TEXT", help=texts)
+    p.add_argument("--tokenizer", metavar="DIR", help=folder)
+    p.add_argument("--out", required=True, metavar="PREFIX", help=prefix)
     p.add_argument("--key", default="text", help="key of the text in a .jsonl (default text)")
-    p.add_argument(
-        "--end",
-        metavar="TOKEN",
-        help="a token to append to each document, for example <|endoftext|>",
-    )
+    p.add_argument("--end", metavar="TOKEN", help=end)
 
+# %% ../../nbs/90_cli/25_data_verbs.ipynb #bdd6ffa7
+_DTYPES = ["float32", "bfloat16", "float16"]
+_ARCHITECTURES = ["llama", "qwen2", "mistral", "mixtral"]
+
+
+def _add_convert(verbs: Any) -> None:
     p = add_verb(
         verbs,
         "convert",
@@ -129,21 +113,20 @@ def add_data_verbs(verbs: Any) -> None:
         "weights from Hugging Face safetensors, and back",
         "llmbench convert from-hf DOWNLOADED weights",
     )
+    folder = "what to read: a Hugging Face folder, one of ours, or a run's checkpoints/step-N"
+    dtype = "to-hf: of the weights (default float32)"
+    target = "to-hf: architecture (default: mixtral with experts, qwen2 with biases, else llama)"
+    name = "from-hf: the model's name (default: that of the folder)"
     p.add_argument("direction", choices=["from-hf", "to-hf"])
-    p.add_argument(
-        "folder",
-        help="what to read: a Hugging Face folder, one of ours, or a run's checkpoints/step-N",
-    )
+    p.add_argument("folder", help=folder)
     p.add_argument("out", help="the folder to write; must not exist, or be empty")
-    p.add_argument(
-        "--dtype",
-        choices=["float32", "bfloat16", "float16"],
-        help="to-hf: of the weights (default float32)",
-    )
-    p.add_argument(
-        "--as",
-        dest="model_type",
-        choices=["llama", "qwen2", "mistral", "mixtral"],
-        help="to-hf: architecture (default: mixtral with experts, qwen2 with biases, else llama)",
-    )
-    p.add_argument("--name", help="from-hf: the model's name (default: that of the folder)")
+    p.add_argument("--dtype", choices=_DTYPES, help=dtype)
+    p.add_argument("--as", dest="model_type", choices=_ARCHITECTURES, help=target)
+    p.add_argument("--name", help=name)
+
+# %% ../../nbs/90_cli/25_data_verbs.ipynb #f2b9167d
+def add_data_verbs(verbs: Any) -> None:
+    "The arguments of the verbs around data and weights."
+    _add_data(verbs)
+    _add_tokenize(verbs)
+    _add_convert(verbs)

@@ -119,8 +119,8 @@ def precision_lines(rates: Mapping[str, float]) -> list[str]:
         slow = tflops < 0.8 * plain
         advice = "; train in fp32 here: -o precision=fp32" if slow else ""
         lines.append(
-            f"  {'slow' if slow else 'ok':<8} {name:<11} cpu: {tflops * 1e3:.3g} GFLOP/s in matrix"
-            f" products{beside}{advice}"
+            f"  {'slow' if slow else 'ok':<8} {name:<11} cpu: {tflops * 1e3:.3g} GFLOP/s in matrix "
+            f"products{beside}{advice}"
         )
     return lines
 

@@ -10,7 +10,7 @@ import argparse
 import math
 from typing import Any
 
-from .verbs import add_results, add_verb, out, results_folder
+from .verbs import add_override, add_results, add_verb, out, results_folder
 from ..core.errors import RequestError
 
 # %% ../../nbs/90_cli/30_fit_verb.ipynb #dfbb93de
@@ -49,12 +49,5 @@ def add_fit_verb(verbs: Any) -> None:
         help="what each rank may have (default: the GPU's memory; half of the machine's on a CPU)",
     )
     p.add_argument("--force", action="store_true", help="repeat trials that are finished")
-    p.add_argument(
-        "-o",
-        "--override",
-        action="append",
-        default=[],
-        metavar="key.sub=value",
-        help="change one value; may be repeated",
-    )
+    add_override(p, "one value")
     add_results(p)

@@ -32,16 +32,16 @@ def _commit(root: Path) -> str:
     done = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
     if done.returncode:
         raise RequestError(
-            "not in a git clone of llmbench, so the image could not say its commit; clone it, and"
-            " build there"
+            "not in a git clone of llmbench, so the image could not say its commit; "
+            "clone it, and build there"
         )
     changed = subprocess.run(
         [*git, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True
     ).stdout
     if changed.strip():
         sys.stderr.write(
-            f"llmbench: {len(changed.splitlines())} changed files are not in commit"
-            f" {done.stdout[:10]}, and go into the image\n"
+            f"llmbench: {len(changed.splitlines())} changed files are not in commit "
+            f"{done.stdout[:10]}, and go into the image\n"
         )
     return done.stdout.strip()
 
@@ -130,13 +130,34 @@ def image(arguments: argparse.Namespace) -> int:
         raise RequestError(f"--image {name}: write its tag too, {name}:{arguments.platform}")
     if arguments.action == "build" and arguments.image:
         raise RequestError(
-            "--image names an image that is here; what build makes is named by name = in"
-            " settings.ini [image]"
+            "--image names an image that is here; "
+            "what build makes is named by name = in settings.ini [image]"
         )
     return _ACTIONS[arguments.action](arguments, find_tool(arguments.tool), name)
 
 # %% ../../nbs/90_cli/55_image_verb.ipynb #b86f2fdc
 IMAGE_VERBS = ("image",)
+
+# %% ../../nbs/90_cli/55_image_verb.ipynb #c45dcec0
+def _add_text(parser: argparse.ArgumentParser, name: str, metavar: str, says: str) -> None:
+    "An option that is a text, empty where it is not given."
+    parser.add_argument(name, default="", metavar=metavar, help=says)
+
+
+def _add_build_options(parser: argparse.ArgumentParser) -> None:
+    base = "build: the base image, best by its digest (default: the Dockerfile's)"
+    more = "build: one more word for the tool, --with=--network=host; may be repeated"
+    _add_text(parser, "--base", "IMAGE", base)
+    parser.add_argument(
+        "--with", dest="more", action="append", default=[], metavar="WORD", help=more
+    )
+
+
+def _add_verify_options(parser: argparse.ArgumentParser) -> None:
+    card = "verify-offline: what the trial run says it is on (default: cpu, a10, mi300x)"
+    ranks = "verify-offline: ranks of the trial run (default: 2 on a CPU, 1 on a card)"
+    _add_text(parser, "--hardware", "NAME", card)
+    parser.add_argument("--ranks", type=int, default=0, metavar="N", help=ranks)
 
 # %% ../../nbs/90_cli/55_image_verb.ipynb #cca90508
 def add_image_verb(verbs: Any) -> None:
@@ -148,61 +169,18 @@ def add_image_verb(verbs: Any) -> None:
         "an image of the training half: built, described, pushed, tried with the network off",
         "llmbench image build cpu && llmbench image verify-offline cpu",
     )
+    tool = "podman or docker (default: the first that is here)"
+    here = "an image that is here (default: [image] name in settings.ini, the platform as its tag)"
+    folder = "where the build's log and the bill of materials go (default build/images)"
+    registry = (
+        "push: where to (default: [image] registry in settings.ini); "
+        "REGISTRY_USER and REGISTRY_PASSWORD sign in"
+    )
     p.add_argument("action", choices=list(_ACTIONS))
     p.add_argument("platform", choices=_PLATFORMS)
-    p.add_argument(
-        "--tool",
-        default="",
-        metavar="TOOL",
-        help="podman or docker (default: the first that is here)",
-    )
-    p.add_argument(
-        "--image",
-        default="",
-        metavar="NAME",
-        help=(
-            "an image that is here (default: [image] name in settings.ini, the platform as its tag)"
-        ),
-    )
-    p.add_argument(
-        "--out",
-        default="build/images",
-        metavar="DIR",
-        help="where the build's log and the bill of materials go (default build/images)",
-    )
-    p.add_argument(
-        "--base",
-        default="",
-        metavar="IMAGE",
-        help="build: the base image, best by its digest (default: the Dockerfile's)",
-    )
-    p.add_argument(
-        "--with",
-        dest="more",
-        action="append",
-        default=[],
-        metavar="WORD",
-        help="build: one more word for the tool, --with=--network=host; may be repeated",
-    )
-    p.add_argument(
-        "--registry",
-        default="",
-        metavar="HOST/PATH",
-        help=(
-            "push: where to (default: [image] registry in settings.ini); REGISTRY_USER and"
-            " REGISTRY_PASSWORD sign in"
-        ),
-    )
-    p.add_argument(
-        "--hardware",
-        default="",
-        metavar="NAME",
-        help="verify-offline: what the trial run says it is on (default: cpu, a10, mi300x)",
-    )
-    p.add_argument(
-        "--ranks",
-        type=int,
-        default=0,
-        metavar="N",
-        help="verify-offline: ranks of the trial run (default: 2 on a CPU, 1 on a card)",
-    )
+    _add_text(p, "--tool", "TOOL", tool)
+    _add_text(p, "--image", "NAME", here)
+    p.add_argument("--out", default="build/images", metavar="DIR", help=folder)
+    _add_build_options(p)
+    _add_text(p, "--registry", "HOST/PATH", registry)
+    _add_verify_options(p)

@@ -106,8 +106,8 @@ def import_(arguments: argparse.Namespace) -> int:
     "Import files of other tools; 1 where a file of a known format holds no run."
     if not _STUDY.fullmatch(arguments.study):
         raise RequestError(
-            f"--study {arguments.study}: allowed are lower-case letters, digits, _ . and -; for"
-            " example --study imported"
+            f"--study {arguments.study}: allowed are lower-case letters, digits, _ . and -; "
+            "for example --study imported"
         )
     done, unknown = _imported(files_of(arguments.paths), arguments.study, arguments.format)
     if not done:

@@ -13,12 +13,30 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .verbs import add_results, add_verb, out, results_folder
+from llmbench.cli.verbs import (
+    add_attempt,
+    add_override,
+    add_results,
+    add_verb,
+    out,
+    results_folder,
+)
 from ..core.errors import RequestError
 from ..core.files import load_settings
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #86ff15f7
 ENGINES = ("local", "docker", "ssh", "slurm", "k8s")
+
+# %% ../../nbs/90_cli/50_launch_verb.ipynb #c6178a6a
+def _refuse_local_study(study: Any, file: str) -> None:
+    "RequestError for a study that only `llmbench sweep` can run, on this host."
+    why = None
+    if study.under:
+        why = "a study of frameworks, which train on this host"
+    elif study.in_turns:
+        why = "runs in turns, which are loaded together on this host"
+    if why:
+        raise RequestError(f"{file}: {why}; type llmbench sweep {file}")
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #50202285
 def asked_jobs(arguments: argparse.Namespace) -> tuple[Any, ...]:
@@ -31,20 +49,11 @@ def asked_jobs(arguments: argparse.Namespace) -> tuple[Any, ...]:
     if is_study(read_yaml(arguments.file)):
         if arguments.override:
             raise RequestError(
-                f"{arguments.file}: a study; -o changes a run, so change base: or matrix: in the"
-                " file"
+                f"{arguments.file}: a study; -o changes a run, so change base: "
+                "or matrix: in the file"
             )
         study = load_study(arguments.file)
-        if study.under:
-            raise RequestError(
-                f"{arguments.file}: a study of frameworks, which train on this host; type llmbench"
-                f" sweep {arguments.file}"
-            )
-        if study.in_turns:
-            raise RequestError(
-                f"{arguments.file}: runs in turns, which are loaded together on this host; type"
-                f" llmbench sweep {arguments.file}"
-            )
+        _refuse_local_study(study, arguments.file)
         pairs = study.attempts()
     else:
         pairs = [(load_run(arguments.file, arguments.override), arguments.attempt)]
@@ -94,8 +103,8 @@ def _folder_of(plan: Any, index: int, count: int) -> str:
 def _kustomization(jobs: tuple[Any, ...]) -> str:
     files = "".join(f"  - {job.name}.yaml\n" for job in jobs)
     return (
-        "# kubectl apply -k . starts all runs at once; one after another: llmbench launch k8s FILE"
-        f" --submit\nresources:\n{files}"
+        "# kubectl apply -k . starts all runs at once; one after another: "
+        f"llmbench launch k8s FILE --submit\nresources:\n{files}"
     )
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #ed0a1a3f
@@ -105,8 +114,8 @@ def _render_local(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
 
     if arguments.set or any(job.nodes > 1 for job in jobs):
         raise RequestError(
-            "launch local is one host without options; leave -s, --nodes and --ranks-per-node out,"
-            " or name another engine"
+            "launch local is one host without options; leave -s, --nodes and --ranks-per-node "
+            "out, or name another engine"
         )
     folder = Path(arguments.render)
     for job in jobs:
@@ -228,8 +237,8 @@ def _submitted(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> list[tup
             found += [] if handle is None else [(plan, folder, handle)]
     if not found:
         raise RequestError(
-            f"nothing of {arguments.file} was submitted to {arguments.engine} from {results}; type"
-            " --submit, or --results DIR for another folder"
+            f"nothing of {arguments.file} was submitted to {arguments.engine} from {results}; "
+            "type --submit, or --results DIR for another folder"
         )
     return found
 
@@ -279,8 +288,8 @@ def launch(arguments: argparse.Namespace) -> int:
     acts = [name for name in ("render", "submit", *_LATER) if getattr(arguments, name)]
     if len(acts) != 1:
         raise RequestError(
-            "say one of --render DIR to write the files, --submit to hand them over and wait, and"
-            " of what was submitted --status, --collect or --cancel"
+            "say one of --render DIR to write the files, --submit to hand them over and wait, "
+            "and of what was submitted --status, --collect or --cancel"
         )
     jobs = asked_jobs(arguments)
     if arguments.render:
@@ -303,9 +312,32 @@ def k8s(arguments: argparse.Namespace) -> int:
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #24a67245
 LAUNCH_VERBS = ("launch", "k8s")
 
-# %% ../../nbs/90_cli/50_launch_verb.ipynb #ee042363
-def add_launch_verbs(verbs: Any) -> None:
-    "The arguments of the verb `launch`."
+# %% ../../nbs/90_cli/50_launch_verb.ipynb #41d1588d
+_ENDS = {
+    "submit": "hand over, wait, collect; one run after another",
+    "status": "what the engine says of what was submitted before with the same words",
+    "collect": "wait for it where its launcher has gone, and bring the results",
+    "cancel": "end it",
+}
+
+
+def _add_ends(parser: argparse.ArgumentParser) -> None:
+    "The options that say what is to be done with the jobs."
+    files = "write files and commands into DIR and stop"
+    parser.add_argument("--render", metavar="DIR", help=files)
+    for name, says in _ENDS.items():
+        parser.add_argument(f"--{name}", action="store_true", help=says)
+
+
+def _add_shape(parser: argparse.ArgumentParser) -> None:
+    "The options that place ranks on nodes."
+    nodes = "nodes of a run (default: from --ranks-per-node)"
+    ranks = "ranks, so GPUs, of a node (default: all of a run on one)"
+    parser.add_argument("--nodes", type=int, metavar="N", help=nodes)
+    parser.add_argument("--ranks-per-node", type=int, metavar="N", help=ranks)
+
+# %% ../../nbs/90_cli/50_launch_verb.ipynb #b1f017a5
+def _add_launch(verbs: Any) -> None:
     p = add_verb(
         verbs,
         "launch",
@@ -313,71 +345,26 @@ def add_launch_verbs(verbs: Any) -> None:
         "a run or a study on a cluster: files to read, or submitted and collected",
         "llmbench launch k8s params/studies/oci-a10.yaml --ranks-per-node 1 --render k8s-files",
     )
+    option = "an option of the engine; may be repeated; env.NAME=value adds a variable"
+    queue = (
+        "seconds a job may wait to be taken and scheduled, an image to be pulled (default 3600; "
+        "over ssh 600)"
+    )
     p.add_argument("engine", choices=ENGINES)
     p.add_argument("file", help="a parameter file of a run or of a study")
-    p.add_argument("--render", metavar="DIR", help="write files and commands into DIR and stop")
-    p.add_argument(
-        "--submit", action="store_true", help="hand over, wait, collect; one run after another"
-    )
-    p.add_argument(
-        "--status",
-        action="store_true",
-        help="what the engine says of what was submitted before with the same words",
-    )
-    p.add_argument(
-        "--collect",
-        action="store_true",
-        help="wait for it where its launcher has gone, and bring the results",
-    )
-    p.add_argument("--cancel", action="store_true", help="end it")
-    p.add_argument(
-        "--nodes", type=int, metavar="N", help="nodes of a run (default: from --ranks-per-node)"
-    )
-    p.add_argument(
-        "--ranks-per-node",
-        type=int,
-        metavar="N",
-        help="ranks, so GPUs, of a node (default: all of a run on one)",
-    )
-    p.add_argument(
-        "-s",
-        "--set",
-        action="append",
-        default=[],
-        metavar="key=value",
-        help="an option of the engine; may be repeated; env.NAME=value adds a variable",
-    )
-    p.add_argument(
-        "-o",
-        "--override",
-        action="append",
-        default=[],
-        metavar="key.sub=value",
-        help="change one value of a run's file; may be repeated",
-    )
-    p.add_argument(
-        "--attempt",
-        type=int,
-        default=1,
-        metavar="N",
-        help="which repeat of the same request this is (default 1)",
-    )
-    p.add_argument(
-        "--queue",
-        type=float,
-        metavar="S",
-        help=(
-            "seconds a job may wait to be taken and scheduled, an image to be pulled (default 3600;"
-            " over ssh 600)"
-        ),
-    )
+    _add_ends(p)
+    _add_shape(p)
+    p.add_argument("-s", "--set", action="append", default=[], metavar="key=value", help=option)
+    add_override(p, "one value of a run's file")
+    add_attempt(p)
+    p.add_argument("--queue", type=float, metavar="S", help=queue)
     p.add_argument("--force", action="store_true", help="submit also what is finished")
     add_results(p)
-    p = add_verb(
-        verbs,
-        "k8s",
-        k8s,
-        "what the nodes of a Kubernetes cluster offer, as a table",
-        "llmbench k8s check",
-    )
+
+# %% ../../nbs/90_cli/50_launch_verb.ipynb #ee042363
+def add_launch_verbs(verbs: Any) -> None:
+    "The verbs launch and k8s."
+    _add_launch(verbs)
+    what = "what the nodes of a Kubernetes cluster offer, as a table"
+    p = add_verb(verbs, "k8s", k8s, what, "llmbench k8s check")
     p.add_argument("what", choices=["check"])

@@ -21,7 +21,16 @@ from .import_verb import IMPORT_VERBS, add_import_verb
 from .launch_verb import LAUNCH_VERBS, add_launch_verbs
 from .named_verbs import NAMED_VERBS, add_named_verbs
 from .reading import READING_VERBS, add_reading_verbs
-from .verbs import Parser, add_results, add_verb, out, outcome_text, results_folder
+from llmbench.cli.verbs import (
+    Parser,
+    add_attempt,
+    add_override,
+    add_results,
+    add_verb,
+    out,
+    outcome_text,
+    results_folder,
+)
 from ..core.errors import LlmbenchError, RequestError, unknown_name
 from ..core.files import load_settings
 
@@ -41,11 +50,11 @@ def _study_text(study: Any) -> str:
     from llmbench.spec.request import precision_name, spec_hash
 
     runs = [
-        f"  {s.name:<12} {spec_hash(s)}  {s.model.name}, {s.world_size}"
-        f" {'rank' if s.world_size == 1 else 'ranks'} on {s.hardware},"
-        f" {precision_name(s.precision)}, micro {s.batch.micro} × accum {s.batch.accum} × dp"
-        f" {s.strategy.dp} × seq {s.seq_len} = {s.batch.global_tokens:,} tokens a step, {s.steps}"
-        f" steps ({s.warmup_steps} warm-up)"
+        f"  {s.name:<12} {spec_hash(s)}  {s.model.name}, "
+        f"{s.world_size} {'rank' if s.world_size == 1 else 'ranks'} on {s.hardware}, "
+        f"{precision_name(s.precision)}, micro {s.batch.micro} × accum {s.batch.accum} "
+        f"× dp {s.strategy.dp} × seq {s.seq_len} = {s.batch.global_tokens:,} tokens a step, "
+        f"{s.steps} steps ({s.warmup_steps} warm-up)"
         for s in study.runs
     ]
     head = [f"{study.study}: {study.title}", *([study.question] if study.question else [])]
@@ -56,8 +65,8 @@ def _study_text(study: Any) -> str:
     total = len(study.attempts())
     baseline = ", ".join(f"{key} {value}" for key, value in study.baseline.items())
     times = (
-        f" × {study.repeats} repeats, {'steps in turns' if study.in_turns else 'interleaved'} ="
-        f" {total}"
+        f" × {study.repeats} repeats, {'steps in turns' if study.in_turns else 'interleaved'} "
+        f"= {total}"
         if study.repeats > 1
         else ""
     )
@@ -114,9 +123,9 @@ def run(arguments: argparse.Namespace) -> int:
     sys.stderr.write(f"{os.path.relpath(request.folder)}\n")
     return code
 
-# %% ../../nbs/90_cli/65_main.ipynb #320b2061
-def sweep(arguments: argparse.Namespace) -> int:
-    "Run every run of a study that has no answer yet."
+# %% ../../nbs/90_cli/65_main.ipynb #ba53489c
+def _asked_study(arguments: argparse.Namespace) -> Any:
+    "The checked study of `llmbench sweep`; RequestError for a run, or for options that disagree."
     from llmbench.spec.params import is_study, read_yaml
     from llmbench.spec.study import load_study
 
@@ -127,7 +136,12 @@ def sweep(arguments: argparse.Namespace) -> int:
     file = arguments.study or load_settings().path("study", "default")
     if not is_study(read_yaml(file)):
         raise RequestError(f"{file}: one run, not a study; type llmbench run {file}")
-    study = load_study(file)
+    return load_study(file)
+
+# %% ../../nbs/90_cli/65_main.ipynb #320b2061
+def sweep(arguments: argparse.Namespace) -> int:
+    "Run every run of a study that has no answer yet."
+    study = _asked_study(arguments)
 
     from llmbench.launch.sweep.sweep import directly, through_the_sheet
     from llmbench.launch.sweep.sweep import sweep as sweep_study
@@ -143,12 +157,8 @@ def sweep(arguments: argparse.Namespace) -> int:
             "runs in turns are ours, from their first step on; leave out "
             + ("--resume" if arguments.resume else "frameworks:")
         )
-    how = {
-        "force": arguments.force,
-        "resume": arguments.resume,
-        "run_one": run_one,
-        "in_turns": in_turns,
-    }
+    how = {"force": arguments.force, "resume": arguments.resume}
+    how |= {"run_one": run_one, "in_turns": in_turns}
     results = results_folder(arguments)
     return _report_outcome(sweep_study(study, results=results, **how), results / study.study)
 
@@ -190,75 +200,34 @@ VERBS = (
 )
 
 # %% ../../nbs/90_cli/65_main.ipynb #4af1f238
-def _add_override(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-o",
-        "--override",
-        action="append",
-        default=[],
-        metavar="key.sub=value",
-        help="change one value of the file; may be repeated",
-    )
-
-
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    force = "repeat what is finished; a result is replaced when the new one is complete"
     add_results(parser)
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="repeat what is finished; a result is replaced when the new one is complete",
-    )
+    parser.add_argument("--force", action="store_true", help=force)
 
-# %% ../../nbs/90_cli/65_main.ipynb #13c543e5
-def build_parser() -> argparse.ArgumentParser:
-    "All verbs and their arguments."
-    parser = Parser(
-        prog="llmbench",
-        description=(
-            "Which strategy trains the same model fastest, at what cost, and how sure is that?"
-        ),
-        epilog="exit codes: 0 done, 1 a run or a check failed, 2 the request was wrong",
-    )
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
 
-    p = add_verb(
-        verbs,
-        "show",
-        show,
-        "the resolved request of a file, its layout and hash",
-        "llmbench show params/cpu/ddp.yaml -o seq_len=256",
-    )
+def _add_show(verbs: Any) -> None:
+    what = "the resolved request of a file, its layout and hash"
+    p = add_verb(verbs, "show", show, what, "llmbench show params/cpu/ddp.yaml -o seq_len=256")
     p.add_argument("file", help="a parameter file of a run or of a study")
-    _add_override(p)
+    add_override(p)
 
-    p = add_verb(
-        verbs,
-        "run",
-        run,
-        "one run, through the run sheet",
-        "llmbench run params/cpu/zero2.yaml -o steps=10",
+
+def _add_run(verbs: Any) -> None:
+    what = "one run, through the run sheet"
+    p = add_verb(verbs, "run", run, what, "llmbench run params/cpu/zero2.yaml -o steps=10")
+    resume = (
+        "go on with this run where its last checkpoint stands, or take up "
+        "that of another run's folder"
     )
     p.add_argument("file", help="a parameter file of a run")
-    _add_override(p)
-    p.add_argument(
-        "--attempt",
-        type=int,
-        default=1,
-        metavar="N",
-        help="which repeat of the same request this is (default 1)",
-    )
-    p.add_argument(
-        "--resume",
-        nargs="?",
-        const="",
-        metavar="FOLDER",
-        help=(
-            "go on with this run where its last checkpoint stands, or take up that of another run's"
-            " folder"
-        ),
-    )
+    add_override(p)
+    add_attempt(p)
+    p.add_argument("--resume", nargs="?", const="", metavar="FOLDER", help=resume)
     _add_run_options(p)
 
+# %% ../../nbs/90_cli/65_main.ipynb #c55d1d3d
+def _add_sweep(verbs: Any) -> None:
     p = add_verb(
         verbs,
         "sweep",
@@ -266,51 +235,42 @@ def build_parser() -> argparse.ArgumentParser:
         "all runs of a study; what is finished is skipped",
         "llmbench sweep params/studies/cpu-quickstart.yaml",
     )
-    p.add_argument(
-        "study", nargs="?", help="a study file (default: [study] default in settings.ini)"
+    study = "a study file (default: [study] default in settings.ini)"
+    direct = "without notebooks, for a machine that has only what training needs"
+    turns = (
+        "the runs of a repeat side by side, a step of each in turn: for a machine that others share"
     )
-    p.add_argument(
-        "--direct",
-        action="store_true",
-        help="without notebooks, for a machine that has only what training needs",
-    )
-    p.add_argument(
-        "--in-turns",
-        action="store_true",
-        help=(
-            "the runs of a repeat side by side, a step of each in turn: for a machine that others"
-            " share"
-        ),
-    )
-    p.add_argument(
-        "--resume",
-        action="store_true",
-        help="go on with interrupted runs where their last checkpoints stand",
-    )
+    resume = "go on with interrupted runs where their last checkpoints stand"
+    p.add_argument("study", nargs="?", help=study)
+    p.add_argument("--direct", action="store_true", help=direct)
+    p.add_argument("--in-turns", action="store_true", help=turns)
+    p.add_argument("--resume", action="store_true", help=resume)
     _add_run_options(p)
-    add_fit_verb(verbs)
-    add_named_verbs(verbs)
-    add_launch_verbs(verbs)
-    add_image_verb(verbs)
-    add_reading_verbs(verbs)
-    add_data_verbs(verbs)
-    add_import_verb(verbs)
-    add_export_verb(verbs)
-    add_backend_verb(verbs)
-    add_verb(
-        verbs,
-        "doctor",
-        doctor,
-        "what this machine can run, and what to type for what is missing",
-        "llmbench doctor",
-    )
-    add_verb(
-        verbs,
-        "schema",
-        schema,
-        "the JSON Schema of the run file",
-        "llmbench schema > run.schema.json",
-    )
+
+# %% ../../nbs/90_cli/65_main.ipynb #faeec209
+def _add_machine_verbs(verbs: Any) -> None:
+    "The verbs without arguments: what this machine can run, and what a run file is."
+    can_run = "what this machine can run, and what to type for what is missing"
+    add_verb(verbs, "doctor", doctor, can_run, "llmbench doctor")
+    file = "the JSON Schema of the run file"
+    add_verb(verbs, "schema", schema, file, "llmbench schema > run.schema.json")
+
+
+_ADD_VERBS = (
+    (_add_show, _add_run, _add_sweep, add_fit_verb, add_named_verbs, add_launch_verbs)
+    + (add_image_verb, add_reading_verbs, add_data_verbs, add_import_verb, add_export_verb)
+    + (add_backend_verb, _add_machine_verbs)
+)
+
+# %% ../../nbs/90_cli/65_main.ipynb #13c543e5
+def build_parser() -> argparse.ArgumentParser:
+    "All verbs and their arguments."
+    question = "Which strategy trains the same model fastest, at what cost, and how sure is that?"
+    codes = "exit codes: 0 done, 1 a run or a check failed, 2 the request was wrong"
+    parser = Parser(prog="llmbench", description=question, epilog=codes)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
+    for add_verbs in _ADD_VERBS:
+        add_verbs(verbs)
     return parser
 
 # %% ../../nbs/90_cli/65_main.ipynb #efad0b67

@@ -12,7 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .verbs import add_verb, out, outcome_text, results_folder
+from llmbench.cli.verbs import (
+    add_attempt,
+    add_override,
+    add_verb,
+    out,
+    outcome_text,
+    results_folder,
+)
 from ..core.errors import RequestError
 from ..core.files import write_text_atomic
 
@@ -30,8 +37,8 @@ def hardware_here(names: list[str] | None = None) -> str:
             return profile
     here = ", ".join(sorted(set(names))) or "no GPU"
     raise RequestError(
-        f"the named strategies are for 8 GPUs, and this machine has {here}; name the hardware:"
-        " --hardware h100 or mi300x"
+        f"the named strategies are for 8 GPUs, and this machine has {here}; name the hardware: "
+        "--hardware h100 or mi300x"
     )
 
 # %% ../../nbs/90_cli/20_named_verbs.ipynb #7418504b
@@ -95,20 +102,14 @@ def standalone(arguments: argparse.Namespace) -> int:
 # %% ../../nbs/90_cli/20_named_verbs.ipynb #d5f90339
 NAMED_VERBS = ("benchmark", "standalone")
 
+# %% ../../nbs/90_cli/20_named_verbs.ipynb #2cd1264e
+_STRATEGIES = (
+    "maximum_performance, truly_identical, memory_optimized, minimal_communication, balanced, "
+    "all of them, or one of params/strategies.yaml (default: PARALLEL, then minimal_communication)"
+)
 
-def _add_override(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-o",
-        "--override",
-        action="append",
-        default=[],
-        metavar="key.sub=value",
-        help="change one value; may be repeated",
-    )
 
-# %% ../../nbs/90_cli/20_named_verbs.ipynb #8191f785
-def add_named_verbs(verbs: Any) -> None:
-    "The verbs benchmark and standalone."
+def _add_benchmark(verbs: Any) -> None:
     p = add_verb(
         verbs,
         "benchmark",
@@ -116,40 +117,22 @@ def add_named_verbs(verbs: Any) -> None:
         "a named strategy for Llama 3.1 8B and Qwen 2.5 7B on 8 GPUs",
         "llmbench benchmark --model llama --parallel balanced --output-dir ./results --runs 3",
     )
-    p.add_argument(
-        "--model",
-        default="all",
-        metavar="NAME",
-        help="llama, qwen, all, or a model of params/strategies.yaml (default all)",
-    )
-    p.add_argument(
-        "--parallel",
-        metavar="STRATEGY",
-        help=(
-            "maximum_performance, truly_identical, memory_optimized, minimal_communication,"
-            " balanced, all of them, or one of params/strategies.yaml (default: PARALLEL, then"
-            " minimal_communication)"
-        ),
-    )
-    p.add_argument(
-        "--output-dir",
-        metavar="DIR",
-        help="folder of all results (default: OUTPUT_DIR, then [study] results in settings.ini)",
-    )
-    p.add_argument(
-        "--runs", type=int, default=1, metavar="N", help="repeats of each model (default 1)"
-    )
-    p.add_argument(
-        "--hardware", metavar="NAME", help="h100, mi300x, … (default: what is in this machine)"
-    )
-    p.add_argument(
-        "--direct",
-        action="store_true",
-        help="without notebooks, for a machine that has only what training needs",
-    )
+    models = "llama, qwen, all, or a model of params/strategies.yaml (default all)"
+    folder = "folder of all results (default: OUTPUT_DIR, then [study] results in settings.ini)"
+    card = "h100, mi300x, … (default: what is in this machine)"
+    direct = "without notebooks, for a machine that has only what training needs"
+    p.add_argument("--model", default="all", metavar="NAME", help=models)
+    p.add_argument("--parallel", metavar="STRATEGY", help=_STRATEGIES)
+    p.add_argument("--output-dir", metavar="DIR", help=folder)
+    repeats = "repeats of each model (default 1)"
+    p.add_argument("--runs", type=int, default=1, metavar="N", help=repeats)
+    p.add_argument("--hardware", metavar="NAME", help=card)
+    p.add_argument("--direct", action="store_true", help=direct)
     p.add_argument("--force", action="store_true", help="repeat what is finished")
-    _add_override(p)
+    add_override(p, "one value")
 
+# %% ../../nbs/90_cli/20_named_verbs.ipynb #8191f785
+def _add_standalone(verbs: Any) -> None:
     p = add_verb(
         verbs,
         "standalone",
@@ -160,11 +143,11 @@ def add_named_verbs(verbs: Any) -> None:
     p.add_argument("file", help="a parameter file of a run")
     p.add_argument("--shell", action="store_true", help="a shell script instead of a Python file")
     p.add_argument("--out", metavar="FILE", help="where it goes (default: stdout)")
-    p.add_argument(
-        "--attempt",
-        type=int,
-        default=1,
-        metavar="N",
-        help="which repeat of the same request it is (default 1)",
-    )
-    _add_override(p)
+    add_attempt(p, "it")
+    add_override(p, "one value")
+
+
+def add_named_verbs(verbs: Any) -> None:
+    "The verbs benchmark and standalone."
+    _add_benchmark(verbs)
+    _add_standalone(verbs)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .verbs import add_results, add_verb, out, results_folder
+from .verbs import add_format, add_results, add_verb, out, results_folder
 
 # %% ../../nbs/90_cli/15_reading.ipynb #a67d1c65
 def query(arguments: argparse.Namespace) -> int:
@@ -103,57 +103,42 @@ def audit(arguments: argparse.Namespace) -> int:
     out(format_audit(found, arguments.format, max(80, shutil.get_terminal_size((120, 24)).columns)))
     return found.exit_code
 
-# %% ../../nbs/90_cli/15_reading.ipynb #3b4888d0
-def _add_comparing_verbs(verbs: Any) -> None:
-    what = "a run id, or columns of runs as key=value, joined by commas"
+# %% ../../nbs/90_cli/15_reading.ipynb #0f05b072
+_WHICH_RUNS = "a run id, or columns of runs as key=value, joined by commas"
+
+
+def _add_repeated(parser: argparse.ArgumentParser, name: str, metavar: str, says: str) -> None:
+    "An option that collects what it is given each time."
+    text = f"{says}; may be repeated"
+    parser.add_argument(name, action="append", default=[], metavar=metavar, help=text)
+
+# %% ../../nbs/90_cli/15_reading.ipynb #7da425bf
+def _add_compare(verbs: Any) -> None:
     p = add_verb(
         verbs,
         "compare",
         compare,
         "is A faster than B, by how much, how surely, and is that fair?",
-        "llmbench compare strategy=zero2 strategy=ddp --where study=cpu-quickstart"
-        " --fail-if-slower 3%",
+        "llmbench compare strategy=zero2 strategy=ddp --where study=cpu-quickstart "
+        "--fail-if-slower 3%",
     )
-    p.add_argument("a", metavar="A", help=what)
-    p.add_argument(
-        "b",
-        metavar="B",
-        nargs="?",
-        help="what A is compared with, in the same way (default: A in the --baseline)",
+    other = "what A is compared with, in the same way (default: A in the --baseline)"
+    kept = "take B from what `llmbench baseline save NAME` kept"
+    limit = (
+        "exit 1 when the whole interval says A is slower than B by more (3%%), "
+        "or the two may not be compared; unsure is 0"
     )
-    p.add_argument(
-        "--where",
-        action="append",
-        default=[],
-        metavar="k=v",
-        help="both have this; may be repeated",
-    )
-    p.add_argument(
-        "--varies",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="a key that may differ too; may be repeated",
-    )
-    p.add_argument(
-        "--baseline", metavar="NAME", help="take B from what `llmbench baseline save NAME` kept"
-    )
-    p.add_argument(
-        "--fail-if-slower",
-        metavar="PCT",
-        help=(
-            "exit 1 when the whole interval says A is slower than B by more (3%%), or the two may"
-            " not be compared; unsure is 0"
-        ),
-    )
-    p.add_argument(
-        "--format",
-        choices=("text", "markdown", "json"),
-        default="text",
-        help="how to print it (default text)",
-    )
+    p.add_argument("a", metavar="A", help=_WHICH_RUNS)
+    p.add_argument("b", metavar="B", nargs="?", help=other)
+    _add_repeated(p, "--where", "k=v", "both have this")
+    _add_repeated(p, "--varies", "KEY", "a key that may differ too")
+    p.add_argument("--baseline", metavar="NAME", help=kept)
+    p.add_argument("--fail-if-slower", metavar="PCT", help=limit)
+    add_format(p, "text", "markdown", "json")
     add_results(p)
 
+# %% ../../nbs/90_cli/15_reading.ipynb #ddb4c493
+def _add_baseline(verbs: Any) -> None:
     p = add_verb(
         verbs,
         "baseline",
@@ -167,29 +152,17 @@ def _add_comparing_verbs(verbs: Any) -> None:
     p.add_argument("--force", action="store_true", help="replace a baseline of this name")
     add_results(p)
 
-    p = add_verb(
-        verbs,
-        "history",
-        history,
-        "one request over time, with its change points",
-        "llmbench history strategy=ddp,world_size=2",
-    )
-    p.add_argument("filter", metavar="FILTER", help=what)
-    p.add_argument(
-        "--where",
-        action="append",
-        default=[],
-        metavar="k=v",
-        help="they have this too; may be repeated",
-    )
-    p.add_argument(
-        "--format",
-        choices=("table", "csv", "json"),
-        default="table",
-        help="how to print it (default table)",
-    )
+
+def _add_history(verbs: Any) -> None:
+    what, example = "one request over time, with its change points", "strategy=ddp,world_size=2"
+    p = add_verb(verbs, "history", history, what, f"llmbench history {example}")
+    p.add_argument("filter", metavar="FILTER", help=_WHICH_RUNS)
+    _add_repeated(p, "--where", "k=v", "they have this too")
+    add_format(p, "table", "csv", "json")
     add_results(p)
 
+# %% ../../nbs/90_cli/15_reading.ipynb #a6a49399
+def _add_audit(verbs: Any) -> None:
     p = add_verb(
         verbs,
         "audit",
@@ -197,39 +170,22 @@ def _add_comparing_verbs(verbs: Any) -> None:
         "faults that own or foreign results show by themselves",
         "llmbench audit results other/benchmark.json",
     )
-    p.add_argument(
-        "paths",
-        nargs="+",
-        metavar="PATH",
-        help="run files, JSON, CSV or Markdown tables of results, or folders of them",
-    )
-    p.add_argument(
-        "--format",
-        choices=("table", "markdown", "json"),
-        default="table",
-        help="how to print it (default table)",
-    )
+    paths = "run files, JSON, CSV or Markdown tables of results, or folders of them"
+    p.add_argument("paths", nargs="+", metavar="PATH", help=paths)
+    add_format(p, "table", "markdown", "json")
 
-# %% ../../nbs/90_cli/15_reading.ipynb #6bc92152
-def add_reading_verbs(verbs: Any) -> None:
-    "All verbs that read results."
-    example = (
-        'llmbench query "SELECT strategy, median(tokens_per_s) FROM runs GROUP BY 1 ORDER BY 2'
-        ' DESC"'
-    )
-    p = add_verb(verbs, "query", query, "SQL over the views runs and steps", example)
-    p.add_argument(
-        "sql",
-        help="one DuckDB statement that reads; it reaches no file, network, extension or setting",
-    )
+
+def _add_query(verbs: Any) -> None:
+    example = "SELECT strategy, median(tokens_per_s) FROM runs GROUP BY 1 ORDER BY 2 DESC"
+    what = "SQL over the views runs and steps"
+    p = add_verb(verbs, "query", query, what, f'llmbench query "{example}"')
+    statement = "one DuckDB statement that reads; it reaches no file, network, extension or setting"
+    p.add_argument("sql", help=statement)
     add_results(p)
-    p.add_argument(
-        "--format",
-        choices=("table", "csv", "json"),
-        default="table",
-        help="how to print the rows (default table)",
-    )
+    add_format(p, "table", "csv", "json", what="the rows")
 
+# %% ../../nbs/90_cli/15_reading.ipynb #3b4888d0
+def _add_report(verbs: Any) -> None:
     p = add_verb(
         verbs,
         "report",
@@ -237,17 +193,21 @@ def add_reading_verbs(verbs: Any) -> None:
         "the site with every figure, its SQL and its data",
         "llmbench report --results results --out reports/_site",
     )
+    folder = "where the site goes (default: [report] out in settings.ini)"
+    engines, what = ("auto", "quarto", "pandoc"), "what renders it (default auto)"
     add_results(p)
-    p.add_argument(
-        "--out", metavar="DIR", help="where the site goes (default: [report] out in settings.ini)"
-    )
-    p.add_argument(
-        "--engine",
-        choices=("auto", "quarto", "pandoc"),
-        default="auto",
-        help="what renders it (default auto)",
-    )
-    _add_comparing_verbs(verbs)
+    p.add_argument("--out", metavar="DIR", help=folder)
+    p.add_argument("--engine", choices=engines, default="auto", help=what)
+
+# %% ../../nbs/90_cli/15_reading.ipynb #6bc92152
+def add_reading_verbs(verbs: Any) -> None:
+    "All verbs that read results."
+    _add_query(verbs)
+    _add_report(verbs)
+    _add_compare(verbs)
+    _add_baseline(verbs)
+    _add_history(verbs)
+    _add_audit(verbs)
 
 # %% ../../nbs/90_cli/15_reading.ipynb #c3be7308
 READING_VERBS = ("query", "compare", "baseline", "history", "audit", "report")
