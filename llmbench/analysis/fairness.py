@@ -21,6 +21,7 @@ import orjson
 
 from .rules import FACTS, RULES, rule_of_fact
 from ..core.errors import RequestError, unknown_name
+from ..spec.strategies import STRATEGY_TABLE, with_setting
 
 # %% ../../nbs/60_analysis/45_fairness.ipynb #c7310f53
 _REQUEST = tuple(
@@ -66,19 +67,8 @@ _UNRECORDED = {  # what this harness did before it recorded the setting
 }
 
 # %% ../../nbs/60_analysis/45_fairness.ipynb #1b2d8e8b
-_SETTING_OF = {
-    "strategy.reshard_after_forward": ("fsdp", "hsdp"),
-    "strategy.dp_replicate": ("hsdp",),
-    "strategy.bucket_mib": ("ddp",),
-    "strategy.compression": ("ddp",),
-    "strategy.offload": ("fsdp", "hsdp", "zero2", "zero3"),
-    "strategy.quantize": ("zero3",),
-    "strategy.hpz": ("zero3",),
-    "strategy.offload_adam": ("zero2", "zero3"),
-    "strategy.overlap_comm": ("zero1", "zero2", "zero3"),
-    "strategy.reduce_bucket": ("zero1", "zero2", "zero3"),
-    "strategy.max_live_parameters": ("zero3",),
-}
+_OF_SOME = sorted({key for row in STRATEGY_TABLE.values() for key in row.settings})
+_SETTING_OF = {f"strategy.{key}": with_setting(key) for key in _OF_SOME}
 
 
 def _idle(facts: Mapping[str, Any]) -> Iterator[str]:

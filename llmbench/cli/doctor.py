@@ -18,6 +18,7 @@ from ..core.hardware import cpu_record
 from ..launch.command import package_version, profile_of, refusal, visible_gpus
 from ..spec.request import STRATEGIES
 from ..spec.resolve import resolve_run
+from ..spec.strategies import STRATEGY_TABLE
 
 # %% ../../nbs/90_cli/60_doctor.ipynb #5e06b817
 @dataclass(frozen=True)
@@ -135,13 +136,6 @@ class Ability:
     why_not: str | None
 
 
-_SPLIT = {  # the smallest run of a strategy that one rank cannot show
-    "hsdp": {"strategy": {"name": "hsdp", "dp_replicate": 2}, "world_size": 4},
-    "mixed": {"strategy": {"name": "mixed", "tp": 2, "pp": 2}, "world_size": 4},
-    "ep": {"model": "mixtral-tiny", "world_size": 2},
-} | {name: {"world_size": 2} for name in ("tp", "pp", "cp")}
-
-
 def _smallest(strategy: str, hardware: str) -> dict[str, object]:
     plain = {
         "model": "gpt-tiny",
@@ -151,12 +145,14 @@ def _smallest(strategy: str, hardware: str) -> dict[str, object]:
         "hardware": hardware,
         "batch": {"accum": 2},
     }
-    return plain | _SPLIT.get(strategy, {})
+    return plain | STRATEGY_TABLE[strategy].smallest
 
 # %% ../../nbs/90_cli/60_doctor.ipynb #92a0ba0b
 def _ranks(strategy: str, available: int) -> int:
     return (
-        1 if strategy == "single" else max(available, _SPLIT.get(strategy, {}).get("world_size", 1))
+        1
+        if strategy == "single"
+        else max(available, STRATEGY_TABLE[strategy].smallest.get("world_size", 1))
     )
 
 

@@ -29,6 +29,7 @@ from ..core.schema import EventRecord
 from ..launch.command import Launch, path_operand, refusal, render
 from ..spec.layout_rules import split_degrees
 from ..spec.request import RunSpec, run_id
+from ..spec.strategies import with_setting
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #62ee2e75
 _WHOLE = ("profile", "checkpoint", "model.rope_scaling")  # there or not, as one setting
@@ -84,11 +85,12 @@ _RESULTS = (
 
 def matters(spec: RunSpec, place: str, value: Any) -> bool:
     "Whether a setting has to have a place in the framework for this request."
+    name = spec.strategy.name
     when = {
         "precision.loss_scale": spec.precision.compute == "float16",
-        "strategy.reshard_after_forward": spec.strategy.name in ("fsdp", "hsdp"),
+        "strategy.reshard_after_forward": name in with_setting("reshard_after_forward"),
         "strategy.schedule": spec.strategy.pp > 1,
-        "strategy.bucket_mib": spec.strategy.name == "ddp",
+        "strategy.bucket_mib": name in with_setting("bucket_mib"),
         "strategy.name": False,  # refused where a framework does not have it
         "model.experts_per_token": spec.model.n_experts > 1,
         "model.balance_coef": spec.model.n_experts > 1,

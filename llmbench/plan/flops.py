@@ -11,6 +11,7 @@ __all__ = ['experts', 'parameter_groups', 'parameter_count', 'active_parameter_c
 from math import ceil, prod
 
 from ..spec.presets import PRESETS, ModelShape
+from ..spec.strategies import STRATEGY_TABLE, formulas_of
 
 # %% ../../nbs/20_plan/10_flops.ipynb #f6192a26
 def experts(shape: ModelShape) -> tuple[int, int]:
@@ -205,7 +206,10 @@ def hardware_flops_per_token(
     )
 
 # %% ../../nbs/20_plan/10_flops.ipynb #ab88d54f
-_SHARDED = {"fsdp": "pgo", "zero1": "go", "zero2": "go", "zero3": "pgo"}
+# DeepSpeed keeps only a part of the reduced gradients under ZeRO-1, too.
+_SHARDED = {
+    row.name: row.shards for row in STRATEGY_TABLE.values() if "dp_replicate" not in row.settings
+} | {"zero1": "go"}
 
 
 def model_state_bytes(
@@ -219,6 +223,7 @@ def model_state_bytes(
     shards (a few hundred bytes) is left out.
     """
     mlp = parameter_groups(shape)["mlp"]
+    strategy = formulas_of(strategy)
     count, sharded = parameter_count(shape) - mlp * (ep - 1) // ep, _SHARDED.get(strategy, "")
     dealt = mlp // ep if ep > 1 else 0  # nobody shards them once more
     held = {

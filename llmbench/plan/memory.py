@@ -12,6 +12,7 @@ from typing import Any
 from .activations import Placement, again_bytes, loss_bytes, saved_bytes
 from .flops import experts, model_state_bytes, parameter_shapes
 from ..spec.presets import ModelShape
+from ..spec.strategies import formulas_of
 
 # %% ../../nbs/20_plan/20_memory.ipynb #f3ff791b
 _ZERO_BUCKET, _ZERO_KEPT = (
@@ -292,6 +293,7 @@ def memory_per_rank(
     Source: the derivation in this notebook; Korthikanti et al. 2022; Rajbhandari et al. 2020; Ren
     et al. 2021 (arXiv:2101.06840).
     """
+    strategy = formulas_of(strategy)
     known = {
         "strategy": (strategy, ("single", "ddp", "ep", "fsdp", "zero1", "zero2", "zero3")),
         "compute": (compute, tuple(_SIZE)),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from .flops import parameter_shapes, split_dimension
 from ..spec.presets import ModelShape, preset
+from ..spec.strategies import formulas_of
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #529363e5
 class Collective(NamedTuple):
@@ -242,6 +243,7 @@ def predicted_collectives(
     c, r = _SIZE[compute], _SIZE[reduce]
     if compression not in ("none", "bf16", "powersgd"):
         raise ValueError(f"compression = {compression!r}: none, bf16, powersgd")
+    strategy = formulas_of(strategy)
     if (strategy == "ep" or ep > 1) and tokens is None:
         raise ValueError(
             f"strategy = {strategy!r} with ep {ep}: tokens of a rank's micro step (micro × seq_len)"

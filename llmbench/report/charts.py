@@ -22,6 +22,7 @@ import vl_convert
 from ..core.errors import LlmbenchError
 from ..core.escape import html_text, short_label
 from ..core.numbers import significant
+from ..spec.strategies import STRATEGY_TABLE
 
 # Altair imports jsonschema, and that compiles a grammar of web addresses where JupyterLab has
 # brought one: a second, for what no chart asks.
@@ -32,20 +33,7 @@ if _grammar is None:
     del sys.modules["rfc3987_syntax"]
 
 # %% ../../nbs/80_report/10_charts.ipynb #4c31ad30
-STRATEGY_COLOURS = {
-    "single": "#7a828c",
-    "ddp": "#0f7fc4",
-    "fsdp": "#e08a00",
-    "zero1": "#12936b",
-    "zero2": "#c4639b",
-    "zero3": "#d0531b",
-    "hsdp": "#4f7fe8",
-    "tp": "#3fa7d6",
-    "pp": "#8f6fc9",
-    "cp": "#7458e8",
-    "ep": "#c05050",
-    "mixed": "#a3762c",
-}
+STRATEGY_COLOURS = {row.name: row.colour for row in STRATEGY_TABLE.values()}
 _SPARE = ("#b0476f", "#5b8a3c", "#6b78c9", "#9c6b4a", "#2f8f9d", "#a65fb0", "#8a8a2b", "#c0574f")
 NEUTRAL = "#7a828c"
 MAX_ROWS = 5000

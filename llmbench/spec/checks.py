@@ -27,12 +27,13 @@ from llmbench.spec.request import (
     run_id,
     spec_record,
 )
+from .strategies import with_setting
 from .weights import check_weights
 
 # %% ../../nbs/15_spec/45_checks.ipynb #ce8e9c1c
 def _check_offload(spec: RunSpec) -> None:
     s = spec.strategy
-    if s.offload != "none" and s.name not in ("fsdp", "hsdp", "zero2", "zero3"):
+    if s.offload != "none" and s.name not in with_setting("offload"):
         raise RequestError(
             f"strategy {s.name}: offload {s.offload} is a setting of fsdp, hsdp, zero2 and zero3;"
             " leave it out, or write name: fsdp"
@@ -48,7 +49,7 @@ def _check_offload(spec: RunSpec) -> None:
 def _check_zeropp(spec: RunSpec) -> None:
     "ZeRO++ where DeepSpeed has it; its quantised exchanges are CUDA kernels."
     s = spec.strategy
-    if s.name != "zero3" and (s.quantize != "none" or s.hpz > 1):
+    if s.name not in with_setting("quantize") and (s.quantize != "none" or s.hpz > 1):
         raise RequestError(
             f"strategy {s.name}: quantize and hpz are settings of zero3 (ZeRO++); leave them out,"
             " or write name: zero3"
@@ -72,12 +73,12 @@ def _check_zeropp(spec: RunSpec) -> None:
 # %% ../../nbs/15_spec/45_checks.ipynb #f5fbe70d
 def _check_levers(spec: RunSpec) -> None:
     s, plain = spec.strategy, Strategy.model_fields
-    if not s.reshard_after_forward and s.name not in ("fsdp", "hsdp"):
+    if not s.reshard_after_forward and s.name not in with_setting("reshard_after_forward"):
         raise RequestError(
             f"strategy {s.name}: reshard_after_forward is a setting of fsdp and hsdp; leave it out"
         )
     for key in ("compression", "bucket_mib"):
-        if s.name != "ddp" and getattr(s, key) != plain[key].default:
+        if s.name not in with_setting(key) and getattr(s, key) != plain[key].default:
             raise RequestError(
                 f"strategy {s.name}: {key} {getattr(s, key)} is a setting of ddp; leave it out, or"
                 " write name: ddp"
@@ -85,9 +86,7 @@ def _check_levers(spec: RunSpec) -> None:
 
 
 _OF_ZERO = {
-    "overlap_comm": ("zero1", "zero2", "zero3"),
-    "reduce_bucket": ("zero1", "zero2", "zero3"),
-    "max_live_parameters": ("zero3",),
+    key: with_setting(key) for key in ("overlap_comm", "reduce_bucket", "max_live_parameters")
 }
 
 # %% ../../nbs/15_spec/45_checks.ipynb #ab42a79d
@@ -99,7 +98,9 @@ def _check_zero_settings(spec: RunSpec) -> None:
                 f"strategy {s.name}: {key} {getattr(s, key)} is a setting of {', '.join(names)};"
                 f" leave it out, or write name: {names[-1]}"
             )
-    if s.offload_adam != "torch" and (s.offload == "none" or not s.name.startswith("zero")):
+    if s.offload_adam != "torch" and (
+        s.offload == "none" or s.name not in with_setting("offload_adam")
+    ):
         raise RequestError(
             f"strategy {s.name}: offload_adam {s.offload_adam} is a setting of zero2 and zero3 with"
             " offload: optimizer; leave it out"

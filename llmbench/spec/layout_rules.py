@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .presets import ModelShape
+from .strategies import STRATEGY_TABLE
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #faef734d
 @dataclass(frozen=True)
@@ -45,15 +46,7 @@ class Layout:
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #6cc658ae
 DEGREES = ("tp", "pp", "cp", "ep")
-_MAY_SPLIT = {
-    "tp": ("tp",),
-    "pp": ("pp",),
-    "cp": ("cp",),
-    "ep": ("ep",),
-    "mixed": ("tp", "pp", "cp"),
-    "fsdp": DEGREES,
-    "hsdp": DEGREES,
-}
+_MAY_SPLIT = {row.name: row.splits for row in STRATEGY_TABLE.values() if row.splits}
 
 
 def split_degrees(layout: Layout) -> tuple[str, ...]:

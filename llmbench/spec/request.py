@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..core.errors import RequestError
 from ..core.schema import SpecRecord
 from .presets import PRESETS, ModelShape
+from .strategies import STRATEGY_TABLE
 
 # %% ../../nbs/15_spec/40_request.ipynb #dc0925fd
 class _Part(BaseModel):
@@ -177,28 +178,7 @@ def precision_name(precision: Precision) -> str:
     return named.get(dtypes, "/".join(dtypes))
 
 # %% ../../nbs/15_spec/40_request.ipynb #219bdf3f
-STRATEGIES = {
-    "single": "one process, no collectives: the reference",
-    "ddp": "replicas, gradients all-reduced in buckets",
-    "fsdp": "parameters, gradients and optimizer state sharded (PyTorch FSDP2, fully_shard)",
-    "zero1": "optimizer state sharded (DeepSpeed ZeRO-1)",
-    "zero2": "optimizer state and gradients sharded (DeepSpeed ZeRO-2)",
-    "zero3": "parameters, gradients and optimizer state sharded (DeepSpeed ZeRO-3)",
-    "hsdp": "sharded like fsdp within a group of ranks, replicated across the groups",
-    "tp": (
-        "each matrix split over ranks, activations along the sequence (PyTorch DTensor); replicas"
-        " over dp"
-    ),
-    "pp": (
-        "layers split into stages, micro batches in a pipeline (PyTorch pipelining); replicas"
-        " over dp"
-    ),
-    "cp": (
-        "each sequence split over ranks, keys and values gathered for attention; replicas over dp"
-    ),
-    "ep": "experts split over ranks of dp, tokens sent to them by all-to-all",
-    "mixed": "several of tp, pp and cp at once; replicas over dp",
-}
+STRATEGIES = {row.name: row.sentence for row in STRATEGY_TABLE.values()}
 HARDWARE = ("cpu", "a10", "a100", "h100", "h200", "mi300x")
 LAUNCHERS = ("local", "docker", "ssh", "slurm", "k8s")
 

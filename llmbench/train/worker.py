@@ -35,6 +35,7 @@ from ..core.files import write_json_atomic
 from ..core.hardware import capture_env, device_facts
 from ..core.numbers import human_duration
 from ..plan.flops import model_flops_per_token, parameter_count
+from ..spec.strategies import STRATEGY_TABLE, formulas_of
 from . import mesh
 from .checkpoint import Checkpoints, take_weights
 from .collectives import all_reduce_bus_gb_s, profiled_window
@@ -64,22 +65,6 @@ gc.enable()
 log = logging.getLogger(__name__)
 
 # %% ../../nbs/30_train/60_worker.ipynb #4979d8d1
-_MODULES = {
-    "single": "single",
-    "ddp": "ddp",
-    "fsdp": "fsdp",
-    "zero1": "zero",
-    "zero2": "zero",
-    "zero3": "zero",
-    "hsdp": "mixed",
-    "tp": "mixed",
-    "pp": "mixed",
-    "cp": "mixed",
-    "mixed": "mixed",
-    "ep": "experts",
-}
-
-
 def load_strategy(strategy: Strategy, device: torch.device) -> Build:
     """The `build` function of a strategy, its framework imported: what that takes is not the
     training's memory.
@@ -87,7 +72,13 @@ def load_strategy(strategy: Strategy, device: torch.device) -> Build:
     split = (
         max(strategy.tp, strategy.pp, strategy.cp) > 1
     )  # fsdp of a model that is split otherwise, too
-    which = "mixed" if split else "experts" if strategy.ep > 1 else _MODULES[strategy.name]
+    which = (
+        "mixed"
+        if split
+        else "experts"
+        if strategy.ep > 1
+        else STRATEGY_TABLE[strategy.name].builder
+    )
     module = importlib.import_module(f"llmbench.train.strategies.{which}")
     if hasattr(module, "load"):
         module.load(device)
@@ -319,7 +310,10 @@ def _observe(trainer: Trainer, out: Path, rank_log: RankLog) -> None:
     ):  # once more: the machine may have been slower in the moment before training
         _log_products(spec, ranks, rank_log)
     if spec.collective_steps and ranks.world_size > 1:
-        again = spec.strategy.name in _ALL_TOGETHER and spec.strategy.dp == ranks.world_size
+        again = (
+            formulas_of(spec.strategy.name) in _ALL_TOGETHER
+            and spec.strategy.dp == ranks.world_size
+        )
         window = profiled_window(
             lambda: trainer.step(next(numbers)), spec.collective_steps, ranks, again=again
         )

@@ -24,6 +24,7 @@ from ...spec.named import named_request
 from ...spec.presets import ModelShape
 from ...spec.request import PRECISIONS, RunSpec, Strategy
 from ...spec.resolve import resolve_run
+from ...spec.strategies import STRATEGY_TABLE
 
 # %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #cc292d2d
 Row = Mapping[str, Any]
@@ -225,16 +226,7 @@ _TWOS, _THREES = (
 )
 
 
-_SHAPES = {
-    "ddp": "circle",
-    "fsdp": "square",
-    "hsdp": "triangle-up",
-    "tp": "cross",
-    "pp": "diamond",
-    "cp": "triangle-right",
-    "ep": "triangle-left",
-    "mixed": "triangle-down",
-}
+_SHAPES = {row.name: row.mark for row in STRATEGY_TABLE.values()}
 
 
 def _ticks(values: Sequence[float], rows: Sequence[Row], key: str) -> list[float]:

@@ -1,0 +1,99 @@
+"""A strategy is a row and a notebook: one is added to a copy of the project, and every room knows it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from notebooks import ROOT
+
+BIN = Path(sys.executable).parent
+ROW = """    StrategyRow(
+        "ddp-small", "replicas, gradients all-reduced in buckets of 1 MiB",
+        "ddp_small", "#225588", like="ddp",
+    ),
+"""
+BUILD = """#| export
+from llmbench.model.decoder import Decoder
+from llmbench.spec.request import RunSpec
+from llmbench.train.mesh import Ranks
+from llmbench.train.strategies import ddp
+
+
+def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> ddp.DDP:
+    "DDP with buckets of 1 MiB."
+    small = spec.strategy.model_copy(update={"bucket_mib": 1})
+    return ddp.build(model, spec.model_copy(update={"strategy": small}), ranks)
+"""
+
+
+def _cell(number: int, source: str) -> dict:
+    lines = source.splitlines(keepends=True)
+    return {
+        "cell_type": "code",
+        "execution_count": None,
+        "id": f"{number:08x}",
+        "metadata": {},
+        "outputs": [],
+        "source": lines,
+    }
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Path:
+    """A copy of the project with one row and one notebook more, exported."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("nbs", "llmbench", "params"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "settings.ini", "README.md"):
+        shutil.copyfile(ROOT / name, folder / name)
+    table = folder / "nbs/15_spec/22_strategies.ipynb"
+    notebook = json.loads(table.read_text())
+    cell = next(c for c in notebook["cells"] if "_REPLICAS = (\n" in "".join(c["source"]))
+    cell["source"] = "".join(cell["source"]).replace("_REPLICAS = (\n", "_REPLICAS = (\n" + ROW)
+    table.write_text(json.dumps(notebook))
+    cells = [_cell(1, "#| default_exp train.strategies.ddp_small"), _cell(2, BUILD)]
+    added = folder / "nbs/30_train/strategies/60_ddp_small.ipynb"
+    added.write_text(json.dumps(notebook | {"cells": cells}))
+    subprocess.run([BIN / "nbdev-export"], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def typed(project: Path, *words: str) -> str:
+    """What the command prints in the copy; its exit code is 0."""
+    environ = os.environ | {"PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "llmbench.cli", *words]
+    done = subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def losses(project: Path, strategy: str) -> list[float]:
+    words = f"run params/cpu/ddp.yaml -o strategy={strategy} -o steps=4".split()
+    typed(project, *words, "-o", "warmup_steps=1", "-o", f"study={strategy}", "--results", "out")
+    run = json.loads(next((project / "out" / strategy).rglob("run.json")).read_text())
+    assert run["status"] == "ok" and run["spec"]["strategy"]["name"] == strategy
+    return run["steps"]["loss"]
+
+
+def test_one_row_and_one_notebook_make_a_strategy(project):
+    """It trains as DDP does, and show, doctor, the prediction and the colours know it."""
+    assert losses(project, "ddp-small") == losses(project, "ddp")
+    shown = typed(project, "show", "params/cpu/ddp.yaml", "-o", "strategy=ddp-small")
+    assert "ddp-small" in shown and "memory" in shown
+    assert "ddp-small" in typed(project, "doctor")
+    asked = (
+        "from llmbench.report.charts import STRATEGY_COLOURS as c; "
+        "from llmbench.plan.memory import memory_per_rank as m; "
+        "from llmbench.spec.presets import preset; p = preset('gpt-tiny'); "
+        "same = m(p, 'ddp', 2, micro=1, seq_len=64) == m(p, 'ddp-small', 2, micro=1, seq_len=64); "
+        "print(c['ddp-small'], same)"
+    )
+    environ = os.environ | {"PYTHONPATH": str(project)}
+    done = subprocess.run(
+        [sys.executable, "-c", asked], cwd=project, env=environ, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["#225588", "True"], done.stderr
