@@ -327,6 +327,52 @@ def part_of(warmup_steps: int | None, steps: int | None) -> int | None:
     return warmup_steps if None in (warmup_steps, steps) else min(warmup_steps, steps)
 
 # %% ../../nbs/10_core/60_records.ipynb #bb09df36
+def _spec_as_run(ranks: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    "The request with the fingerprints of the data that the ranks saw, and its warm-up steps."
+    spec = ranks[0][0]["spec"]
+    seen = {
+        "fingerprint": data_fingerprint(ranks),
+        "fingerprint_first": first_fingerprint(ranks, spec["world_size"]),
+    }
+    spec = spec | {"data": spec["data"] | seen}
+    if "warmup_steps" in spec:
+        spec["warmup_steps"] = part_of(spec["warmup_steps"], spec.get("steps"))
+    return spec
+
+
+def _events(
+    told: list[list[dict[str, Any]]], ranks: list[list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    "Events of all ranks, of data given twice, and of each start after the first."
+    rows = [r for rows in ranks for r in rows if r["kind"] == "event"]
+    events = [{k: v for k, v in r.items() if k != "kind"} for r in rows]
+    if twice := repeated_sequences(ranks):
+        text = f"{len(twice)} sequences were given to more than one rank or step, first {twice[0]}"
+        events.append({"name": "data_repeated", "text": text})
+    return [{"kind": e.pop("name"), **e} for e in (*events, *resumptions(told[0]))]
+
+# %% ../../nbs/10_core/60_records.ipynb #0e1400b5
+def _measured(
+    told: list[list[dict[str, Any]]], ranks: list[list[dict[str, Any]]], ended_at: str
+) -> dict[str, Any]:
+    """What the ranks measured: `told` as they wrote it, over all starts; `ranks` with the starts
+    folded into one.
+    """
+    first, steps = ranks[0], step_columns(ranks, ranks[0][0]["spec"]["world_size"])
+    return {
+        "env": _merged_env(ranks),
+        "steps": steps,
+        "ranks": [_rank_record(rows) for rows in ranks],
+        "transfer": _fields(first, "transfer"),
+        "measurement": _fields(first, "measurement"),
+        "skipped_steps": skipped_steps(first),
+        "energy_j": _energy(ranks),
+        **_window(ranks),
+        "events": _events(told, ranks),
+        "goodput": goodput(told[0], steps["time_s"], ended_at),
+    }
+
+# %% ../../nbs/10_core/60_records.ipynb #fe9852e0
 def assemble(
     ranks: list[list[dict[str, Any]]],
     *,
@@ -343,56 +389,15 @@ def assemble(
     if not ranks:
         raise ValueError("no rank wrote a start line: there is nothing to assemble")
     told, ranks = ranks, [folded(rows) for rows in ranks]
-    first, start = ranks[0], ranks[0][0]
-    world_size = start["spec"]["world_size"]
+    start = ranks[0][0]
     if status is None:
-        status, reason = verdict(told, world_size)
-    seen = {
-        "fingerprint": data_fingerprint(ranks),
-        "fingerprint_first": first_fingerprint(ranks, world_size),
-    }
-    spec = start["spec"] | {"data": start["spec"]["data"] | seen}
-    if "warmup_steps" in spec:
-        spec["warmup_steps"] = part_of(spec["warmup_steps"], spec.get("steps"))
-    events = [
-        {k: v for k, v in r.items() if k != "kind"}
-        for rows in ranks
-        for r in rows
-        if r["kind"] == "event"
-    ]
-    if twice := repeated_sequences(ranks):
-        text = f"{len(twice)} sequences were given to more than one rank or step, first {twice[0]}"
-        events.append({"name": "data_repeated", "text": text})
-    steps, ended_at = (
-        step_columns(ranks, world_size),
-        _one(reversed(first), "end").get("time") or utc_now(),
-    )
-    return validate_run(
-        tidied(
-            {
-                "schema": SCHEMA,
-                "run_id": start["run_id"],
-                "study": start.get("study"),
-                "attempt": start.get("attempt"),
-                "status": status,
-                "reason": reason,
-                "started_at": start.get("started_at"),
-                "ended_at": _not_before(start.get("started_at"), ended_at),
-                "spec": spec,
-                "env": _merged_env(ranks),
-                "steps": steps,
-                "ranks": [_rank_record(rows) for rows in ranks],
-                "transfer": _fields(first, "transfer"),
-                "measurement": _fields(first, "measurement"),
-                "skipped_steps": skipped_steps(first),
-                "energy_j": _energy(ranks),
-                **_window(ranks),
-                "events": [{"kind": e.pop("name"), **e} for e in (*events, *resumptions(told[0]))],
-                "goodput": goodput(told[0], steps["time_s"], ended_at),
-                **known,
-            }
-        )
-    )
+        status, reason = verdict(told, start["spec"]["world_size"])
+    ended_at = _one(reversed(ranks[0]), "end").get("time") or utc_now()
+    named = {k: start.get(k) for k in ("run_id", "study", "attempt", "started_at")}
+    ended = {"status": status, "reason": reason}
+    ended["ended_at"] = _not_before(start.get("started_at"), ended_at)
+    facts = {"spec": _spec_as_run(ranks)} | _measured(told, ranks, ended_at)
+    return validate_run(tidied({"schema": SCHEMA, **named, **ended, **facts, **known}))
 
 # %% ../../nbs/10_core/60_records.ipynb #6c48080d
 def _not_before(started_at: str | None, ended_at: str | None) -> str | None:

@@ -239,23 +239,12 @@ def shape_from_config(config: Mapping[str, Any], name: str) -> ModelShape:
         ) from e
 
 # %% ../../nbs/25_model/30_hf.ipynb #0c8a95e8
-def config_from_shape(
-    shape: ModelShape, dtype: str = "float32", model_type: str | None = None
-) -> dict[str, Any]:
-    """The config.json of a shape, readable by transformers 4 and 5; raises RequestError where it
-    has no counterpart.
-
-    model_type: llama, qwen2, mistral or mixtral; without it, mixtral for experts, qwen2 for a model
-    with biases, else llama.
-    """
-    kind = model_type or ("mixtral" if shape.n_experts > 1 else "qwen2" if shape.bias else "llama")
+def _refuse_shape(shape: ModelShape, kind: str) -> None:
+    "Raise RequestError for a shape that has no counterpart in models of this type."
     known = {*_SIZES, "name", "family", "bias", "tied_embeddings", "rope_theta", "rope_scaling"}
     known |= {*_MIXTURE, "balance_coef"} if kind == "mixtral" else set()
-    other = [
-        k
-        for k, f in ModelShape.model_fields.items()
-        if k not in known and getattr(shape, k) != f.default
-    ]
+    fields = {k: f.default for k, f in ModelShape.model_fields.items() if k not in known}
+    other = [k for k, default in fields.items() if getattr(shape, k) != default]
     if shape.family != "llama" or other:
         what = f"{other[0]} = {getattr(shape, other[0])}" if other else f"family = {shape.family}"
         raise RequestError(
@@ -271,33 +260,50 @@ def config_from_shape(
         raise RequestError(
             f"convert: {shape.name} has no experts and is no mixtral; take llama or mistral"
         )
-    mixture = _MIXTURE if kind == "mixtral" else {}
-    config = {theirs: getattr(shape, ours) for ours, theirs in (_SIZES | mixture).items()}
-    stretch = shape.rope_scaling and {"rope_type": "llama3"} | {
-        v: getattr(shape.rope_scaling, k) for k, v in _STRETCH.items()
-    }
-    rope = {
-        "rope_theta": shape.rope_theta,
-        "rope_scaling": stretch,  # transformers 4
-        "rope_parameters": (
-            (stretch or {"rope_type": "default"}) | {"rope_theta": shape.rope_theta}
-        ),  # 5
-    }
-    ids = dict.fromkeys(
-        ("bos_token_id", "eos_token_id", "pad_token_id")
-    )  # the tokenizer's, not the model's
+
+# %% ../../nbs/25_model/30_hf.ipynb #e9d107d9
+def _written_rope(shape: ModelShape) -> dict[str, Any]:
+    "The angles' base and stretching, for transformers 4 (rope_scaling) and 5 (rope_parameters)."
+    base, stretch = {"rope_theta": shape.rope_theta}, None
+    if shape.rope_scaling:
+        factors = {theirs: getattr(shape.rope_scaling, k) for k, theirs in _STRETCH.items()}
+        stretch = {"rope_type": "llama3"} | factors
+    parameters = (stretch or {"rope_type": "default"}) | base
+    return base | {"rope_scaling": stretch, "rope_parameters": parameters}
+
+
+def _of_one_type(shape: ModelShape, kind: str) -> dict[str, Any]:
+    "Fields that only configurations of this type have."
     only = {
         "mistral": {"sliding_window": None},
         "qwen2": {"use_sliding_window": False},
         "mixtral": {"sliding_window": None, "router_aux_loss_coef": shape.balance_coef},
     }
+    return only.get(kind, {})
+
+# %% ../../nbs/25_model/30_hf.ipynb #581b3194
+_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")  # the tokenizer's, not the model's
+
+
+def config_from_shape(
+    shape: ModelShape, dtype: str = "float32", model_type: str | None = None
+) -> dict[str, Any]:
+    """The config.json of a shape, readable by transformers 4 and 5; raises RequestError where it
+    has no counterpart.
+
+    model_type: llama, qwen2, mistral or mixtral; without it, mixtral for experts, qwen2 for a model
+    with biases, else llama.
+    """
+    kind = model_type or ("mixtral" if shape.n_experts > 1 else "qwen2" if shape.bias else "llama")
+    _refuse_shape(shape, kind)
+    sizes = _SIZES | (_MIXTURE if kind == "mixtral" else {})
     return {
         "architectures": [HF_TYPES[kind]],
         "model_type": kind,
-        **config,
-        **rope,
-        **ids,
-        **only.get(kind, {}),
+        **{theirs: getattr(shape, ours) for ours, theirs in sizes.items()},
+        **_written_rope(shape),
+        **dict.fromkeys(_IDS),
+        **_of_one_type(shape, kind),
         "hidden_act": "silu",
         "attention_dropout": 0.0,
         "tie_word_embeddings": shape.tied_embeddings,

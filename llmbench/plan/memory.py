@@ -259,6 +259,21 @@ def moments(p: Placement) -> dict[str, int]:
     return found
 
 # %% ../../nbs/20_plan/20_memory.ipynb #d04ef133
+_ALLOWED = {
+    "strategy": ("single", "ddp", "ep", "fsdp", "zero1", "zero2", "zero3"),
+    "compute": tuple(_SIZE),
+    "reduce": tuple(_SIZE),
+    "recompute": ("none", "selective", "full"),
+}
+
+
+def _refuse_unknown(**given: str) -> None:
+    "Raise ValueError for a value that this notebook derives no bytes for."
+    for name, value in given.items():
+        if value not in _ALLOWED[name]:
+            raise ValueError(f"{name} = {value!r}: {', '.join(_ALLOWED[name])}")
+
+# %% ../../nbs/20_plan/20_memory.ipynb #d88e30f2
 def memory_per_rank(
     shape: ModelShape,
     strategy: str,
@@ -294,35 +309,13 @@ def memory_per_rank(
     et al. 2021 (arXiv:2101.06840).
     """
     strategy = formulas_of(strategy)
-    known = {
-        "strategy": (strategy, ("single", "ddp", "ep", "fsdp", "zero1", "zero2", "zero3")),
-        "compute": (compute, tuple(_SIZE)),
-        "reduce": (reduce, tuple(_SIZE)),
-        "recompute": (recompute, ("none", "selective", "full")),
-    }
-    for name, (given, allowed) in known.items():
-        if given not in allowed:
-            raise ValueError(f"{name} = {given!r}: {', '.join(allowed)}")
+    _refuse_unknown(strategy=strategy, compute=compute, reduce=reduce, recompute=recompute)
     moved, on_cpu = offload != "none", platform == "cpu"
-    p = Placement(
-        shape,
-        strategy,
-        dp,
-        micro * seq_len,
-        accum,
-        compute,
-        reduce,
-        recompute != "none",
-        recompute == "selective",
-        on_cpu,
-        fused,
-        moved and not on_cpu,
-        moved and on_cpu and strategy.startswith("zero"),
-        ep=ep,
-        reshard=reshard,
-        reduce_bucket=reduce_bucket,
-        max_live=max_live,
-    )
+    kernels = (recompute != "none", recompute == "selective", on_cpu, fused)
+    offloaded = (moved and not on_cpu, moved and on_cpu and strategy.startswith("zero"))
+    held = {"ep": ep, "reshard": reshard, "reduce_bucket": reduce_bucket, "max_live": max_live}
+    batch = (micro * seq_len, accum)
+    p = Placement(shape, strategy, dp, *batch, compute, reduce, *kernels, *offloaded, **held)
     return memory_at(p)
 
 # %% ../../nbs/20_plan/20_memory.ipynb #090e52a3

@@ -39,42 +39,31 @@ NEUTRAL = "#7a828c"
 MAX_ROWS = 5000
 
 # %% ../../nbs/80_report/10_charts.ipynb #3a24c32d
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+_AXIS = {
+    "labelColor": NEUTRAL, "titleColor": NEUTRAL, "gridColor": "#9aa3ad", "gridOpacity": 0.3,
+    "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 600, "domain": False,
+    "tickColor": "#9aa3ad", "titlePadding": 10, "labelPadding": 6,
+}  # fmt: skip
+_LEGEND = {
+    "orient": "top", "direction": "horizontal", "columns": 3, "title": None,
+    "labelColor": NEUTRAL, "labelFontSize": 12, "symbolStrokeWidth": 2.5,
+}  # fmt: skip
+
+# %% ../../nbs/80_report/10_charts.ipynb #4c43aee0
 @alt.theme.register("llmbench", enable=True)
 def chart_theme() -> alt.theme.ThemeConfig:
     """Fonts, sizes and greys that are read on white and on dark; the site lays its own colours over
     them.
     """
-    font = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-    axis = {
-        "labelColor": NEUTRAL,
-        "titleColor": NEUTRAL,
-        "gridColor": "#9aa3ad",
-        "gridOpacity": 0.3,
-    }
-    words = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 600}
     return {
         "config": {
             "background": "transparent",
-            "font": font,
+            "font": _FONT,
             "view": {"stroke": "transparent", "continuousWidth": 640, "continuousHeight": 280},
-            "axis": {
-                **axis,
-                **words,
-                "domain": False,
-                "tickColor": "#9aa3ad",
-                "titlePadding": 10,
-                "labelPadding": 6,
-            },
+            "axis": _AXIS,
             "axisX": {"tickCount": 8},
-            "legend": {
-                "orient": "top",
-                "direction": "horizontal",
-                "columns": 3,
-                "title": None,
-                "labelColor": NEUTRAL,
-                "labelFontSize": 12,
-                "symbolStrokeWidth": 2.5,
-            },
+            "legend": _LEGEND,
             "text": {"color": NEUTRAL, "fontSize": 12},
             "bar": {"cornerRadiusEnd": 2},
             "line": {"strokeWidth": 2},
@@ -185,6 +174,42 @@ def in_words(rows: list[dict[str, Any]], order: list[str], key: str, unit: str) 
     return "; ".join(said)
 
 # %% ../../nbs/80_report/10_charts.ipynb #8ae46085
+def _value_tips(value: str, title: str, bound: str | None) -> list[alt.Tooltip]:
+    "What a bar tells when pointed at: its run, its value, the ends of its interval, its bound."
+    figures = {value: title} | {f"{value}_{end}": f"95 % {end}" for end in ("low", "high")}
+    figures |= {bound: "at most"} if bound else {}
+    tips = [alt.Tooltip(f"{k}:Q", format=",.4~g", title=words) for k, words in figures.items()]
+    return [alt.Tooltip("label:N", title="run"), *tips]
+
+
+def _bar_rows(
+    rows: list[dict[str, Any]], value: str, bound: str | None
+) -> tuple[list[dict[str, Any]], float]:
+    "The rows with the ends of what is drawn of each, and the end of the axis."
+    columns = (value, f"{value}_low", f"{value}_high", *([bound] if bound else []))
+    rows = [dict.fromkeys(columns) | r for r in rows]
+    # one wide interval must not flatten the rest
+    cap = 2 * max((r[value] or 0 for r in rows), default=0)
+    rows = [r | _ending(r, value, cap, r.get(bound) if bound else None) for r in rows]
+    room = 1.5 if any(r["is_cut"] for r in rows) else 1.16
+    return rows, room * max((max(r["end"], r["tick"] or 0) for r in rows), default=0)
+
+# %% ../../nbs/80_report/10_charts.ipynb #7896026b
+def _bar_layers(rows: list[dict[str, Any]], base: alt.Chart, x: alt.X, low: str) -> list[alt.Chart]:
+    "Bars; ticks of bounds and intervals, where there are any; dots and their numbers."
+    colour = colour_of(rows)
+    layers = [base.mark_bar(opacity=0.32, size=18).encode(x=x, color=colour)]
+    if any(r["tick"] for r in rows):
+        ticks = base.mark_tick(thickness=2.5, size=26, color=NEUTRAL, opacity=1)
+        layers.append(ticks.encode(x="tick:Q"))
+    if any(r[low] for r in rows):
+        lines = base.transform_filter(f"isValid(datum.{low})").mark_rule(strokeWidth=2.5)
+        layers.append(lines.encode(x=f"{low}:Q", x2="end:Q", color=colour))
+    layers.append(base.mark_point(filled=True, size=70, opacity=1).encode(x=x, color=colour))
+    layers.append(base.mark_text(align="left", dx=8).encode(x="words_at:Q", text="text:N"))
+    return layers
+
+# %% ../../nbs/80_report/10_charts.ipynb #83fe12b4
 def interval_bars(
     rows: Any,
     value: str,
@@ -202,50 +227,16 @@ def interval_bars(
     """
     rows = labelled(rows)
     order = best_first(rows, value, descending=descending)
-    low, high = f"{value}_low", f"{value}_high"
-    rows = [dict.fromkeys((value, low, high, *([bound] if bound else []))) | r for r in rows]
-    cap = 2 * max(
-        (r[value] or 0 for r in rows), default=0
-    )  # one wide interval must not flatten the rest
-    rows = [r | _ending(r, value, cap, r.get(bound) if bound else None) for r in rows]
-    top = max((max(r["end"], r["tick"] or 0) for r in rows), default=0) * (
-        1.5 if any(r["is_cut"] for r in rows) else 1.16
-    )
+    rows, top = _bar_rows(rows, value, bound)
     x = alt.X(f"{value}:Q", title=title, scale=alt.Scale(domain=[0, top or 1], nice=False))
-    tips = [
-        alt.Tooltip("label:N", title="run"),
-        alt.Tooltip(f"{value}:Q", format=",.4~g", title=title),
-    ]
-    tips += [
-        alt.Tooltip(f"{value}_{end}:Q", format=",.4~g", title=f"95 % {end}")
-        for end in ("low", "high")
-    ]
-    tips += [alt.Tooltip(f"{bound}:Q", format=",.4~g", title="at most")] if bound else []
-    base = alt.Chart().encode(
-        y=alt.Y("label:N", sort=order, title=None, axis=alt.Axis(ticks=False)), tooltip=tips
-    )
-    colour = colour_of(rows)
-    layers = [base.mark_bar(opacity=0.32, size=18).encode(x=x, color=colour)]
-    if any(r["tick"] for r in rows):
-        layers.append(
-            base.mark_tick(thickness=2.5, size=26, color=NEUTRAL, opacity=1).encode(x="tick:Q")
-        )
-    if any(r[low] for r in rows):
-        known = base.transform_filter(f"isValid(datum.{low})")
-        layers.append(
-            known.mark_rule(strokeWidth=2.5).encode(x=f"{low}:Q", x2="end:Q", color=colour)
-        )
-    layers.append(base.mark_point(filled=True, size=70, opacity=1).encode(x=x, color=colour))
-    layers.append(base.mark_text(align="left", dx=8).encode(x="words_at:Q", text="text:N"))
+    y = alt.Y("label:N", sort=order, title=None, axis=alt.Axis(ticks=False))
+    base = alt.Chart().encode(y=y, tooltip=_value_tips(value, title, bound))
+    layers = _bar_layers(rows, base, x, f"{value}_low")
     said = f"{title}, with 95 % intervals: {in_words(rows, order, value, unit)}."
-    said += (
-        f" Theoretical bound: {in_words(rows, order, bound, unit)}."
-        if bound and any(r.get(bound) for r in rows)
-        else ""
-    )
-    return alt.layer(*layers, data=alt.Data(values=rows)).properties(
-        height=alt.Step(32), description=said
-    )
+    if bound and any(r.get(bound) for r in rows):
+        said += f" Theoretical bound: {in_words(rows, order, bound, unit)}."
+    chart = alt.layer(*layers, data=alt.Data(values=rows))
+    return chart.properties(height=alt.Step(32), description=said)
 
 # %% ../../nbs/80_report/10_charts.ipynb #7993d26f
 def _ending(row: Mapping[str, Any], value: str, cap: float, bound: float | None) -> dict[str, Any]:

@@ -31,6 +31,44 @@ def _known(rows: list[dict[str, Any]], key: str) -> list[float]:
     return [r[key] for r in rows if r.get(key) is not None]
 
 # %% ../../nbs/80_report/25_curves.ipynb #5cb12673
+_STEP_TIME = "Step time (ms)"
+
+
+def _step_dots(points: list[dict[str, Any]], y: alt.Y, colour: alt.Color) -> alt.Chart:
+    "Each measured step as a dot, a line of dots a repeat."
+    scale = alt.Scale(domain=_domain([p["ms"] for p in points]))
+    tips = [
+        "label:N",
+        alt.Tooltip("ms:Q", format=",.4~g", title=_STEP_TIME),
+        alt.Tooltip("attempt:N", title="repeat"),
+    ]
+    return (
+        alt.Chart(alt.Data(values=points))
+        .mark_circle(size=22, opacity=0.6)
+        .encode(
+            x=alt.X("ms:Q", title=_STEP_TIME, scale=scale),
+            y=y,
+            color=colour,
+            yOffset=alt.YOffset("attempt:N"),
+            tooltip=tips,
+        )
+    )
+
+# %% ../../nbs/80_report/25_curves.ipynb #6c9c730f
+def _step_medians(groups: list[dict[str, Any]], y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
+    "The median of each set as a tick, on the bar of its interval where it is known."
+    base = alt.Chart(alt.Data(values=groups)).encode(y=y)
+    spread = base.mark_bar(size=30, opacity=0.2, clip=True).encode(
+        x="ms_low:Q", x2="ms_high:Q", color=colour
+    )
+    middle = base.mark_tick(thickness=2, size=30, opacity=1).encode(
+        x="ms:Q",
+        color=colour,
+        tooltip=["label:N", alt.Tooltip("ms:Q", format=",.4~g", title=_STEP_TIME)],
+    )
+    return [*([spread] if _known(groups, "ms_low") else []), middle]
+
+# %% ../../nbs/80_report/25_curves.ipynb #00bbcfad
 def step_time_chart(groups: Any, points: Any) -> alt.LayerChart:
     """Step time in ms: each measured step as a dot, the median and 95 % interval of all repeats on
     top.
@@ -43,47 +81,14 @@ def step_time_chart(groups: Any, points: Any) -> alt.LayerChart:
     for row in points:
         row["ms"] = row["time_s"] * 1000
     for row in groups:
-        row |= {
-            f"ms{end}": milliseconds(row.get(f"step_time_s{end}")) for end in ("", "_low", "_high")
-        }
-    title = "Step time (ms)"
+        for end in ("", "_low", "_high"):
+            row[f"ms{end}"] = milliseconds(row.get(f"step_time_s{end}"))
     y = alt.Y("label:N", sort=order, title=None, axis=alt.Axis(ticks=False))
-    x = alt.X("ms:Q", title=title, scale=alt.Scale(domain=_domain([p["ms"] for p in points])))
     colour = colour_of(groups)
-    dots = (
-        alt.Chart(alt.Data(values=points))
-        .mark_circle(size=22, opacity=0.6)
-        .encode(
-            x=x,
-            y=y,
-            color=colour,
-            yOffset=alt.YOffset("attempt:N"),
-            tooltip=[
-                "label:N",
-                alt.Tooltip("ms:Q", format=",.4~g", title=title),
-                alt.Tooltip("attempt:N", title="repeat"),
-            ],
-        )
-    )
-    base = alt.Chart(alt.Data(values=groups)).encode(y=y)
-    spread = (
-        [
-            base.mark_bar(size=30, opacity=0.2, clip=True).encode(
-                x="ms_low:Q", x2="ms_high:Q", color=colour
-            )
-        ]
-        if _known(groups, "ms_low")
-        else []
-    )
-    middle = base.mark_tick(thickness=2, size=30, opacity=1).encode(
-        x="ms:Q",
-        color=colour,
-        tooltip=["label:N", alt.Tooltip("ms:Q", format=",.4~g", title=title)],
-    )
-    said = f"{title}, median of all measured steps: {in_words(groups, order, 'ms', 'ms')}."
-    return alt.layer(*spread, middle, dots).properties(
-        height=alt.Step(40, **{"for": "position"}), description=said
-    )
+    layers = [*_step_medians(groups, y, colour), _step_dots(points, y, colour)]
+    said = f"{_STEP_TIME}, median of all measured steps: {in_words(groups, order, 'ms', 'ms')}."
+    height = alt.Step(40, **{"for": "position"})
+    return alt.layer(*layers).properties(height=height, description=said)
 
 # %% ../../nbs/80_report/25_curves.ipynb #4377105c
 def _domain(values: list[float]) -> list[float]:
@@ -107,13 +112,22 @@ def _dashes(names: list[str]) -> list[list[int]]:
     return [_DASHES[(known if n in known else others).index(n) % len(_DASHES)] for n in names]
 
 # %% ../../nbs/80_report/25_curves.ipynb #782b543c
-def _curves(rows: list[dict[str, Any]], y: alt.Y, said: str, *, tip: str) -> alt.Chart:
+def _curve_marks(rows: list[dict[str, Any]], legend: alt.Legend) -> dict[str, Any]:
+    "Colour and dash of each strategy, with one legend for both."
     names = strategy_order(r["strategy"] for r in rows)
-    keys = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
-    dash = alt.StrokeDash(
-        "strategy:N", scale=alt.Scale(domain=names, range=_dashes(names)), legend=keys
-    )
-    colour = colour_of(rows, legend=keys)
+    scale = alt.Scale(domain=names, range=_dashes(names))
+    dash = alt.StrokeDash("strategy:N", scale=scale, legend=legend)
+    return {"color": colour_of(rows, legend=legend), "strokeDash": dash}
+
+
+def _steps_axis() -> alt.X:
+    axis = alt.Axis(tickMinStep=1, grid=False, format="d")
+    return alt.X("step:Q", title="Optimizer step", axis=axis, scale=alt.Scale(nice=False))
+
+# %% ../../nbs/80_report/25_curves.ipynb #b8965364
+def _curves(rows: list[dict[str, Any]], y: alt.Y, said: str, *, tip: str) -> alt.Chart:
+    "A curve a strategy over the optimizer steps; a name selected in the legend stands out."
+    legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
     pick = alt.selection_point(fields=["strategy"], bind="legend")
     tips = [
         "label:N",
@@ -124,18 +138,12 @@ def _curves(rows: list[dict[str, Any]], y: alt.Y, said: str, *, tip: str) -> alt
         alt.Chart(alt.Data(values=rows))
         .mark_line(point=alt.OverlayMarkDef(size=18))
         .encode(
-            x=alt.X(
-                "step:Q",
-                title="Optimizer step",
-                axis=alt.Axis(tickMinStep=1, grid=False, format="d"),
-                scale=alt.Scale(nice=False),
-            ),
+            x=_steps_axis(),
             y=y,
-            color=colour,
-            strokeDash=dash,
             detail="label:N",
             tooltip=tips,
             opacity=alt.condition(pick, alt.value(0.9), alt.value(0.1)),
+            **_curve_marks(rows, legend),
         )
         .add_params(pick)
         .properties(height=300, description=said)
@@ -158,6 +166,22 @@ def loss_chart(rows: Any) -> alt.Chart:
 _FLOOR = 1e-9
 
 # %% ../../nbs/80_report/25_curves.ipynb #39918bcb
+def _limits(tolerances: list[float], scale: alt.Scale) -> list[alt.Chart]:
+    "A dashed line and a name for each tolerance."
+    rows = [{"tolerance": t, "text": f"tolerance {t:.0e}"} for t in tolerances]
+    base, y = alt.Chart(alt.Data(values=rows)), "tolerance:Q"
+    line = base.mark_rule(strokeDash=[4, 4], stroke=NEUTRAL).encode(y=alt.Y(y, scale=scale))
+    return [line, base.mark_text(align="left", dy=-7, x=4).encode(y=alt.Y(y), text="text:N")]
+
+
+def _worst(rows: list[dict[str, Any]]) -> str:
+    "The largest difference of each label, for the description of the chart."
+    worst: dict[str, float] = {}
+    for row in rows:
+        worst[row["label"]] = max(worst.get(row["label"], 0.0), row["difference"] or 0.0)
+    return "; ".join(f"{k} {v:.1e}" for k, v in sorted(worst.items()))
+
+# %% ../../nbs/80_report/25_curves.ipynb #31e331e3
 def loss_difference_chart(
     rows: Any, *, tolerances: Iterable[float] = (1e-5,), reference: str = "the single process"
 ) -> alt.LayerChart:
@@ -170,30 +194,13 @@ def loss_difference_chart(
     for row in rows:
         row["shown"] = None if row["difference"] is None else max(row["difference"], _FLOOR)
     limits = sorted(set(tolerances))
-    scale = alt.Scale(
-        type="log", domainMin=_FLOOR, domainMax=max([limits[-1] * 10, *_known(rows, "shown")])
-    )
-    y = alt.Y("shown:Q", title="Relative difference (equal: 1e-9)", scale=scale,
-              axis=alt.Axis(format=".0e", values=[10.0**-k for k in range(10)]))  # fmt: skip
-    worst = {}
-    for row in rows:
-        worst[row["label"]] = max(worst.get(row["label"], 0.0), row["difference"] or 0.0)
-    said = f"Largest relative difference of the loss to {reference}: " + "; ".join(
-        f"{k} {v:.1e}" for k, v in sorted(worst.items())
-    )
-    curves = _curves(rows, y, said + ".", tip="difference")
-    limit = alt.Data(values=[{"tolerance": t, "text": f"tolerance {t:.0e}"} for t in limits])
-    line = (
-        alt.Chart(limit)
-        .mark_rule(strokeDash=[4, 4], stroke=NEUTRAL)
-        .encode(y=alt.Y("tolerance:Q", scale=scale))
-    )
-    word = (
-        alt.Chart(limit)
-        .mark_text(align="left", dy=-7, x=4)
-        .encode(y=alt.Y("tolerance:Q"), text="text:N")
-    )
-    return alt.layer(curves, line, word).properties(height=300, description=said + ".")
+    top = max([limits[-1] * 10, *_known(rows, "shown")])
+    scale = alt.Scale(type="log", domainMin=_FLOOR, domainMax=top)
+    axis = alt.Axis(format=".0e", values=[10.0**-k for k in range(10)])
+    y = alt.Y("shown:Q", title="Relative difference (equal: 1e-9)", scale=scale, axis=axis)
+    said = f"Largest relative difference of the loss to {reference}: {_worst(rows)}."
+    layers = [_curves(rows, y, said, tip="difference"), *_limits(limits, scale)]
+    return alt.layer(*layers).properties(height=300, description=said)
 
 # %% ../../nbs/80_report/25_curves.ipynb #436e6900
 def _beside_each_other(rows: list[dict[str, Any]]) -> list[str]:
@@ -209,6 +216,38 @@ def _beside_each_other(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 # %% ../../nbs/80_report/25_curves.ipynb #bd47dff6
+def _speedup_top(rows: list[dict[str, Any]]) -> float:
+    "The end of the axis: all intervals, but not beyond twice the highest estimate or ideal."
+    highest = [*_known(rows, "speedup"), *_known(rows, "ideal"), 0]
+    return min(2 * max(highest), max([*_known(rows, "speedup_high"), *highest]))
+
+
+def _set_names(rows: list[dict[str, Any]]) -> list[str]:
+    "Names of the sets, strategy by strategy."
+    order = strategy_order(r["strategy"] for r in rows)
+    rows = sorted(rows, key=lambda r: (order.index(r["strategy"]), r["set"]))
+    return list(dict.fromkeys(r["set"] for r in rows))
+
+
+def _ideal_marks(rows: list[dict[str, Any]], x: alt.X) -> alt.Chart:
+    "The ideal speed-up at each number of ranks as a horizontal line."
+    known = sorted({(r["world_size"], r["ideal"]) for r in rows if r.get("ideal") is not None})
+    base = alt.Chart(alt.Data(values=[{"world_size": w, "ideal": i} for w, i in known]))
+    marks = base.mark_tick(thickness=2, width=alt.RelativeBandSize(0.9), color=NEUTRAL, opacity=0.8)
+    return marks.encode(x=x, y=alt.Y("ideal:Q"), tooltip=[alt.Tooltip("ideal:Q", title="ideal")])
+
+# %% ../../nbs/80_report/25_curves.ipynb #68b2e38c
+def _speedup_marks(base: alt.Chart, rows: list[dict[str, Any]], title: str) -> list[alt.Chart]:
+    "Intervals, where they are known, and estimates."
+    top = _speedup_top(rows) * 1.05 or 1
+    y = alt.Y("speedup:Q", title=title, scale=alt.Scale(domain=[0, top]))
+    tips = ["label:N", alt.Tooltip("speedup:Q", format=".3~g", title=title)]
+    dots = base.mark_point(filled=True, size=80, opacity=1).encode(y=y, tooltip=tips)
+    lines = base.mark_rule(strokeWidth=2.5, clip=True)
+    spread = lines.encode(y="speedup_low:Q", y2="speedup_high:Q")
+    return [*([spread] if _known(rows, "speedup_low") else []), dots]
+
+# %% ../../nbs/80_report/25_curves.ipynb #20aa5c58
 def speedup_chart(rows: Any, *, baseline: str) -> alt.LayerChart:
     """Speed-up over the declared baseline against the number of ranks, with the ideal as a line.
 
@@ -217,49 +256,46 @@ def speedup_chart(rows: Any, *, baseline: str) -> alt.LayerChart:
     """
     rows = labelled(rows)
     rows = [r | {"set": name} for r, name in zip(rows, _beside_each_other(rows), strict=True)]
-    ranks = sorted({r["world_size"] for r in rows})
-    ideal = sorted({(r["world_size"], r["ideal"]) for r in rows if r.get("ideal") is not None})
     title = f"Speed-up over {baseline} (×)"
-    x = alt.X(
-        "world_size:O",
-        title="Ranks",
-        axis=alt.Axis(labelAngle=0, grid=False),
-        scale=alt.Scale(domain=ranks),
-    )
-    order = strategy_order(r["strategy"] for r in rows)
-    names = list(
-        dict.fromkeys(
-            r["set"] for r in sorted(rows, key=lambda r: (order.index(r["strategy"]), r["set"]))
-        )
-    )
+    ranks = alt.Scale(domain=sorted({r["world_size"] for r in rows}))
+    axis = alt.Axis(labelAngle=0, grid=False)
+    x = alt.X("world_size:O", title="Ranks", axis=axis, scale=ranks)
+    places = alt.Scale(domain=_set_names(rows), type="band")
     base = alt.Chart(alt.Data(values=rows)).encode(
         x=x,
         color=colour_of(rows, legend=alt.Legend(title=None)),
-        xOffset=alt.XOffset("set:N", scale=alt.Scale(domain=names, type="band")),
+        xOffset=alt.XOffset("set:N", scale=places),
     )
-    top = 2 * max([*_known(rows, "speedup"), *_known(rows, "ideal"), 0])
-    top = min(
-        top,
-        max([*_known(rows, "speedup_high"), *_known(rows, "speedup"), *_known(rows, "ideal"), 0]),
-    )
-    y = alt.Y("speedup:Q", title=title, scale=alt.Scale(domain=[0, top * 1.05 or 1]))
-    spread = (
-        [base.mark_rule(strokeWidth=2.5, clip=True).encode(y="speedup_low:Q", y2="speedup_high:Q")]
-        if _known(rows, "speedup_low")
-        else []
-    )
-    tips = ["label:N", alt.Tooltip("speedup:Q", format=".3~g", title=title)]
-    dots = base.mark_point(filled=True, size=80, opacity=1).encode(y=y, tooltip=tips)
-    best = alt.Chart(alt.Data(values=[{"world_size": w, "ideal": i} for w, i in ideal]))
-    marks = best.mark_tick(thickness=2, width=alt.RelativeBandSize(0.9), color=NEUTRAL, opacity=0.8)
-    marks = marks.encode(x=x, y=alt.Y("ideal:Q"), tooltip=[alt.Tooltip("ideal:Q", title="ideal")])
-    said = (
-        f"{title}: {in_words(rows, best_first(rows, 'speedup', descending=True), 'speedup', '')}."
-        " Horizontal lines: ideal."
-    )
-    return alt.layer(marks, *spread, dots).properties(width=640, height=280, description=said)
+    layers = [_ideal_marks(rows, x), *_speedup_marks(base, rows, title)]
+    found = in_words(rows, best_first(rows, "speedup", descending=True), "speedup", "")
+    said = f"{title}: {found}. Horizontal lines: ideal."
+    return alt.layer(*layers).properties(width=640, height=280, description=said)
 
 # %% ../../nbs/80_report/25_curves.ipynb #eba17f53
+def _spans(rows: list[dict[str, Any]]) -> str:
+    "Ranks, steps and the range of measured step times, for the description of the chart."
+    measured = [r["ms"] for r in rows if not r["is_warmup"] and r["ms"] is not None]
+    ranks, steps = (len({r[key] for r in rows}) for key in ("rank", "step"))
+    span = "none"
+    if measured:
+        span = f"{significant(min(measured))} to {significant(max(measured))} ms"
+    return f"Step times of {ranks} ranks over {steps} steps; measured steps: {span}."
+
+
+def _rank_lines(x: alt.X) -> list[alt.Chart]:
+    "A line for each rank, and its steps as dots, those of the warm-up pale."
+    y = alt.Y("ms:Q", title="Step time (ms)", scale=alt.Scale(zero=True))
+    colours = alt.Scale(range=list(STRATEGY_COLOURS.values())[1:])
+    colour = alt.Color("rank_name:N", legend=alt.Legend(title=None), scale=colours)
+    base = alt.Chart().encode(x=x, color=colour)
+    shade = alt.condition(alt.datum.is_warmup, alt.value(0.3), alt.value(1))
+    tips = ["rank_name:N", "step:Q", alt.Tooltip("ms:Q", format=",.4~g", title="ms"), "phase:N"]
+    return [
+        base.mark_line(opacity=0.5, strokeWidth=1.5).encode(y=y),
+        base.mark_point(filled=True, size=40).encode(y=y, opacity=shade, tooltip=tips),
+    ]
+
+# %% ../../nbs/80_report/25_curves.ipynb #79d418da
 def run_steps_chart(rows: Any, *, unsteady_from: int | None = None) -> alt.LayerChart:
     """Step times of one run in ms, a line for each rank, warm-up steps pale (rank, step, time_s,
     is_warmup).
@@ -273,29 +309,8 @@ def run_steps_chart(rows: Any, *, unsteady_from: int | None = None) -> alt.Layer
             "rank_name": f"rank {row['rank']}",
             "phase": "warm-up" if row["is_warmup"] else "measured",
         }
-    axis = alt.Axis(tickMinStep=1, grid=False, format="d")
-    x = alt.X("step:Q", title="Optimizer step", axis=axis, scale=alt.Scale(nice=False))
-    y = alt.Y("ms:Q", title="Step time (ms)", scale=alt.Scale(zero=True))
-    colour = alt.Color(
-        "rank_name:N",
-        legend=alt.Legend(title=None),
-        scale=alt.Scale(range=list(STRATEGY_COLOURS.values())[1:]),
-    )
-    base = alt.Chart().encode(x=x, color=colour)
-    shade = alt.condition(alt.datum.is_warmup, alt.value(0.3), alt.value(1))
-    tips = ["rank_name:N", "step:Q", alt.Tooltip("ms:Q", format=",.4~g", title="ms"), "phase:N"]
-    layers = [
-        base.mark_line(opacity=0.5, strokeWidth=1.5).encode(y=y),
-        base.mark_point(filled=True, size=40).encode(y=y, opacity=shade, tooltip=tips),
-    ]
-    measured = [r["ms"] for r in rows if not r["is_warmup"] and r["ms"] is not None]
-    span = (
-        f"{significant(min(measured))} to {significant(max(measured))} ms" if measured else "none"
-    )
-    said = (
-        f"Step times of {len({r['rank'] for r in rows})} ranks over"
-        f" {len({r['step'] for r in rows})} steps; measured steps: {span}."
-    )
+    x = _steps_axis()
+    layers, said = _rank_lines(x), _spans(rows)
     if unsteady_from is not None:
         said += f" Unsteady: the level changes at step {unsteady_from}."
         layers += _change_marks(unsteady_from, x)

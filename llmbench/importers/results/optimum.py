@@ -90,61 +90,56 @@ def _settings(draft: Draft, told: Mapping[str, Any]) -> None:
         draft.event("experiment", words(experiment))
 
 # %% ../../../nbs/50_importers/results/40_optimum.ipynb #1a2ee5e0
-def _summary_row(draft: Draft, told: Mapping[str, Any]) -> None:
-    rate, runtime = (
-        positive(told.get("training.throughput(samples/s)")),
-        positive(told.get("training.runtime(s)")),
-    )
-    batch, seq_len = (
-        (draft.facts.get("spec.batch.micro") or 0) * (draft.facts.get("spec.batch.accum") or 1),
-        draft.facts.get("spec.seq_len"),
-    )
+_MOST_STEPS = 2**53
+_BY_RATE = "batch of the device / training.throughput(samples/s)"
+_BY_RUNTIME = "training.runtime(s) / (max_steps - warmup_steps)"
+_ONE_MEAN = (
+    "the only time is the mean of the steps after warm-up; for more than one device the batch is"
+    " not that of the step"
+)
+
+
+def _phases(draft: Draft, told: Mapping[str, Any]) -> None:
+    "Warm-up, and training with it, as events."
     for phase in ("warmup", "overall_training"):
         if time_s := positive(told.get(f"{phase}.runtime(s)")):
-            draft.event(
-                phase,
-                f"{number(told.get(f'{phase}.throughput(samples/s)')) or 0:g} samples/s",
-                time_s=time_s,
-            )
+            rate = number(told.get(f"{phase}.throughput(samples/s)")) or 0
+            draft.event(phase, f"{rate:g} samples/s", time_s=time_s)
+
+# %% ../../../nbs/50_importers/results/40_optimum.ipynb #8ba7683b
+def _mean_step(
+    draft: Draft, rate: float | None, runtime: float | None, batch: int
+) -> tuple[float | None, int | None]:
+    "The mean time of a step and the number of steps that it covers; None where it is not known."
     asked, warm = draft.facts.get("spec.steps"), draft.facts.pop("spec.warmup_asked", None)
     timed = asked - warm if asked and warm is not None and warm < asked else None
     steps = min(round(rate * runtime / batch), _MOST_STEPS) if rate and runtime and batch else timed
     time_s = batch / rate if batch and rate else runtime / timed if runtime and timed else None
+    return time_s, steps
+
+# %% ../../../nbs/50_importers/results/40_optimum.ipynb #2ac274b1
+def _summary_row(draft: Draft, told: Mapping[str, Any]) -> None:
+    "One row of steps: the mean over those after warm-up."
+    rate = positive(told.get("training.throughput(samples/s)"))
+    runtime = positive(told.get("training.runtime(s)"))
+    accum, asked = draft.facts.get("spec.batch.accum") or 1, draft.facts.get("spec.steps")
+    batch = (draft.facts.get("spec.batch.micro") or 0) * accum
+    tokens = batch * (draft.facts.get("spec.seq_len") or 0)
+    _phases(draft, told)
+    time_s, steps = _mean_step(draft, rate, runtime, batch)
     if not rate and not runtime:
         return
     draft.event("training", f"{rate or 0:g} samples/s", **({"time_s": runtime} if runtime else {}))
     if time_s:
-        how = (
-            "batch of the device / training.throughput(samples/s)"
-            if batch and rate
-            else "training.runtime(s) / (max_steps - warmup_steps)"
-        )
-        draft.event("derived", f"steps.time_s = {how}")
-        draft.warn(
-            "the only time is the mean of the steps after warm-up; for more than one device the"
-            " batch is not that of the step"
-        )
-    (
+        draft.event("derived", f"steps.time_s = {_BY_RATE if batch and rate else _BY_RUNTIME}")
+        draft.warn(_ONE_MEAN)
+    if tokens:
         draft.event("derived", "steps.tokens = batch of the device × sequence_length")
-        if batch and seq_len
-        else None
-    )
-    draft.event("derived", "steps.step = throughput × runtime / batch") if not asked else None
+    if not asked:
+        draft.event("derived", "steps.step = throughput × runtime / batch")
     draft.fact("spec.warmup_steps", 0)
-    logged = {"samples_per_s": rate} if rate else {}
-    point(
-        draft,
-        asked or steps or 0,
-        {
-            "time_s": time_s,
-            "tokens": batch * seq_len if batch and seq_len else None,
-            "mean_of": steps or None,
-        }
-        | logged,
-    )
-
-# %% ../../../nbs/50_importers/results/40_optimum.ipynb #5ad0a0bb
-_MOST_STEPS = 2**53
+    row = {"time_s": time_s, "tokens": tokens or None, "mean_of": steps or None}
+    point(draft, asked or steps or 0, row | ({"samples_per_s": rate} if rate else {}))
 
 # %% ../../../nbs/50_importers/results/40_optimum.ipynb #1500f5db
 def _latency_rows(draft: Draft, told: Mapping[str, Any]) -> bool:

@@ -38,51 +38,41 @@ _EQUAL_CORES = (
 )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #b66b80d3
+_THROUGHPUT_COLUMNS = [
+    LABEL,
+    text_column("Repeats", "repeats"),
+    number_column("Throughput (tokens/s)", "tokens_per_s"),
+    number_column("Theoretical bound (tokens/s)", "ceiling_tokens_per_s"),
+    number_column("Per rank (tokens/s)", "tokens_per_s_per_gpu"),
+    number_column("TFLOP/s per rank", "tflops_per_gpu"),
+    number_column("MFU (%)", "mfu_pct"),
+    number_column("Cost (USD per 10⁶ tokens)", "usd_per_1m_tokens"),
+]
+_THROUGHPUT_CAPTION = (
+    "Throughput over all ranks, by number of ranks and highest first. Line: 95 % interval over"
+    " repeats. Grey tick: the theoretical bound, where it is known and near enough to be drawn."
+)
+_THROUGHPUT_TABLE = (
+    "Throughput with its 95 % interval, beside what the devices could do at most; a column that"
+    " nobody measured is left out."
+)
+
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #4fa58029
 def throughput_section(bench: Workbench, study: Study) -> str:
     "Bars of tokens per second, and the table behind them."
     rows = bench.rows("throughput", study.name)
     if not _known(rows, "tokens_per_s"):
         return "No run of this study has a measured step.\n"
-    ranks = {r["world_size"] for r in rows}
     cpu = bench.rows("study", study.name)[0]["platform"] == "cpu"
-    mixed = (
-        _EQUAL_CORES
-        if cpu and len(ranks) > 1 and any(r["strategy"] == "single" for r in rows)
-        else ""
-    )
-    columns = [
-        LABEL,
-        text_column("Repeats", "repeats"),
-        number_column("Throughput (tokens/s)", "tokens_per_s"),
-        number_column("Theoretical bound (tokens/s)", "ceiling_tokens_per_s"),
-        number_column("Per rank (tokens/s)", "tokens_per_s_per_gpu"),
-        number_column("TFLOP/s per rank", "tflops_per_gpu"),
-        number_column("MFU (%)", "mfu_pct"),
-        number_column("Cost (USD per 10⁶ tokens)", "usd_per_1m_tokens"),
+    several = len({r["world_size"] for r in rows}) > 1
+    mixed = cpu and several and any(r["strategy"] == "single" for r in rows)
+    at = (study, "throughput")
+    parts = [
+        study_figure(*at, throughput_chart(rows), _THROUGHPUT_CAPTION, "throughput"),
+        _EQUAL_CORES if mixed else "",
+        study_table(*at, rows, _THROUGHPUT_COLUMNS, _THROUGHPUT_TABLE, "throughput"),
     ]
-    return "\n".join(
-        [
-            study_figure(
-                study,
-                "throughput",
-                throughput_chart(rows),
-                "Throughput over all ranks, by number of ranks and highest first. Line: 95 %"
-                " interval over repeats. Grey tick: the theoretical bound, where it is known and"
-                " near enough to be drawn.",
-                "throughput",
-            ),
-            mixed,
-            study_table(
-                study,
-                "throughput",
-                rows,
-                columns,
-                "Throughput with its 95 % interval, beside what the devices could do at most; a"
-                " column that nobody measured is left out.",
-                "throughput",
-            ),
-        ]
-    )
+    return "\n".join(parts)
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #68066e51
 def _ms(title: str, key: str) -> Column:
@@ -91,52 +81,42 @@ def _ms(title: str, key: str) -> Column:
     )  # an interval follows where the query has one
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #3016b23c
+_SPREAD_COLUMNS = [
+    LABEL,
+    text_column("Steps", "steps"),
+    _ms("Fastest", "fastest_s"),
+    _ms("Median", "median_s"),
+    _ms("95th percentile", "p95_s"),
+    _ms("Slowest", "slowest_s"),
+]
+_MEDIAN_COLUMNS = [
+    LABEL,
+    text_column("Repeats", "repeats"),
+    _ms("Median step time", "step_time_s"),
+]
+_STEP_TIME_CAPTION = (
+    "Time of one optimizer step, by number of ranks and shortest first. Dots: measured steps, a"
+    " line of dots for each repeat. Bar: 95 % interval of the median (tick), cut where it leaves"
+    " the steps."
+)
+_MEDIAN_TABLE = "Median step time with its 95 % interval over steps and repeats."
+_SPREAD_TABLE = "Spread of the measured steps, all repeats together."
+
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #e53b671a
 def latency_section(bench: Workbench, study: Study) -> str:
     "Every measured step as a dot, the median with its interval, and how the steps are spread."
     groups, points = bench.rows("step_time", study.name), bench.rows("step_points", study.name)
     if not points:
         return "No run of this study has a measured step.\n"
     spread = bench.rows("step_spread", study.name)
-    medians = [LABEL, text_column("Repeats", "repeats"), _ms("Median step time", "step_time_s")]
-    columns = [
-        LABEL,
-        text_column("Steps", "steps"),
-        _ms("Fastest", "fastest_s"),
-        _ms("Median", "median_s"),
-        _ms("95th percentile", "p95_s"),
-        _ms("Slowest", "slowest_s"),
+    chart = step_time_chart(_known(groups, "step_time_s"), points)
+    parts = [
+        study_figure(study, "step-time", chart, _STEP_TIME_CAPTION, "step_time", "step_points"),
+        study_table(study, "step-time", groups, _MEDIAN_COLUMNS, _MEDIAN_TABLE, "step_time"),
+        study_table(study, "step-spread", spread, _SPREAD_COLUMNS, _SPREAD_TABLE, "step_spread"),
+        resolution_table(bench, study, [g["label"] for g in groups]),
     ]
-    return "\n".join(
-        [
-            study_figure(
-                study,
-                "step-time",
-                step_time_chart(_known(groups, "step_time_s"), points),
-                "Time of one optimizer step, by number of ranks and shortest first. Dots: measured"
-                " steps, a line of dots for each repeat. Bar: 95 % interval of the median (tick),"
-                " cut where it leaves the steps.",
-                "step_time",
-                "step_points",
-            ),
-            study_table(
-                study,
-                "step-time",
-                groups,
-                medians,
-                "Median step time with its 95 % interval over steps and repeats.",
-                "step_time",
-            ),
-            study_table(
-                study,
-                "step-spread",
-                spread,
-                columns,
-                "Spread of the measured steps, all repeats together.",
-                "step_spread",
-            ),
-            resolution_table(bench, study, [g["label"] for g in groups]),
-        ]
-    )
+    return "\n".join(parts)
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #7d938c6a
 _RESIDENT = (
@@ -144,32 +124,27 @@ _RESIDENT = (
     " process. It also counts what the C library kept and what libraries mapped, and names no"
     " winner ([methods](methods.qmd#sec-memory)).\n:::\n"
 )
+_UNCOUNTED = (
+    "These runs did not count their tensors, so nothing is drawn and no least memory is named.\n"
+)
+_MEMORY_CAPTION = (
+    "Bytes of tensors at once on the fullest rank, by number of ranks and smallest first; median"
+    " over repeats."
+)
+_MEMORY_TABLE = (
+    "Bytes of tensors at once on the fullest rank, what its request predicts for them"
+    " ([definition](methods.qmd#sec-memory)), and the model state that it holds."
+)
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #467b190d
-def memory_section(bench: Workbench, study: Study) -> str:
-    "The peak of the fullest rank as a stack, and its table."
-    rows = bench.rows("memory", study.name)
-    if not _known(rows, "peak_memory_gib") and not _known(rows, "live_memory_gib"):
-        return "Memory was not measured in this study.\n"
-    rows = [
-        r
-        | {
-            "predicted_gib": (
-                predicted_gib(bench.runs[r["run_id"]]) if r.get("run_id") in bench.runs else None
-            )
-        }
-        for r in rows
-    ]
-    spread = (
-        [Column("Over repeats (GiB)", _range)]
-        if any(r["least_gib"] != r["most_gib"] for r in rows)
-        else []
-    )  # most runs repeat to the byte
-    columns = [
+def _memory_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    "Columns of the table of memory; the range over repeats only where repeats differ."
+    varied = any(r["least_gib"] != r["most_gib"] for r in rows)
+    return [
         LABEL,
         text_column("Repeats", "repeats"),
         number_column("Tensors (GiB)", "live_memory_gib"),
-        *spread,
+        *([Column("Over repeats (GiB)", _range)] if varied else []),
         number_column("Predicted (GiB)", "predicted_gib"),
         number_column("Model state (GiB)", "model_state_gib"),
         number_column("Parameters", "param_gib"),
@@ -177,37 +152,28 @@ def memory_section(bench: Workbench, study: Study) -> str:
         number_column("Optimizer", "optimizer_gib"),
         number_column("Measured peak (GiB)", "peak_memory_gib"),
     ]
-    resident = _RESIDENT if any(r["memory_source"] == "process_rss" for r in rows) else ""
-    uncounted = (
-        ""
-        if _known(rows, "live_memory_gib")
-        else (
-            "These runs did not count their tensors, so nothing is drawn and no least memory is"
-            " named.\n"
-        )
-    )
-    return uncounted + "\n".join(
-        [
-            study_figure(
-                study,
-                "memory",
-                memory_chart(rows),
-                "Bytes of tensors at once on the fullest rank, by number of ranks and smallest"
-                " first; median over repeats.",
-                "memory",
-            ),
-            resident,
-            study_table(
-                study,
-                "memory",
-                rows,
-                columns,
-                "Bytes of tensors at once on the fullest rank, what its request predicts for them "
-                "([definition](methods.qmd#sec-memory)), and the model state that it holds.",
-                "memory",
-            ),
-        ]
-    )
+
+
+def _predicted(bench: Workbench, row: Mapping[str, Any]) -> float | None:
+    "What the request of a row predicts in GiB; None where its run is not at hand."
+    run = bench.runs.get(row.get("run_id"))
+    return None if run is None else predicted_gib(run)
+
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #47fc4295
+def memory_section(bench: Workbench, study: Study) -> str:
+    "The peak of the fullest rank as a stack, and its table."
+    rows = bench.rows("memory", study.name)
+    counted = _known(rows, "live_memory_gib")
+    if not counted and not _known(rows, "peak_memory_gib"):
+        return "Memory was not measured in this study.\n"
+    rows = [r | {"predicted_gib": _predicted(bench, r)} for r in rows]
+    resident = any(r["memory_source"] == "process_rss" for r in rows)
+    parts = [
+        study_figure(study, "memory", memory_chart(rows), _MEMORY_CAPTION, "memory"),
+        _RESIDENT if resident else "",
+        study_table(study, "memory", rows, _memory_columns(rows), _MEMORY_TABLE, "memory"),
+    ]
+    return ("" if counted else _UNCOUNTED) + "\n".join(parts)
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #c6958a9f
 def _range(row: Mapping[str, Any]) -> str:
@@ -223,6 +189,40 @@ _SHARED = (
 )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #6d4958a3
+_SCALING_COLUMNS = [
+    LABEL,
+    text_column("Scaling", "scaling_kind"),
+    number_column("Speed-up (×)", "speedup"),
+    number_column("Ideal (×)", "ideal"),
+    number_column("Efficiency per rank (%)", "scaling_efficiency_pct"),
+]
+
+
+def _baseline_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    "The baseline's label where all rows have one; else that each strategy has its own."
+    labels = {one_line(r["scaling_baseline"], 120) for r in rows}
+    return labels.pop() if len(labels) == 1 else "each strategy's smallest"
+
+
+def _speedup_figure(study: Study, rows: Sequence[Mapping[str, Any]], baseline: str) -> str:
+    caption = (
+        f"Throughput over that of {md_text(baseline)}, with the 95 % interval of the ratio."
+        " Horizontal line: the ideal, as many times faster as there is more hardware."
+    )
+    chart = speedup_chart(rows, baseline=baseline)
+    return study_figure(study, "speedup", chart, caption, "scaling")
+
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #ce6f631b
+def _efficiency_figure(study: Study, rows: Sequence[Mapping[str, Any]], baseline: str) -> str:
+    "The figure of scaling efficiency; nothing below two sets that have one."
+    efficient = _known(rows, "scaling_efficiency_pct")
+    if len(efficient) < 2:
+        return ""
+    caption = f"Throughput per rank over that of {md_text(baseline)}; dashed: 100 %."
+    chart = efficiency_chart(efficient, baseline=baseline)
+    return study_figure(study, "efficiency", chart, caption, "scaling")
+
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #562032b7
 def scaling_section(bench: Workbench, study: Study) -> str | None:
     """Speed-up and efficiency against the declared baseline; None for a single set, which would be
     its own baseline.
@@ -233,52 +233,18 @@ def scaling_section(bench: Workbench, study: Study) -> str | None:
         return "No run of the baseline finished, so nothing can be said about scaling.\n"
     if not study.baseline and len(everything) == 1:
         return None
-    labels = {one_line(r["scaling_baseline"], 120) for r in rows}
-    baseline = labels.pop() if len(labels) == 1 else "each strategy's smallest"
-    columns = [
-        LABEL,
-        text_column("Scaling", "scaling_kind"),
-        number_column("Speed-up (×)", "speedup"),
-        number_column("Ideal (×)", "ideal"),
-        number_column("Efficiency per rank (%)", "scaling_efficiency_pct"),
+    baseline = _baseline_of(rows)
+    source = ", as the study declares." if study.baseline else "; the study declares none."
+    shared = any(r["equal_cores"] and r["world_size"] > 1 for r in rows)
+    caption = f"Scaling against {md_text(baseline)}, with 95 % intervals."
+    parts = [
+        f"The baseline is **{md_text(baseline)}**{source}\n",
+        _speedup_figure(study, rows, baseline),
+        _SHARED if shared else "",
+        _efficiency_figure(study, rows, baseline),
+        study_table(study, "scaling", everything, _SCALING_COLUMNS, caption, "scaling"),
     ]
-    efficient = _known(rows, "scaling_efficiency_pct")
-    shared = _SHARED if any(r["equal_cores"] and r["world_size"] > 1 for r in rows) else ""
-    return "\n".join(
-        [
-            f"The baseline is **{md_text(baseline)}**"
-            + (", as the study declares." if study.baseline else "; the study declares none.")
-            + "\n",
-            study_figure(
-                study,
-                "speedup",
-                speedup_chart(rows, baseline=baseline),
-                f"Throughput over that of {md_text(baseline)}, with the 95 % interval of the ratio."
-                " Horizontal line: the ideal, as many times faster as there is more hardware.",
-                "scaling",
-            ),
-            shared,
-            (
-                study_figure(
-                    study,
-                    "efficiency",
-                    efficiency_chart(efficient, baseline=baseline),
-                    f"Throughput per rank over that of {md_text(baseline)}; dashed: 100 %.",
-                    "scaling",
-                )
-                if len(efficient) > 1
-                else ""
-            ),
-            study_table(
-                study,
-                "scaling",
-                everything,
-                columns,
-                f"Scaling against {md_text(baseline)}, with 95 % intervals.",
-                "scaling",
-            ),
-        ]
-    )
+    return "\n".join(parts)
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #83e1a67a
 def _parity_verdict(row: Mapping[str, Any]) -> str:
@@ -289,6 +255,26 @@ def _parity_verdict(row: Mapping[str, Any]) -> str:
     )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #bf85c84e
+_PARITY_COLUMNS = [
+    LABEL,
+    text_column("Repeats", "repeats"),
+    text_column("Steps", "steps"),
+    Column("Largest relative difference", lambda r: f"{r['worst']:.1e}"),
+    Column("Tolerance", lambda r: f"{tolerance_of(r['precision']):.0e}"),
+    Column("Verdict", _parity_verdict),
+]
+_LOSS_CAPTION = "Training loss of the first repeat of each strategy. Select a name to see it alone."
+_NO_SINGLE = (
+    "This study has no single process with the same batch, so there is nothing to compare the"
+    " losses with.\n"
+)
+_PARITY_CAPTION = (
+    "Relative difference of the loss to the single process at each step, the largest over repeats."
+    " Equal losses are drawn on the floor, 1e-9."
+)
+_PARITY_TABLE = "Largest difference of the loss to the single process, over all steps and repeats."
+
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #afd2e139
 def parity_section(bench: Workbench, study: Study) -> str:
     """Loss curves over each other, their difference to the single process, and a verdict for each
     strategy.
@@ -296,54 +282,16 @@ def parity_section(bench: Workbench, study: Study) -> str:
     curves = bench.rows("loss", study.name)
     if not curves:
         return "No run of this study recorded a loss.\n"
-    parts = [
-        study_figure(
-            study,
-            "loss",
-            loss_chart(curves),
-            "Training loss of the first repeat of each strategy. Select a name to see it alone.",
-            "loss",
-        )
-    ]
+    parts = [study_figure(study, "loss", loss_chart(curves), _LOSS_CAPTION, "loss")]
     apart, worst = bench.rows("parity", study.name), bench.rows("parity_worst", study.name)
     if not apart:
-        return "\n".join(
-            [
-                *parts,
-                (
-                    "This study has no single process with the same batch, so there is nothing to"
-                    " compare the losses with.\n"
-                ),
-            ]
-        )
-    columns = [
-        LABEL,
-        text_column("Repeats", "repeats"),
-        text_column("Steps", "steps"),
-        Column("Largest relative difference", lambda r: f"{r['worst']:.1e}"),
-        Column("Tolerance", lambda r: f"{tolerance_of(r['precision']):.0e}"),
-        Column("Verdict", _parity_verdict),
+        return "\n".join([*parts, _NO_SINGLE])
+    limits = [tolerance_of(r["precision"]) for r in worst]
+    chart = loss_difference_chart(apart, tolerances=limits)
+    parts += [
+        study_figure(study, "parity", chart, _PARITY_CAPTION, "parity"),
+        study_table(study, "parity", worst, _PARITY_COLUMNS, _PARITY_TABLE, "parity_worst"),
     ]
-    parts.append(
-        study_figure(
-            study,
-            "parity",
-            loss_difference_chart(apart, tolerances=[tolerance_of(r["precision"]) for r in worst]),
-            "Relative difference of the loss to the single process at each step, the largest over"
-            " repeats. Equal losses are drawn on the floor, 1e-9.",
-            "parity",
-        )
-    )
-    parts.append(
-        study_table(
-            study,
-            "parity",
-            worst,
-            columns,
-            "Largest difference of the loss to the single process, over all steps and repeats.",
-            "parity_worst",
-        )
-    )
     return "\n".join(parts)
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #3aa8bb40
@@ -360,46 +308,50 @@ UNSTEADY = (
 )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #b69c9c46
+def _loss_cell(row: Mapping[str, Any]) -> str:
+    return "–" if row["loss_last"] is None else f"{row['loss_last']:.4f}"
+
+
+def _step_cell(row: Mapping[str, Any]) -> str:
+    return "–" if row["step_time_s"] is None else significant(row["step_time_s"] * 1000)
+
+
+def _started_cell(row: Mapping[str, Any]) -> str:
+    return f"[{md_text((row['started_at'] or '–')[:16].replace('T', ' '))}]{{.when}}"
+
+
+_RUN_COLUMNS = [
+    Column("Run", run_link),
+    Column("Status", lambda r: status_badge(r["status"])),
+    Column("Started (UTC)", _started_cell),
+    Column("Step time (ms)", _step_cell),
+    number_column("Throughput (tokens/s)", "tokens_per_s"),
+    number_column("Tensors (GiB)", "live_memory_gib"),
+    Column("Last loss", _loss_cell),
+]
+
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #404b91c5
+def _failures(rows: Sequence[Mapping[str, Any]]) -> str:
+    "How many runs ended well, and why each of the others did not."
+    failed = [r for r in rows if r["status"] != "ok"]
+    if not failed:
+        return f"{len(rows)} runs, all ok."
+    listed = "\n".join(
+        f"- {run_link(r)} ended as {status_badge(r['status'])}: {md_text(r['reason'])}"
+        for r in failed
+    )
+    return f"{len(rows)} runs, {len(rows) - len(failed)} of them ok.\n\n{listed}"
+
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #378b8d27
 def runs_section(bench: Workbench, study: Study) -> str:
     "Every run of the study with its status; failures with their reason."
     rows = bench.rows("runs", study.name)
-    columns = [
-        Column("Run", run_link),
-        Column("Status", lambda r: status_badge(r["status"])),
-        Column(
-            "Started (UTC)",
-            lambda r: f"[{md_text((r['started_at'] or '–')[:16].replace('T', ' '))}]{{.when}}",
-        ),
-        Column(
-            "Step time (ms)",
-            lambda r: "–" if r["step_time_s"] is None else significant(r["step_time_s"] * 1000),
-        ),
-        number_column("Throughput (tokens/s)", "tokens_per_s"),
-        number_column("Tensors (GiB)", "live_memory_gib"),
-        Column("Last loss", lambda r: "–" if r["loss_last"] is None else f"{r['loss_last']:.4f}"),
-    ]
-    failed = [r for r in rows if r["status"] != "ok"]
-    said = (
-        f"{len(rows)} runs, {len(rows) - len(failed)} of them ok."
-        if failed
-        else f"{len(rows)} runs, all ok."
-    )
-    if failed:
-        said += "\n\n" + "\n".join(
-            f"- {run_link(r)} ended as {status_badge(r['status'])}: {md_text(r['reason'])}"
-            for r in failed
-        )
-    aside = bench.rows("quarantine", study.name)
-    if aside:
+    said = _failures(rows)
+    if aside := bench.rows("quarantine", study.name):
         listed = "\n".join(f"- {md_text(r['file'])}: {md_text(r['problem'])}" for r in aside[:20])
         said += f"\n\n::: {{.callout-warning}}\n## {len(aside)} files were set aside\n{listed}\n:::"
-    return (
-        said
-        + "\n\n"
-        + study_table(
-            study, "runs", rows, columns, "Runs in the order in which they started.", "runs"
-        )
-    )
+    caption = "Runs in the order in which they started."
+    return said + "\n\n" + study_table(study, "runs", rows, _RUN_COLUMNS, caption, "runs")
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #867cf161
 SECTIONS: dict[str, Section] = {

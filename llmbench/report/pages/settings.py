@@ -172,6 +172,48 @@ def _unfair(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 # %% ../../../nbs/80_report/pages/30_settings.ipynb #c35929f4
+def _beside_base(
+    rows: Sequence[Mapping[str, Any]],
+    sets: Sets,
+    base: str,
+    apart: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    "Rows with their ratio to the baseline, and the largest difference of their loss to its loss."
+    worst: dict[str, float] = {base: 0.0}
+    for r in apart:
+        worst[r["label"]] = max(worst.get(r["label"], 0.0), r["difference"])
+    return [
+        r
+        | {
+            "ratio": speed_over(sets, r["label"], base),
+            "difference": worst.get(r["label"]),
+            "is_base": r["label"] == base,
+        }
+        for r in rows
+    ]
+
+# %% ../../../nbs/80_report/pages/30_settings.ipynb #fc4045c3
+def _settings_table(study: Study, rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    "The table of a study of settings; `name` is the baseline's."
+    columns = [
+        LABEL,
+        text_column("Repeats", "repeats"),
+        number_column("Throughput (tokens/s)", "tokens_per_s"),
+        Column(f"Times {md_text(name)}", lambda r: ratio_cell(r["ratio"])),
+        Column("Loss apart", _apart),
+        number_column("MFU (%)", "mfu_pct"),
+        number_column("Tensors (GiB)", "live_memory_gib"),
+        text_column("Skipped steps", "skipped_steps"),
+    ]
+    caption = (
+        "Throughput by time spent and the ratio that decides, with 95 % intervals; the largest"
+        f" relative difference of the loss to {md_text(name)}, judged by the tolerance that is"
+        " drawn below; the bytes of tensors at once on the fullest rank, their median and their"
+        " range over repeats."
+    )
+    return study_table(study, "settings", rows, columns, caption, "settings")
+
+# %% ../../../nbs/80_report/pages/30_settings.ipynb #f401a22b
 def settings_section(bench: Workbench, study: Study) -> str | None:
     """What settings add: ratios to the baseline, the table with loss parity, and the losses; None
     for a study of strategies.
@@ -184,57 +226,17 @@ def settings_section(bench: Workbench, study: Study) -> str | None:
         return "No run of the baseline finished, so nothing can be said about the settings.\n"
     sets = sets_of(runs)
     at, name = beside_location([*sets.values()]), base["label"].partition(" △")[0]
-    apart = bench.rows(
-        "settings_parity", study.name, baseline=base["spec_hash"], hardware=base["hardware"]
-    )
-    worst: dict[str, float] = {base["label"]: 0.0}
-    for r in apart:
-        worst[r["label"]] = max(worst.get(r["label"], 0.0), r["difference"])
-    rows = [
-        r
-        | {
-            "ratio": speed_over(sets, r["label"], base["label"]),
-            "difference": worst.get(r["label"]),
-            "is_base": r["label"] == base["label"],
-        }
-        for r in rows
+    of_base = {"baseline": base["spec_hash"], "hardware": base["hardware"]}
+    apart = bench.rows("settings_parity", study.name, **of_base)
+    rows = _beside_base(rows, sets, base["label"], apart)
+    ratios = _drawn(rows, sets, base["label"], at)
+    losses, limits = [r | {"strategy": r["label"]} for r in apart], map(_at_most, rows)
+    parts = [
+        _sentence(rows, name),
+        _memory_sentence(rows, base, name),
+        _unfair(rows),
+        ratio_figure(study, "settings", ratios, name, "contenders"),
+        _settings_table(study, rows, name),
+        loss_figure(study, "settings-loss", losses, name, limits, "settings_parity"),
     ]
-    columns = [
-        LABEL,
-        text_column("Repeats", "repeats"),
-        number_column("Throughput (tokens/s)", "tokens_per_s"),
-        Column(f"Times {md_text(name)}", lambda r: ratio_cell(r["ratio"])),
-        Column("Loss apart", _apart),
-        number_column("MFU (%)", "mfu_pct"),
-        number_column("Tensors (GiB)", "live_memory_gib"),
-        text_column("Skipped steps", "skipped_steps"),
-    ]
-    return "\n".join(
-        [
-            _sentence(rows, name),
-            _memory_sentence(rows, base, name),
-            _unfair(rows),
-            ratio_figure(
-                study, "settings", _drawn(rows, sets, base["label"], at), name, "contenders"
-            ),
-            study_table(
-                study,
-                "settings",
-                rows,
-                columns,
-                "Throughput by time spent and the ratio that decides, with 95 % intervals; the"
-                f" largest relative difference of the loss to {md_text(name)}, judged by the"
-                " tolerance that is drawn below; the bytes of tensors at once on the fullest rank,"
-                " their median and their range over repeats.",
-                "settings",
-            ),
-            loss_figure(
-                study,
-                "settings-loss",
-                [r | {"strategy": r["label"]} for r in apart],
-                name,
-                map(_at_most, rows),
-                "settings_parity",
-            ),
-        ]
-    )
+    return "\n".join(parts)

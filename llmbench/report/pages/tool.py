@@ -86,42 +86,37 @@ def _ratio_columns(name: str, found: Mapping[str, float] | None) -> dict[str, fl
     }
 
 # %% ../../../nbs/80_report/pages/45_tool.ipynb #f319655d
+def _peer_row(
+    peer: Mapping[str, Any], reference: Sequence[Mapping[str, Any]], second: str
+) -> dict[str, Any]:
+    "One peer beside the repeats of the `reference`, by time and by the `second` column."
+    time, other = (paired_ratio(reference, peer["repeats"], c) for c in ("time_s", second))
+    ok, peak = peer["status"] == "ok", _middle(peer, "peak_rss_bytes")
+    return {
+        "peer": " ".join([peer["title"], *list(peer["versions"].values())[:1]]),
+        "status": peer["status"],
+        "reason": peer["reason"],
+        "step_s": _middle(peer, "time_s"),
+        "processes": time and time["processes"],
+        "pairs": time and time["pairs"],
+        "fastest_ratio": time and time["fastest"],
+        **_ratio_columns("time_ratio", time if ok else None),
+        **_ratio_columns("witness_ratio", other if ok else None),
+        "witness": second,
+        "page_faults": _middle(peer, "page_faults"),
+        "start_s": _middle(peer, "start_s"),
+        "peak_gib": peak and peak / 2**30,
+        "loss_off": largest_difference(reference, peer["repeats"], "loss"),
+        "differs": peer["differs"],
+    }
+
+# %% ../../../nbs/80_report/pages/45_tool.ipynb #c5bcd435
 def peer_rows(facts: Facts) -> list[dict[str, Any]]:
     """A row a peer: its step, its ratios to the first one, the bare loop (above 1 is faster), and
     what else it cost.
     """
     reference, second = facts["peers"][0]["repeats"], witness_of(facts)
-    rows = []
-    for peer in facts["peers"]:
-        time, other = (paired_ratio(reference, peer["repeats"], c) for c in ("time_s", second))
-        ok = peer["status"] == "ok"
-        row = {
-            "peer": " ".join([peer["title"], *list(peer["versions"].values())[:1]]),
-            "status": peer["status"],
-            "reason": peer["reason"],
-        }
-        row |= {
-            "step_s": _middle(peer, "time_s"),
-            "processes": time and time["processes"],
-            "pairs": time and time["pairs"],
-            "fastest_ratio": time and time["fastest"],
-        }
-        row |= _ratio_columns("time_ratio", time if ok else None) | _ratio_columns(
-            "witness_ratio", other if ok else None
-        )
-        row |= {
-            "witness": second,
-            "page_faults": _middle(peer, "page_faults"),
-            "start_s": _middle(peer, "start_s"),
-        }
-        peak = _middle(peer, "peak_rss_bytes")
-        row |= {
-            "peak_gib": peak and peak / 2**30,
-            "loss_off": largest_difference(reference, peer["repeats"], "loss"),
-            "differs": peer["differs"],
-        }
-        rows.append(row)
-    return rows
+    return [_peer_row(peer, reference, second) for peer in facts["peers"]]
 
 # %% ../../../nbs/80_report/pages/45_tool.ipynb #527a4a14
 _WITNESS = {"instructions": "instructions", "cpu_s": "CPU time"}
@@ -207,15 +202,9 @@ def _differences(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"What is not the same as in the first:\n\n{listed}\n" if listed else ""
 
 # %% ../../../nbs/80_report/pages/45_tool.ipynb #82e850d0
-def peers_part(name: str, facts: Facts, folder: Path) -> str:
-    """Sentence, figure, table and circumstances of one comparison of peers; its facts and rows are
-    left in data/bench.
-    """
-    rows = peer_rows(facts)
-    write_json_atomic(folder / "data" / "bench" / f"{name}.json", facts)
-    write_text_atomic(folder / "data" / "bench" / f"{name}.csv", csv_text(rows, list(rows[0])))
-    second, reference = _WITNESS[rows[0]["witness"]], _reference(facts)
-    drawn = [
+def _peer_ratios(rows: Sequence[Mapping[str, Any]], second: str) -> list[dict[str, Any]]:
+    "Rows of the chart: the ratio of each peer but the first, by time and by the second column."
+    return [
         {
             "label": r["peer"],
             "measure": m,
@@ -226,35 +215,41 @@ def peers_part(name: str, facts: Facts, folder: Path) -> str:
         for r in rows[1:]
         for m, k in (("time", "time_ratio"), (second, "witness_ratio"))
     ]
-    columns = _peer_columns(second)
-    chart, links = ratio_chart(drawn, title=f"Speed over that of {reference}"), _links(name, name)
-    return "\n".join(
-        [
-            _peer_sentence(rows, reference),
-            figure_md(
-                f"bench-{name}",
-                chart_html(f"bench-{name}", chart),
-                caption=(
-                    f"Speed over that of {reference}, with its 95 % interval over processes; "
-                    f"dashed: as fast as {reference}."
-                ),
-                links=links,
-            ),
-            table_md(
-                rows,
-                columns,
-                label=f"bench-{name}",
-                caption=(
-                    "Medians over all counted steps; ratios with their 95 % intervals over fresh"
-                    f" processes, above 1 is faster. [{links}]{{.sources}}"
-                ),
-            ),
-            _differences(rows),
-            '::: {.callout-note collapse="true"}\n## What was run where\n',
-            facts_table(_settings_of(facts)),
-            ":::\n",
-        ]
+
+
+def _peer_figure(name: str, rows: Sequence[Mapping[str, Any]], facts: Facts, links: str) -> str:
+    "The speed of each peer over that of the first."
+    title = f"Speed over that of {_reference(facts)}"
+    chart = ratio_chart(_peer_ratios(rows, _WITNESS[rows[0]["witness"]]), title=title)
+    caption = (
+        f"{title}, with its 95 % interval over processes; dashed: as fast as {_reference(facts)}."
     )
+    html = chart_html(f"bench-{name}", chart)
+    return figure_md(f"bench-{name}", html, caption=caption, links=links)
+
+# %% ../../../nbs/80_report/pages/45_tool.ipynb #8e484380
+def peers_part(name: str, facts: Facts, folder: Path) -> str:
+    """Sentence, figure, table and circumstances of one comparison of peers; its facts and rows are
+    left in data/bench.
+    """
+    rows, data = peer_rows(facts), folder / "data" / "bench"
+    write_json_atomic(data / f"{name}.json", facts)
+    write_text_atomic(data / f"{name}.csv", csv_text(rows, list(rows[0])))
+    links, columns = _links(name, name), _peer_columns(_WITNESS[rows[0]["witness"]])
+    caption = (
+        "Medians over all counted steps; ratios with their 95 % intervals over fresh processes,"
+        f" above 1 is faster. [{links}]{{.sources}}"
+    )
+    parts = [
+        _peer_sentence(rows, _reference(facts)),
+        _peer_figure(name, rows, facts, links),
+        table_md(rows, columns, label=f"bench-{name}", caption=caption),
+        _differences(rows),
+        '::: {.callout-note collapse="true"}\n## What was run where\n',
+        facts_table(_settings_of(facts)),
+        ":::\n",
+    ]
+    return "\n".join(parts)
 
 # %% ../../../nbs/80_report/pages/45_tool.ipynb #40b36ae0
 def _cases(facts: Facts) -> list[dict[str, Any]]:
@@ -304,58 +299,46 @@ def _sweeps(facts: Facts) -> list[tuple[str, str]]:
     return rows
 
 # %% ../../../nbs/80_report/pages/45_tool.ipynb #c89622b8
+_COSTS = (("time", "wall_s", "Wall time (s)"), ("memory", "peak_mib", "Peak memory (MiB)"))
+_COST_COLUMNS = [
+    Column("Runs", lambda r: f"{r['runs']:,}"),
+    text_column("Command", "command"),
+    number_column("Wall (s)", "wall_s"),
+    number_column("CPU (s)", "cpu_s"),
+    number_column("Peak (MiB)", "peak_mib"),
+]
+
+
+def _growth_figure(
+    cases: Sequence[Mapping[str, Any]], name: str, key: str, title: str, links: str
+) -> str:
+    "How one cost of the commands grows with the number of runs."
+    drawn = [{"size": c["runs"], "measure": c["command"], "cost": c[key]} for c in cases]
+    chart = growth_chart(drawn, x_title="Runs in the folder", y_title=title)
+    caption = (
+        f"{title.partition(' (')[0]} of a command against the number of runs, both axes"
+        " logarithmic; dashed: in proportion."
+    )
+    html = chart_html(f"growth-{name}", chart)
+    return figure_md(f"growth-{name}", html, caption=caption, links=links)
+
+# %% ../../../nbs/80_report/pages/45_tool.ipynb #dade2b1f
 def growth_part(facts: Facts, folder: Path) -> str:
     "Figures and table of how the commands grow, and what a start and a run of a sweep cost."
-    cases = _cases(facts)
-    write_json_atomic(folder / "data" / "bench" / "growth.json", facts)
-    write_text_atomic(
-        folder / "data" / "bench" / "growth.csv",
-        csv_text(cases, ("runs", "command", "wall_s", "cpu_s", "peak_mib")),
+    cases, data = _cases(facts), folder / "data" / "bench"
+    write_json_atomic(data / "growth.json", facts)
+    table = csv_text(cases, ("runs", "command", "wall_s", "cpu_s", "peak_mib"))
+    write_text_atomic(data / "growth.csv", table)
+    links = _links("growth", "growth")
+    caption = f"Cost of one command in a fresh process. [{links}]{{.sources}}"
+    parts = [_growth_figure(cases, *cost, links) for cost in _COSTS]
+    parts.append(table_md(cases, _COST_COLUMNS, label="growth", caption=caption))
+    lines = "\n".join(f"- {what}: {cost}" for what, cost in [*_starts(facts), *_sweeps(facts)])
+    fixed = (
+        "## What does not grow {#fixed}\n\nMedians over fresh processes; `schema` and `doctor`"
+        f" look at no run.\n\n{lines}\n"
     )
-    links, parts = _links("growth", "growth"), []
-    for name, key, title in (
-        ("time", "wall_s", "Wall time (s)"),
-        ("memory", "peak_mib", "Peak memory (MiB)"),
-    ):
-        drawn = [{"size": c["runs"], "measure": c["command"], "cost": c[key]} for c in cases]
-        chart = growth_chart(drawn, x_title="Runs in the folder", y_title=title)
-        caption = (
-            f"{title.partition(' (')[0]} of a command against the number of runs, both axes"
-            " logarithmic; dashed: in proportion."
-        )
-        parts.append(
-            figure_md(
-                f"growth-{name}", chart_html(f"growth-{name}", chart), caption=caption, links=links
-            )
-        )
-    columns = [
-        Column("Runs", lambda r: f"{r['runs']:,}"),
-        text_column("Command", "command"),
-        number_column("Wall (s)", "wall_s"),
-        number_column("CPU (s)", "cpu_s"),
-        number_column("Peak (MiB)", "peak_mib"),
-    ]
-    parts.append(
-        table_md(
-            cases,
-            columns,
-            label="growth",
-            caption=f"Cost of one command in a fresh process. [{links}]{{.sources}}",
-        )
-    )
-    fixed = [*_starts(facts), *_sweeps(facts)]
-    lines = "\n".join(f"- {what}: {cost}" for what, cost in fixed)
-    return "\n".join(
-        [
-            *parts,
-            (
-                "## What does not grow {#fixed}\n\nMedians over fresh processes; `schema` and"
-                f" `doctor` look at no run.\n\n{lines}\n"
-                if fixed
-                else ""
-            ),
-        ]
-    )
+    return "\n".join([*parts, fixed if lines else ""])
 
 # %% ../../../nbs/80_report/pages/45_tool.ipynb #4d63a023
 def _peers_page(bench: Mapping[str, Facts], folder: Path) -> str:

@@ -60,6 +60,20 @@ def vendor_bars(rows: Sequence[Mapping[str, Any]], value: str, *, title: str) ->
     )
 
 # %% ../../../nbs/80_report/pages/50_vendors.ipynb #3eafc7d7
+def _over_axis(value: str, title: str, x: str, x_title: str) -> dict[str, Any]:
+    "The encodings of a vendor's lines: `value` over `x`, and the tooltip that names both."
+    return {
+        "x": alt.X(f"{x}:Q", title=x_title, scale=alt.Scale(nice=False, zero=False)),
+        "y": alt.Y(f"{value}:Q", title=title, scale=alt.Scale(zero=False)),
+        "tooltip": [
+            "label:N",
+            "vendor:N",
+            alt.Tooltip(f"{x}:Q", format=",.6~g", title=x_title),
+            alt.Tooltip(f"{value}:Q", format=",.5~g", title=title),
+        ],
+    }
+
+# %% ../../../nbs/80_report/pages/50_vendors.ipynb #5b32bb68
 def vendor_lines(
     points: Sequence[Mapping[str, Any]],
     value: str,
@@ -78,28 +92,11 @@ def vendor_lines(
     ]
     labels = list(dict.fromkeys(p["label"] for p in known))
     dash = alt.StrokeDash("label:N", sort=labels, legend=None)
-    return (
-        alt.Chart(alt.Data(values=known))
-        .mark_line()
-        .encode(
-            x=alt.X(f"{x}:Q", title=x_title, scale=alt.Scale(nice=False, zero=False)),
-            y=alt.Y(f"{value}:Q", title=title, scale=alt.Scale(zero=False)),
-            color=_COLOUR,
-            strokeDash=dash,
-            detail="label:N",
-            tooltip=[
-                "label:N",
-                "vendor:N",
-                alt.Tooltip(f"{x}:Q", format=",.6~g", title=x_title),
-                alt.Tooltip(f"{value}:Q", format=",.5~g", title=title),
-            ],
-        )
-        .properties(
-            height=240,
-            description=(
-                f"{title} over {x_title.lower()}, {len(labels)} lines: {', '.join(labels)}."
-            ),
-        )
+    encodings = _over_axis(value, title, x, x_title)
+    lines = alt.Chart(alt.Data(values=known)).mark_line()
+    said = f"{title} over {x_title.lower()}, {len(labels)} lines: {', '.join(labels)}."
+    return lines.encode(color=_COLOUR, strokeDash=dash, detail="label:N", **encodings).properties(
+        height=240, description=said
     )
 
 # %% ../../../nbs/80_report/pages/50_vendors.ipynb #babc1b24
@@ -230,11 +227,9 @@ _LINES = (
 )
 
 # %% ../../../nbs/80_report/pages/50_vendors.ipynb #0f5459b7
-def _panels(
-    study: Study, rows: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]]
-) -> list[str]:
-    "Figures of what at least one run of the study has."
-    figures = [
+def _bars(study: Study, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    "A figure of bars for each column of `_BARS` that at least one set has."
+    return [
         study_figure(
             study,
             f"vendor-{key.replace('_', '-')}",
@@ -245,36 +240,43 @@ def _panels(
         for key, title in _BARS
         if any(r.get(key) is not None for r in rows)
     ]
-    for key, title in _LINES:
-        if any(p.get(key) is not None for p in points):
-            chart = vendor_lines(points, key, title=title)
-            figures.append(
-                study_figure(
-                    study,
-                    f"vendor-{key.replace('_', '-')}-steps",
-                    chart,
-                    f"{title} over the steps of the first repeat, slowest or fullest rank.",
-                    "vendor_steps",
-                )
-            )
-    if any(p.get("time_s") is not None for p in points):
-        chart = vendor_lines(
-            sorted(points, key=lambda p: p["share"] or 0),
-            "share",
-            title="Share of steps that took at most as long",
-            x="time_s",
-            x_title="Step time (s)",
+
+
+def _lines(study: Study, points: Sequence[Mapping[str, Any]]) -> list[str]:
+    "A figure of lines over steps for each column of `_LINES` that at least one point has."
+    return [
+        study_figure(
+            study,
+            f"vendor-{key.replace('_', '-')}-steps",
+            vendor_lines(points, key, title=title),
+            f"{title} over the steps of the first repeat, slowest or fullest rank.",
+            "vendor_steps",
         )
-        figures.append(
-            study_figure(
-                study,
-                "vendor-distribution",
-                chart,
-                "How the step times are distributed; steep is steady.",
-                "vendor_steps",
-            )
-        )
-    return figures
+        for key, title in _LINES
+        if any(p.get(key) is not None for p in points)
+    ]
+
+# %% ../../../nbs/80_report/pages/50_vendors.ipynb #b9933824
+def _distribution(study: Study, points: Sequence[Mapping[str, Any]]) -> list[str]:
+    "The figure of the distribution of step times; none where no step has a time."
+    if not any(p.get("time_s") is not None for p in points):
+        return []
+    chart = vendor_lines(
+        sorted(points, key=lambda p: p["share"] or 0),
+        "share",
+        title="Share of steps that took at most as long",
+        x="time_s",
+        x_title="Step time (s)",
+    )
+    caption = "How the step times are distributed; steep is steady."
+    return [study_figure(study, "vendor-distribution", chart, caption, "vendor_steps")]
+
+
+def _panels(
+    study: Study, rows: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    "Figures of what at least one run of the study has."
+    return [*_bars(study, rows), *_lines(study, points), *_distribution(study, points)]
 
 # %% ../../../nbs/80_report/pages/50_vendors.ipynb #2b1a4864
 def _with_vendor(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -311,19 +313,17 @@ def vendor_sentences(bench: Workbench, study: Study) -> list[str]:
     ]
 
 # %% ../../../nbs/80_report/pages/50_vendors.ipynb #3cdae68e
-def vendors_section(bench: Workbench, study: Study) -> str | None:
-    "Sentences, a table of pairs and the panels; None where the study does not hold both vendors."
-    rows = vendor_rows(bench, study)
-    if not rows:
-        return None
-    points = _with_vendor(bench.rows("vendor_steps", study.name))
-    pairs = pairs_of(rows, bench.runs, study.varies or DEFAULT_VARIES)
+def _pairs_table(study: Study, pairs: Sequence[Pair]) -> str:
+    "The table of pairs; nothing where there is none."
+    if not pairs:
+        return ""
     facts = [
         {
             "pair": p.title,
             "nvidia": p.nvidia["tokens_per_s_per_gpu"],
             "amd": p.amd["tokens_per_s_per_gpu"],
-            "of": p,
+            "ratio": with_interval(p.ratio.estimate, p.ratio.low, p.ratio.high),
+            "verdict": md_text(verdict_words(p.verdict, 3)),
         }
         for p in pairs
     ]
@@ -331,13 +331,19 @@ def vendors_section(bench: Workbench, study: Study) -> str | None:
         text_column("Model and strategy", "pair"),
         number_column("NVIDIA (tokens/s a GPU)", "nvidia"),
         number_column("AMD (tokens/s a GPU)", "amd"),
-        Column(
-            "NVIDIA over AMD",
-            lambda r: with_interval(r["of"].ratio.estimate, r["of"].ratio.low, r["of"].ratio.high),
-        ),
-        Column("Comparable", lambda r: md_text(verdict_words(r["of"].verdict, 3))),
+        Column("NVIDIA over AMD", lambda r: r["ratio"]),
+        Column("Comparable", lambda r: r["verdict"]),
     ]
-    every = [
+    caption = (
+        "The fastest set of each vendor for each model and strategy that both trained, and over"
+        " all."
+    )
+    return study_table(study, "vendor-pairs", facts, columns, caption, "vendors")
+
+# %% ../../../nbs/80_report/pages/50_vendors.ipynb #07a6518f
+def _sets_table(study: Study, rows: Sequence[Mapping[str, Any]]) -> str:
+    "The table of every set of both vendors."
+    columns = [
         LABEL,
         text_column("Vendor", "vendor"),
         text_column("Hardware", "hardware"),
@@ -347,30 +353,21 @@ def vendors_section(bench: Workbench, study: Study) -> str | None:
         number_column("Step time (s)", "step_time_s"),
         number_column("Peak (GiB)", "peak_memory_gib"),
     ]
-    return "\n".join(
-        [
-            *(f"{pair_sentence(p)}\n" for p in pairs),
-            (
-                study_table(
-                    study,
-                    "vendor-pairs",
-                    facts,
-                    columns,
-                    "The fastest set of each vendor for each model and strategy that both trained,"
-                    " and over all.",
-                    "vendors",
-                )
-                if facts
-                else ""
-            ),
-            study_table(
-                study,
-                "vendors",
-                rows,
-                every,
-                "Every set of both vendors; a dash is unknown, never this machine's.",
-                "vendors",
-            ),
-            *_panels(study, rows, points),
-        ]
-    )
+    caption = "Every set of both vendors; a dash is unknown, never this machine's."
+    return study_table(study, "vendors", rows, columns, caption, "vendors")
+
+# %% ../../../nbs/80_report/pages/50_vendors.ipynb #334f43ba
+def vendors_section(bench: Workbench, study: Study) -> str | None:
+    "Sentences, a table of pairs and the panels; None where the study does not hold both vendors."
+    rows = vendor_rows(bench, study)
+    if not rows:
+        return None
+    points = _with_vendor(bench.rows("vendor_steps", study.name))
+    pairs = pairs_of(rows, bench.runs, study.varies or DEFAULT_VARIES)
+    parts = [
+        *(f"{pair_sentence(p)}\n" for p in pairs),
+        _pairs_table(study, pairs),
+        _sets_table(study, rows),
+        *_panels(study, rows, points),
+    ]
+    return "\n".join(parts)
