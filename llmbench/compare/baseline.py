@@ -66,14 +66,8 @@ def save_baseline(
         raise RequestError(f"{none}: nothing to keep")
     runs = [_kept(pool.run(r)) for r in rows]
     commits = sorted({r["git_commit"] for r in rows if r["git_commit"]})
-    known = {
-        "schema": BASELINE,
-        "name": name,
-        "saved_at": utc_now(),
-        "git_commits": commits,
-        "filters": list(filters),
-    }
-    return write_json_atomic(path, known | {"runs": runs}), len(runs)
+    known = {"schema": BASELINE, "name": name, "saved_at": utc_now(), "git_commits": commits}
+    return write_json_atomic(path, known | {"filters": list(filters), "runs": runs}), len(runs)
 
 # %% ../../nbs/70_compare/25_baseline.ipynb #fd24d9ce
 class BaselinePool:

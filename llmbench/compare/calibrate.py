@@ -88,92 +88,53 @@ def real_rows(
     return rows
 
 # %% ../../nbs/70_compare/45_calibrate.ipynb #e58d66f8
-_REAL_HEAD = (
-    "pair",
-    "repeats",
-    "equal_low_pct",
-    "equal_high_pct",
-    "false_alarm",
-    "slowed_low_pct",
-    "slowed_high_pct",
-    "found",
-)
+_REAL_HEAD = ("pair", "repeats") + ("equal_low_pct", "equal_high_pct", "false_alarm")
+_REAL_HEAD += ("slowed_low_pct", "slowed_high_pct", "found")
+
+# %% ../../nbs/70_compare/45_calibrate.ipynb #c10ead4e
+def _add_drawn(p: argparse.ArgumentParser) -> None:
+    "The options of pairs drawn from recorded runs."
+    runs = (
+        "recorded runs to draw from (default: the published quickstart study; "
+        "in turns reports/recorded/cpu-equals)"
+    )
+    slower, equals = "how much slower, in %% (default 3)", "comparisons of identical groups"
+    planted = "comparisons with the slowdown (default 100)"
+    p.add_argument("--results", metavar="DIR", help=runs)
+    p.add_argument("--slowdown", type=float, default=3.0, metavar="PCT", help=slower)
+    p.add_argument("--studies", type=int, default=200, metavar="N", help=f"{equals} (default 200)")
+    p.add_argument("--planted", type=int, default=100, metavar="N", help=planted)
 
 # %% ../../nbs/70_compare/45_calibrate.ipynb #fc8b9b33
+def _add_trained(p: argparse.ArgumentParser) -> None:
+    "The options of pairs that are trained."
+    real = "train N pairs of identical groups instead of drawing them"
+    study = "with --real: the study whose design is tried (default: the default study)"
+    strategy = "with --real: which run of the study (default ddp)"
+    repeats = "with --real: repeats of each group (default: those of the study)"
+    steps = "with --real: steps of each run, warm-up included (default: those of the study)"
+    turns = (
+        "A and B side by side, a step of each in turn: drawn from --results, or trained by --real "
+        "(there the study may say so)"
+    )
+    keep = "with --real: keep the runs there, and go on where it was stopped"
+    p.add_argument("--real", type=int, metavar="N", help=real)
+    p.add_argument("--study", metavar="FILE", help=study)
+    p.add_argument("--strategy", default="ddp", help=strategy)
+    p.add_argument("--repeats", type=int, help=repeats)
+    p.add_argument("--steps", type=int, help=steps)
+    p.add_argument("--in-turns", action="store_true", help=turns)
+    p.add_argument("--keep", metavar="DIR", help=keep)
+
+
 def _parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="python -m llmbench.compare.calibrate",
-        description=(
-            "How often does a comparison claim a difference "
-            "between identical runs, and how often does it find a planted slowdown?"
-        ),
+        description="How often does a comparison claim a difference between identical runs, "
+        "and how often does it find a planted slowdown?",
     )
-    p.add_argument(
-        "--results",
-        metavar="DIR",
-        help=(
-            "recorded runs to draw from (default: the published quickstart study; in turns"
-            " reports/recorded/cpu-equals)"
-        ),
-    )
-    p.add_argument(
-        "--slowdown",
-        type=float,
-        default=3.0,
-        metavar="PCT",
-        help="how much slower, in %% (default 3)",
-    )
-    p.add_argument(
-        "--studies",
-        type=int,
-        default=200,
-        metavar="N",
-        help="comparisons of identical groups (default 200)",
-    )
-    p.add_argument(
-        "--planted",
-        type=int,
-        default=100,
-        metavar="N",
-        help="comparisons with the slowdown (default 100)",
-    )
-    p.add_argument(
-        "--real",
-        type=int,
-        metavar="N",
-        help="train N pairs of identical groups instead of drawing them",
-    )
-    p.add_argument(
-        "--study",
-        metavar="FILE",
-        help="with --real: the study whose design is tried (default: the default study)",
-    )
-    p.add_argument(
-        "--strategy", default="ddp", help="with --real: which run of the study (default ddp)"
-    )
-    p.add_argument(
-        "--repeats",
-        type=int,
-        help="with --real: repeats of each group (default: those of the study)",
-    )
-    p.add_argument(
-        "--steps",
-        type=int,
-        help="with --real: steps of each run, warm-up included (default: those of the study)",
-    )
-    p.add_argument(
-        "--in-turns",
-        action="store_true",
-        help=(
-            "A and B side by side, a step of each in turn: drawn from --results, or trained by"
-            " --real (there the study may say so)"
-        ),
-    )
-    p.add_argument(
-        "--keep",
-        metavar="DIR",
-        help="with --real: keep the runs there, and go on where it was stopped",
-    )
+    _add_drawn(p)
+    _add_trained(p)
     return p
 
 # %% ../../nbs/70_compare/45_calibrate.ipynb #296f2d12
@@ -182,8 +143,8 @@ def _real(arguments: argparse.Namespace) -> str:
     spec = next((s for s in study.runs if s.strategy.name == arguments.strategy), None)
     if spec is None:
         raise RequestError(
-            f"{study.study} has no {arguments.strategy}; it has"
-            f" {', '.join(dict.fromkeys(s.strategy.name for s in study.runs))}"
+            f"{study.study} has no {arguments.strategy}; "
+            f"it has {', '.join(dict.fromkeys(s.strategy.name for s in study.runs))}"
         )
     in_turns = arguments.in_turns or study.in_turns
     if arguments.steps:

@@ -185,6 +185,29 @@ def _names(a: RepeatSet, b: RepeatSet, baseline: str | None) -> tuple[str, str]:
             return one, f"{other} of {baseline}" if baseline else other
     return a.text, f"{b.text} of {baseline}" if baseline else b.text
 
+# %% ../../nbs/70_compare/15_contrast.ipynb #89b0869f
+def _check_different(a: RepeatSet, b: RepeatSet, baseline: str | None) -> None:
+    "RequestError where both sets hold the same run, or A holds runs that the baseline keeps."
+    if not baseline and {r["run_id"] for r in a.runs} & {r["run_id"] for r in b.runs}:
+        raise RequestError(f"{a.text} and {b.text} mean the same run; give two different ones")
+    # one that was run again has its old name and a new start
+    started = {(r["run_id"], r["started_at"]) for r in b.runs}
+    own = sum((r["run_id"], r["started_at"]) in started for r in a.runs)
+    if own:
+        raise RequestError(
+            f"{own} of {len(a.runs)} runs of {a.text} are those that baseline {baseline} keeps, "
+            "not newer ones; run them again: llmbench sweep STUDY --force"
+        )
+
+
+def _repeats_for(a: RepeatSet, b: RepeatSet, pairs: Pairs, effect: float) -> int | None:
+    "The repeats that show `effect`; None where the spread between repeats is unknown."
+    if pairs:
+        spread = spread_of_pairs(pairs, spent)
+    else:
+        spread = spread_of(token_times(a), token_times(b), at=spent)
+    return None if spread is None else repeats_needed(spread, effect, in_turns=bool(pairs))
+
 # %% ../../nbs/70_compare/15_contrast.ipynb #9806d07a
 def compare_sets(
     a: RepeatSet,
@@ -200,47 +223,16 @@ def compare_sets(
 
     Raises RequestError where both hold the same run, or A holds runs that the baseline keeps.
     """
-    if not baseline and {r["run_id"] for r in a.runs} & {r["run_id"] for r in b.runs}:
-        raise RequestError(f"{a.text} and {b.text} mean the same run; give two different ones")
-    started = {
-        (r["run_id"], r["started_at"]) for r in b.runs
-    }  # one that was run again has its old name and a new start
-    own = sum((r["run_id"], r["started_at"]) in started for r in a.runs)
-    if own:
-        again = "run them again: llmbench sweep STUDY --force"
-        raise RequestError(
-            f"{own} of {len(a.runs)} runs of {a.text} are those that baseline {baseline} keeps, not"
-            f" newer ones; {again}"
-        )
+    _check_different(a, b, baseline)
     pairs = turns_taken(a, b)
     at = calm_location([row["platform"] for row in (*a.rows, *b.rows)], bool(pairs))
-    spread = (
-        spread_of_pairs(pairs, spent)
-        if pairs
-        else spread_of(token_times(a), token_times(b), at=spent)
-    )
-    needed = None if spread is None else repeats_needed(spread, effect, in_turns=bool(pairs))
-    speed, calm, medians = (speed_ratio(a, b, where) for where in (spent, at, typical))
-    family = (
-        speed_ratio(a, b, level=family_level(pairs_among(sets)))
-        if sets > 2 and not speed.steps_only
-        else None
-    )
-    return Comparison(
-        a,
-        b,
-        _names(a, b, baseline),
-        speed,
-        calm,
-        medians,
-        at,
-        fair(a, b, varies),
-        effect,
-        needed,
-        bool(pairs),
-        sets,
-        family,
-    )
+    needed = _repeats_for(a, b, pairs, effect)
+    ratios = [speed_ratio(a, b, where) for where in (spent, at, typical)]
+    family = None
+    if sets > 2 and not ratios[0].steps_only:
+        family = speed_ratio(a, b, level=family_level(pairs_among(sets)))
+    names, verdict = _names(a, b, baseline), fair(a, b, varies)
+    return Comparison(a, b, names, *ratios, at, verdict, effect, needed, bool(pairs), sets, family)
 
 # %% ../../nbs/70_compare/15_contrast.ipynb #f2b297e4
 def tail_words(name: str, times: Runs) -> str | None:
@@ -251,8 +243,8 @@ def tail_words(name: str, times: Runs) -> str | None:
     if tail is None:
         return None
     return (
-        f"{name}: {tail.long_steps} of {tail.n_steps} steps took {tail.medians:.1f} times the"
-        f" median step of their run: +{100 * tail.added_share:.1f} % of its time"
+        f"{name}: {tail.long_steps} of {tail.n_steps} steps took {tail.medians:.1f} times "
+        f"the median step of their run: +{100 * tail.added_share:.1f} % of its time"
     )
 
 
@@ -276,6 +268,24 @@ def _sessions(spans: Sequence[tuple[datetime, datetime]]) -> int:
         last = max(last, end)
     return found
 
+# %% ../../nbs/70_compare/15_contrast.ipynb #9fe85d43
+def _when_words(first: datetime, last: datetime) -> str:
+    "'between 16:47 and 16:53 UTC on 2026-11-22'."
+    day = f"{first:%Y-%m-%d}"
+    if first.date() == last.date():
+        return f"between {first:%H:%M} and {last:%H:%M} UTC on {day}"
+    return f"between {day} {first:%H:%M} and {last:%Y-%m-%d %H:%M} UTC"
+
+
+def _where_words(hosts: set[tuple[str, ...]]) -> str:
+    "' on one machine', ' on the same 2 machines'; '' where a run does not name its hosts."
+    if () in hosts:
+        return ""
+    if len(hosts) > 1:
+        return f" on {len(hosts)} different machines"
+    machines = len(next(iter(hosts)))
+    return " on one machine" if machines == 1 else f" on the same {machines} machines"
+
 # %% ../../nbs/70_compare/15_contrast.ipynb #e7722257
 def coverage_words(runs: Sequence[Mapping[str, Any]]) -> str | None:
     """What an interval over these runs covers: 'these 10 runs were made on one machine between
@@ -288,29 +298,10 @@ def coverage_words(runs: Sequence[Mapping[str, Any]]) -> str | None:
     if not spans or len(spans) < len(runs):
         return None
     hosts = {tuple((run.get("env") or {}).get("hostnames") or ()) for run in runs}
-    first, last = spans[0][0], max(end for _, end in spans)
-    day, same = f"{first:%Y-%m-%d}", first.date() == last.date()
-    when = (
-        f"between {first:%H:%M} and {last:%H:%M} UTC on {day}"
-        if same
-        else f"between {day} {first:%H:%M} and {last:%Y-%m-%d %H:%M} UTC"
-    )
-    one = next(iter(hosts))
-    where = (
-        ""
-        if () in hosts
-        else (
-            f" on {len(hosts)} different machines"
-            if len(hosts) > 1
-            else " on one machine"
-            if len(one) == 1
-            else f" on the same {len(one)} machines"
-        )
-    )
+    when = _when_words(spans[0][0], max(end for _, end in spans))
     sessions = _sessions(spans)
-    return f"{_count_of(len(runs))} made{where} {when}" + (
-        f", in {sessions} sessions more than an hour apart" if sessions > 1 else ""
-    )
+    apart = f", in {sessions} sessions more than an hour apart" if sessions > 1 else ""
+    return f"{_count_of(len(runs))} made{_where_words(hosts)} {when}{apart}"
 
 # %% ../../nbs/70_compare/15_contrast.ipynb #471309d0
 def _count_of(n: int) -> str:

@@ -151,6 +151,15 @@ def steps_ratio(
         return turns_interval(turn_pairs(values(a), a.turns, values(b), b.turns), at)
     return compared_ratio(values(a), values(b), at)
 
+# %% ../../nbs/70_compare/20_findings.ipynb #e8edea1d
+def _in_order(
+    contenders: Sequence[Contender], values: Callable[[Contender], Values], at: Location
+) -> list[Contender]:
+    "The contenders that have a value, least first; by name where two have the same."
+    measured = [(group_interval(values(c), at).estimate, c) for c in contenders]
+    known = [(value, c) for value, c in measured if value is not None]
+    return [c for _, c in sorted(known, key=lambda pair: (pair[0], pair[1].name))]
+
 # %% ../../nbs/70_compare/20_findings.ipynb #fbd4b834
 def decide(
     contenders: Sequence[Contender],
@@ -169,38 +178,17 @@ def decide(
     repeat. beside: values that explain, at `beside_at`; where they are shown to say the opposite,
     two contenders are tied.
     """
-    measured = [(group_interval(values(c), at).estimate, c) for c in contenders]
-    order = [
-        c
-        for _, c in sorted(
-            ((v, c) for v, c in measured if v is not None), key=lambda p: (p[0], p[1].name)
-        )
-    ]
+    order = tuple(_in_order(contenders, values, at))
     if len(order) < 2:
-        return Decision(tuple(order), None, None, (), comparable, at, in_turns)
-    pairs = [
-        (
-            c,
-            steps_ratio(c, order[0], values, at, in_turns),
-            _explained(c, order[0], beside, beside_at, in_turns),
-        )
-        for c in order[1:]
-    ]
-    tied = [
-        pair for pair in pairs if not shows_difference(pair[1]) or (pair[2] and opposed(*pair[1:]))
-    ]
-    rival, ratio, explained = (tied or pairs)[0]
-    return Decision(
-        tuple(order),
-        rival,
-        ratio,
-        tuple(c for c, *_ in tied),
-        comparable,
-        at,
-        in_turns,
-        explained,
-        beside_at,
-    )
+        return Decision(order, None, None, (), comparable, at, in_turns)
+    pairs = []
+    for c in order[1:]:
+        ratio = steps_ratio(c, order[0], values, at, in_turns)
+        pairs.append((c, ratio, _explained(c, order[0], beside, beside_at, in_turns)))
+    tied = [p for p in pairs if not shows_difference(p[1]) or (p[2] and opposed(*p[1:]))]
+    even = tuple(c for c, *_ in tied)
+    rival, ratio, why = (tied or pairs)[0]
+    return Decision(order, rival, ratio, even, comparable, at, in_turns, why, beside_at)
 
 # %% ../../nbs/70_compare/20_findings.ipynb #f124cb5a
 def _explained(
@@ -263,8 +251,8 @@ def _span(interval: Interval, digits: int = 3) -> str:
         return "no interval: too few steps"
     basis = ", over steps only: one run" if interval.steps_only else ""
     return (
-        f"95\u00a0% {significant(interval.low, digits)} to"
-        f" {significant(interval.high, digits)}{basis}"
+        f"95\u00a0% {significant(interval.low, digits)} "
+        f"to {significant(interval.high, digits)}{basis}"
     )
 
 
@@ -306,8 +294,8 @@ def _explanation(decision: Decision) -> str:
     if not beside or beside.estimate is None or not disagrees(decision.ratio, beside):
         return ""
     said = (
-        f" By the {LOCATION_NAMES[decision.beside_at]} of the steps alone it is"
-        f" {times_words(beside)} ({ratio_span(beside)})"
+        f" By the {LOCATION_NAMES[decision.beside_at]} of the steps alone it "
+        f"is {times_words(beside)} ({ratio_span(beside)})"
     )
     tails = [words for c in (first, rival) if (words := tail_words(c.name, c.step_times))]
     return f"{said}{': ' if tails else ''}{'; '.join(tails)}."
@@ -331,6 +319,24 @@ def ranks_words(contender: Contender) -> str:
     n = contender.world_size
     return "an unknown number of ranks" if n is None else f"{n} rank{'' if n == 1 else 's'}"
 
+# %% ../../nbs/70_compare/20_findings.ipynb #cdf041b8
+def _tie_sentence(decision: Decision, place: str) -> str:
+    "Why the first of two or more cannot be called the fastest."
+    first, ratio, more = decision.order[0], decision.ratio, _explanation(decision)
+    no = (
+        f"No winner can be claimed at {place} between {_names([first, *decision.tied])}: "
+        f"{first.name} has {rate_words(first.throughput)}, "
+        f"{times_words(ratio)} {decision.rival.name}"
+    )
+    if ratio.low is None:
+        return f"{no}, and too few steps were measured."
+    if ratio.steps_only:
+        return f"{no}, and one run says nothing about repeats."
+    span = f"{ratio_span(ratio)}{_basis(decision)}"
+    if decision.opposed:
+        return f"{no} ({span}), and the undisturbed steps say the opposite.{more}"
+    return f"{no}, and the interval of that ratio ({span}) contains 1.{more}"
+
 # %% ../../nbs/70_compare/20_findings.ipynb #5e77aa6c
 def speed_sentence(decision: Decision, model: str, place: str | None = None) -> str:
     """Who trains `model` fastest at a `place` (else the number of ranks), in one sentence; every
@@ -341,11 +347,8 @@ def speed_sentence(decision: Decision, model: str, place: str | None = None) -> 
     first, shown = decision.order[0], rate_words(decision.order[0].throughput)
     place = place or ranks_words(first)
     if decision.ratio is None:
-        return (
-            f"Only {first.name} was measured at {place}: {shown}; there is nothing to compare it"
-            " with."
-        )
-    following = decision.rival.name
+        alone = "there is nothing to compare it with"
+        return f"Only {first.name} was measured at {place}: {shown}; {alone}."
     if not decision.comparable:
         why = (
             "the runs are not comparable"
@@ -353,28 +356,10 @@ def speed_sentence(decision: Decision, model: str, place: str | None = None) -> 
             else "nobody can say whether the runs are comparable"
         )
         return f"No winner is named at {place}: {why}."
+    if not decision.claimed:
+        return _tie_sentence(decision, place)
     ratio, more = decision.ratio, _explanation(decision)
-    if decision.claimed:
-        return (
-            f"{first.name} trains {model} fastest at {place}: {shown}, {times_words(ratio)} the"
-            f" next, {following}"
-            f" ({ratio_span(ratio)}{_basis(decision)}).{more}{_coverage(decision)}"
-        )
-    no = (
-        f"No winner can be claimed at {place} between {_names([first, *decision.tied])}:"
-        f" {first.name} has {shown}, {times_words(ratio)} {following}"
-    )
-    if ratio.low is None or ratio.steps_only:
-        return (
-            f"{no}, and"
-            f" {'too few steps were measured' if ratio.low is None else 'one run says nothing about repeats'}."
-        )
-    if decision.opposed:
-        return (
-            f"{no} ({ratio_span(ratio)}{_basis(decision)}), and the undisturbed steps say the"
-            f" opposite.{more}"
-        )
     return (
-        f"{no}, and the interval of that ratio ({ratio_span(ratio)}{_basis(decision)}) contains"
-        f" 1.{more}"
+        f"{first.name} trains {model} fastest at {place}: {shown}, {times_words(ratio)} the next, "
+        f"{decision.rival.name} ({ratio_span(ratio)}{_basis(decision)}).{more}{_coverage(decision)}"
     )

@@ -19,6 +19,7 @@ from ..analysis.rates import measured, spent_times
 from llmbench.analysis.stats import (
     Interval,
     Location,
+    PairValue,
     compared_ratio,
     pair_values,
     pairs_interval,
@@ -82,8 +83,8 @@ def read_noise(folder: Path | str) -> list[Noise]:
     ]
     if not found:
         raise RequestError(
-            f"{folder}: no request with two finished repeats; type llmbench sweep, or name another"
-            " --results"
+            f"{folder}: no request with two finished repeats; type llmbench sweep, "
+            "or name another --results"
         )
     return found
 
@@ -206,10 +207,29 @@ def read_turns(folder: Path | str) -> Turns:
     pairs = [both for both in sides.values() if len(both) == 2]
     if len(pairs) < 2 or len({len(both[0]) for both in pairs}) > 1:
         raise RequestError(
-            f"{folder}: no two pairs of equal runs that took turns; type python -m"
-            f" llmbench.compare.calibrate --real 5 --in-turns --keep {folder}"
+            f"{folder}: no two pairs of equal runs that took turns; type python -m "
+            f"llmbench.compare.calibrate --real 5 --in-turns --keep {folder}"
         )
     return Turns(np.array(pairs), spent)
+
+# %% ../../nbs/70_compare/40_noise.ipynb #12646402
+def _drawn_intervals(
+    values: Sequence[PairValue], repeats: int, count: int, more: float, random: np.random.Generator
+) -> list[Interval]:
+    """Intervals of `count` studies, each of `repeats` pairs drawn without replacement, either run
+    as A; `more` is added to A's log ratio.
+    """
+    which = random.random((count, len(values))).argsort(axis=1)[:, :repeats].tolist()
+    first = random.choice((1, -1), size=(count, repeats)).tolist()
+    return [
+        pairs_interval(
+            [
+                replace(values[i], log_ratio=sign * values[i].log_ratio + math.log1p(more))
+                for i, sign in zip(*study, strict=True)
+            ]
+        )
+        for study in zip(which, first, strict=True)
+    ]
 
 # %% ../../nbs/70_compare/40_noise.ipynb #6d3ea616
 def tried_in_turns(
@@ -226,26 +246,13 @@ def tried_in_turns(
 
     A study has as many steps as were recorded, and at most as many repeats as there are rotations.
     """
-    rotations, _, steps = turns.times.shape
+    steps = turns.times.shape[2]
     random = np.random.default_rng([seed, repeats, steps])
-
     values = pair_values(turns.times.tolist(), turns.at)
-
-    def intervals(count: int, more: float) -> list[Interval]:
-        which = random.random((count, rotations)).argsort(axis=1)[:, :repeats].tolist()
-        first = random.choice((1, -1), size=(count, repeats)).tolist()
-        return [
-            pairs_interval(
-                [
-                    replace(values[i], log_ratio=sign * values[i].log_ratio + math.log1p(more))
-                    for i, sign in zip(*study, strict=True)
-                ]
-            )
-            for study in zip(which, first, strict=True)
-        ]
-
-    alarms = sum(i.excludes(1.0) for i in intervals(studies, 0.0))
-    claims = [i for i in intervals(planted, slowdown) if i.excludes(1.0)]
+    equals = _drawn_intervals(values, repeats, studies, 0.0, random)
+    slowed = _drawn_intervals(values, repeats, planted, slowdown, random)
+    alarms = sum(i.excludes(1.0) for i in equals)
+    claims = [i for i in slowed if i.excludes(1.0)]
     found = sum(i.estimate > 1 for i in claims)
     return Trial("in turns", repeats, steps, studies, alarms, planted, found, len(claims) - found)
 

@@ -91,20 +91,20 @@ class ResultsPool:
         ]
         if wanted.run_id is not None:
             tests.append(
-                f"(run_id = {sql_literal(wanted.run_id)} OR starts_with(run_id,"
-                f" {sql_literal(wanted.run_id + '.')}))"
+                f"(run_id = {sql_literal(wanted.run_id)} OR starts_with(run_id, "
+                f"{sql_literal(wanted.run_id + '.')}))"
             )
         return self._ask(
-            "SELECT * FROM runs JOIN (SELECT run_id, name, spec_hash, attempt, file FROM details)"
-            f" USING (run_id) WHERE {' AND '.join(tests) or 'true'} ORDER BY started_at, run_id"
+            "SELECT * FROM runs JOIN (SELECT run_id, name, spec_hash, attempt, file FROM details) "
+            f"USING (run_id) WHERE {' AND '.join(tests) or 'true'} ORDER BY started_at, run_id"
         )
 
     def values(self, column: str) -> list[str]:
         "The different values of a column, as text."
         table = "runs" if column in RUN_COLUMNS else "details"
         sql = (
-            f"SELECT DISTINCT CAST({column} AS VARCHAR) AS v FROM {table} WHERE v IS NOT NULL ORDER"
-            f" BY v LIMIT {MANY}"
+            f"SELECT DISTINCT CAST({column} AS VARCHAR) AS v FROM {table} WHERE v IS NOT NULL "
+            f"ORDER BY v LIMIT {MANY}"
         )
         return [row["v"] for row in self._ask(sql)]
 
@@ -170,8 +170,8 @@ def ambiguous(text: str, rows: Sequence[Row], count: int) -> str:
         values = sorted({str(r[column]) for r in rows})
         if len(values) > 1:
             return (
-                f"{text} means {count} different sets of repeats; add"
-                f" {_listed([f'{column}={v}' for v in values])}"
+                f"{text} means {count} different sets of repeats; "
+                f"add {_listed([f'{column}={v}' for v in values])}"
             )
     return f"{text} means {count} different sets of repeats; give a run id"
 
@@ -224,8 +224,8 @@ def pick(pool: Pool, wanted: Wanted) -> RepeatSet:
     if not done:
         ends = sorted({r["status"] for r in rows})
         raise LlmbenchError(
-            f"{wanted.text}: none of {len(rows)} runs ended ok ({', '.join(ends)}); first:"
-            f" {rows[0]['reason']}"
+            f"{wanted.text}: none of {len(rows)} runs ended ok ({', '.join(ends)}); "
+            f"first: {rows[0]['reason']}"
         )
     if (count := len({_set_of(r) for r in done})) > 1:
         raise RequestError(ambiguous(wanted.text, done, count))

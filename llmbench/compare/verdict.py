@@ -75,8 +75,8 @@ def _why_not(c: Comparison) -> str:
     "no or unknown, with the reasons."
     word, _, reasons = str(c.verdict).partition(": ")
     return (
-        f"{word}"
-        f" ({'nobody recorded ' if c.outcome == 'unknown' else ''}{reasons.replace('; ', ', ')})"
+        f"{word} "
+        f"({'nobody recorded ' if c.outcome == 'unknown' else ''}{reasons.replace('; ', ', ')})"
     )
 
 
@@ -93,8 +93,8 @@ def _needs(c: Comparison) -> str:
 def _opposites(c: Comparison) -> str:
     "Both figures, where they are shown to say the opposite."
     more = (
-        f"the speed of {c.names[0]} is {_pct(c.speed.estimate - 1, sign=True)} % by time spent (95"
-        f" % interval {_span(c.speed)})"
+        f"the speed of {c.names[0]} is {_pct(c.speed.estimate - 1, sign=True)} % by time spent (95 "
+        f"% interval {_span(c.speed)})"
     )
     return f"{more}, by the {_AT[c.at]} {_pct(c.calm.estimate - 1, sign=True)} % ({_span(c.calm)})"
 
@@ -110,8 +110,8 @@ def sentence(c: Comparison) -> str:
     if c.outcome in ("faster", "slower"):
         sign = 1 if c.outcome == "faster" else -1
         return (
-            f"{a} is {_pct(abs(c.speed.estimate - 1))} % {c.outcome} than {b}, 95 % interval"
-            f" {_span(c.speed, sign)}, {tail}"
+            f"{a} is {_pct(abs(c.speed.estimate - 1))} % {c.outcome} than {b}, "
+            f"95 % interval {_span(c.speed, sign)}, {tail}"
         )
     if c.speed.low is None:
         interval = "too few measured steps"
@@ -165,9 +165,9 @@ def covers(c: Comparison) -> list[str]:
     return [
         *said,
         (
-            f"one of {pairs} pairs among the study's {c.sets} sets: at 95 % each, up to"
-            f" {chance:.0f} % of studies of equals hold a false claim; for all pairs together:"
-            f" {span}"
+            f"one of {pairs} pairs among the study's {c.sets} sets: at 95 % each, "
+            f"up to {chance:.0f} % of studies of equals hold a false claim; "
+            f"for all pairs together: {span}"
         ),
     ]
 
@@ -288,8 +288,8 @@ def parse_limit(text: str) -> float:
         raise RequestError(f"'{text}' is no limit; write a percentage, for example 3%")
     if 0 < value < 0.5 and "%" not in text:
         raise RequestError(
-            f"'{text}' would be {value:g} %; write {value:g}% if you mean that, {100 * value:g}% if"
-            " it is a share"
+            f"'{text}' would be {value:g} %; write {value:g}% if you mean that, "
+            f"{100 * value:g}% if it is a share"
         )
     return value / 100
 
@@ -365,21 +365,38 @@ def _side_facts(one: RepeatSet) -> dict[str, Any]:
 def _ratio_facts(ratio: Interval) -> dict[str, Any]:
     return {"ratio": ratio.estimate, "low": ratio.low, "high": ratio.high}
 
-# %% ../../nbs/70_compare/30_verdict.ipynb #ca7d220b
-def as_json(c: Comparison, limit: float | None = None) -> str:
-    "Everything as JSON; ratios are A's speed over B's."
+# %% ../../nbs/70_compare/30_verdict.ipynb #2d54b109
+def _speed_facts(c: Comparison) -> dict[str, Any]:
+    "The ratio that decides, and those that explain it."
     speed, calm, medians = (_ratio_facts(r) for r in (c.speed, c.calm, c.medians))
-    facts = {
-        "sentence": sentence(c),
-        "outcome": c.outcome,
-        "a": {"name": c.names[0]} | _side_facts(c.a),
-        "b": {"name": c.names[1]} | _side_facts(c.b),
+    return {
         "speed": speed | {"at": _AT[spent]},
         "beside": calm | {"at": _AT[c.at]},
         "medians": medians,
         "opposed": c.opposed,
         "in_turns": c.in_turns,
         "medians_ratio": c.medians.estimate,
+    }
+
+
+def _fairness_facts(c: Comparison) -> dict[str, Any]:
+    "Whether the two may be compared, and what stands against it."
+    return {
+        "comparable": c.verdict.verdict,
+        "differences": [str(d) for d in c.verdict.differences],
+        "unknowns": list(c.verdict.unknowns),
+        "problems": list(c.verdict.problems),
+    }
+
+# %% ../../nbs/70_compare/30_verdict.ipynb #ca7d220b
+def as_json(c: Comparison, limit: float | None = None) -> str:
+    "Everything as JSON; ratios are A's speed over B's."
+    facts = {
+        "sentence": sentence(c),
+        "outcome": c.outcome,
+        "a": {"name": c.names[0]} | _side_facts(c.a),
+        "b": {"name": c.names[1]} | _side_facts(c.b),
+        **_speed_facts(c),
         "memory": _ratio_facts(over_repeats(c, "live_memory_gib")),
         "sets_in_study": c.sets,
         "family": _ratio_facts(c.family) if c.family else None,
@@ -387,17 +404,13 @@ def as_json(c: Comparison, limit: float | None = None) -> str:
         "repeats": c.speed.n_runs,
         "needed_repeats": c.needed,
         "needed_for_pct": 100 * c.effect,
-        "comparable": c.verdict.verdict,
-        "differences": [str(d) for d in c.verdict.differences],
-        "unknowns": list(c.verdict.unknowns),
-        "problems": list(c.verdict.problems),
+        **_fairness_facts(c),
         "notes": notes(c),
         "check": None,
     }
     if limit is not None:
-        facts["check"] = dict(zip(("outcome", "why"), check(c, limit), strict=True)) | {
-            "limit_pct": 100 * limit
-        }
+        judged = dict(zip(("outcome", "why"), check(c, limit), strict=True))
+        facts["check"] = judged | {"limit_pct": 100 * limit}
     return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
 
 # %% ../../nbs/70_compare/30_verdict.ipynb #62c83c93

@@ -173,13 +173,13 @@ class Backend:
             if d not in self.strategies
         ]:
             raise RequestError(
-                f"backend {self.name} has no {' and no '.join(lacks)} beside {name}; leave it out,"
-                " or take a backend that splits models"
+                f"backend {self.name} has no {' and no '.join(lacks)} beside {name}; "
+                "leave it out, or take a backend that splits models"
             )
         if on_cpu and self.cpu and name not in self.cpu:
             raise RequestError(
-                f"backend {self.name} has no {name} on a CPU; it has {', '.join(self.cpu)}; for"
-                " another, -o hardware=h100"
+                f"backend {self.name} has no {name} on a CPU; it has {', '.join(self.cpu)}; "
+                "for another, -o hardware=h100"
             )
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #bda20761
@@ -194,8 +194,8 @@ def is_installed(package: str) -> bool:
 
 
 _ASK = (
-    "import importlib.util as u, sys; print(*[p for p in sys.argv[1:] if"
-    " u.find_spec(p.split('.')[0]) is None or u.find_spec(p) is None])"
+    "import importlib.util as u, sys; print(*[p for p in sys.argv[1:] if "
+    "u.find_spec(p.split('.')[0]) is None or u.find_spec(p) is None])"
 )
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #9c206bb7
@@ -226,25 +226,25 @@ def backend_refusal(backend: Backend, spec: RunSpec, **found: Any) -> str | None
     absent = absent_packages(backend)
     if absent:
         return (
-            f"backend {backend.name} needs {' and '.join(absent)}, not installed; type:"
-            f" {backend.install}"
+            f"backend {backend.name} needs {' and '.join(absent)}, not installed; "
+            f"type: {backend.install}"
         )
     if backend.home:
         folder = os.environ.get(backend.home)
         if not folder:
             return (
-                f"backend {backend.name} needs {backend.title}, and {backend.home} does not name"
-                f" its folder; {backend.install}"
+                f"backend {backend.name} needs {backend.title}, and {backend.home} does not name "
+                f"its folder; {backend.install}"
             )
         if backend.entry and not (Path(folder) / backend.entry).is_file():
             return (
-                f"backend {backend.name}: {backend.home} = {folder} has no {backend.entry};"
-                f" {backend.install}"
+                f"backend {backend.name}: {backend.home} = {folder} has no {backend.entry}; "
+                f"{backend.install}"
             )
     if spec.hardware == "cpu" and not backend.cpu:
         return (
-            f"backend {backend.name}: {backend.title} does not train on a CPU; type -o"
-            " hardware=h100 on a machine that has one"
+            f"backend {backend.name}: {backend.title} does not train on a CPU; "
+            "type -o hardware=h100 on a machine that has one"
         )
     own = {
         "float8": backend.name,
@@ -335,19 +335,19 @@ def mixed_precision(spec: RunSpec, backend: str) -> str | None:
     names = {"float32": None, "bfloat16": "bf16", "float16": "fp16"}
     if spec.precision.compute not in names:
         raise RequestError(
-            f"backend {backend} has no {spec.precision.compute}; type -o precision=bf16, or take"
-            " backend megatron or nemo"
+            f"backend {backend} has no {spec.precision.compute}; type -o precision=bf16, "
+            "or take backend megatron or nemo"
         )
     return names[spec.precision.compute]
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #2700ecde
 AUTOCAST = (
-    "precision: torch.autocast decides for each operation; our own training computes everything but"
-    " sums and norms in the type asked for"
+    "precision: torch.autocast decides for each operation; our own training computes everything "
+    "but sums and norms in the type asked for"
 )
 FLOAT32_NORM = (
-    "optimizer.clip_norm: torch sums the norm in float32, which on a CPU was up to 6e-4 off; our"
-    " own training sums it in float64"
+    "optimizer.clip_norm: torch sums the norm in float32, which on a CPU was up to 6e-4 off; "
+    "our own training sums it in float64"
 )
 OUR_DECODER = (
     "model",

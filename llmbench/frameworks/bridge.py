@@ -86,71 +86,77 @@ def bridge_model(spec: RunSpec) -> dict[str, Any]:
 # %% ../../nbs/55_frameworks/50_bridge.ipynb #d3e0f67c
 _SHARDING = {"zero2": "optim_grads", "zero3": "optim_grads_params"}
 
+# %% ../../nbs/55_frameworks/50_bridge.ipynb #4718fc60
+def _adam(spec: RunSpec, distributed: bool) -> dict[str, Any]:
+    o = spec.optimizer
+    found = {"optimizer": "adam", "lr": o.lr, "min_lr": o.lr}
+    found |= {"adam_beta1": o.betas[0], "adam_beta2": o.betas[1], "adam_eps": o.eps}
+    found |= {"weight_decay": o.weight_decay, "clip_grad": o.clip_norm or 0.0}
+    return found | {"use_distributed_optimizer": distributed}
+
+
+def _constant_rate(spec: RunSpec) -> dict[str, Any]:
+    "A rate and a weight decay that are constant after the warm-up."
+    decay = spec.optimizer.weight_decay
+    found = {"lr_decay_style": "constant", "lr_warmup_iters": spec.optimizer.lr_warmup_steps}
+    found |= {"start_weight_decay": decay, "end_weight_decay": decay}
+    return found | {"weight_decay_incr_style": "constant"}
+
+
+def _dataset(spec: RunSpec) -> dict[str, Any]:
+    "The tokens; without a path they are Megatron's mock data."
+    blend = [list(spec.data.paths), None] if spec.data.paths else None
+    found = {"seq_length": spec.seq_len, "random_seed": spec.seed, "split": "100,0,0"}
+    found |= {"blend": blend, "reset_position_ids": False, "reset_attention_mask": False}
+    return found | {"eod_mask_loss": False, "dataloader_type": "single"}
+
+# %% ../../nbs/55_frameworks/50_bridge.ipynb #0e4f926d
+def _gradients(spec: RunSpec, distributed: bool) -> dict[str, Any]:
+    "How gradients and parameters are sharded and sent."
+    return {
+        "use_distributed_optimizer": distributed,
+        "use_megatron_fsdp": spec.strategy.name in _SHARDING,
+        "grad_reduce_in_fp32": spec.precision.reduce == "float32",
+        "overlap_grad_reduce": True,
+        "overlap_param_gather": distributed,
+        "data_parallel_sharding_strategy": _SHARDING.get(spec.strategy.name, "no_shard"),
+    }
+
+
+def _no_checkpoint(spec: RunSpec) -> dict[str, Any]:
+    found = {"save": None, "load": None}
+    return found | ({"ckpt_format": "fsdp_dtensor"} if spec.strategy.name in _SHARDING else {})
+
+
+def _processes(spec: RunSpec, distributed: bool, minutes: int) -> dict[str, Any]:
+    name = spec.strategy.name
+    found = {"distributed_timeout_minutes": minutes, "use_megatron_fsdp": name in _SHARDING}
+    return found | {"use_torch_fsdp2": name == "fsdp" and not distributed}
+
 # %% ../../nbs/55_frameworks/50_bridge.ipynb #6b22e788
 def bridge_sections(spec: RunSpec, out: str) -> dict[str, dict[str, Any]]:
     """The configuration by section and field. Raises RequestError for float16, for which nobody has
     set a loss scale.
     """
-    o, asked, name = spec.optimizer, training_settings(spec), spec.strategy.name
-    reduces = spec.precision.reduce == "float32"
-    sharded, distributed = name in _SHARDING, name in ("zero1", *_SHARDING) or shards_moments(spec)
+    asked, name = training_settings(spec), spec.strategy.name
+    distributed = name in ("zero1", *_SHARDING) or shards_moments(spec)
+    batch = {"micro_batch_size": spec.batch.micro, "global_batch_size": asked["global_batch_size"]}
+    train = {"train_iters": spec.steps} | batch | {"eval_iters": 0, "eval_interval": None}
+    vocabulary = {"tokenizer_type": "NullTokenizer", "vocab_size": spec.model.vocab_size - 1}
+    reduces = {"grad_reduce_in_fp32": spec.precision.reduce == "float32"}
     return {
         "model": bridge_model(spec),
-        "train": {
-            "train_iters": spec.steps,
-            "micro_batch_size": spec.batch.micro,
-            "global_batch_size": asked["global_batch_size"],
-            "eval_iters": 0,
-            "eval_interval": None,
-        },
-        "optimizer": {
-            "optimizer": "adam",
-            "lr": o.lr,
-            "min_lr": o.lr,
-            "adam_beta1": o.betas[0],
-            "adam_beta2": o.betas[1],
-            "adam_eps": o.eps,
-            "weight_decay": o.weight_decay,
-            "clip_grad": o.clip_norm or 0.0,
-            "use_distributed_optimizer": distributed,
-        },
-        "scheduler": {
-            "lr_decay_style": "constant",
-            "lr_warmup_iters": o.lr_warmup_steps,
-            "start_weight_decay": o.weight_decay,
-            "end_weight_decay": o.weight_decay,
-            "weight_decay_incr_style": "constant",
-        },
-        "ddp": {
-            "use_distributed_optimizer": distributed,
-            "use_megatron_fsdp": sharded,
-            "grad_reduce_in_fp32": reduces,
-            "overlap_grad_reduce": True,
-            "overlap_param_gather": distributed,
-            "data_parallel_sharding_strategy": _SHARDING.get(name, "no_shard"),
-        },
-        "dataset": {
-            "seq_length": spec.seq_len,
-            "random_seed": spec.seed,
-            "split": "100,0,0",
-            "blend": [list(spec.data.paths), None] if spec.data.paths else None,
-            "reset_position_ids": False,
-            "reset_attention_mask": False,
-            "eod_mask_loss": False,
-            "dataloader_type": "single",
-        },
+        "train": train,
+        "optimizer": _adam(spec, distributed),
+        "scheduler": _constant_rate(spec),
+        "ddp": _gradients(spec, distributed),
+        "dataset": _dataset(spec),
         "logger": {"log_interval": 1, "log_throughput": True, "tensorboard_dir": f"{out}/bridge"},
-        "tokenizer": {"tokenizer_type": "NullTokenizer", "vocab_size": spec.model.vocab_size - 1},
-        "checkpoint": (
-            {"save": None, "load": None} | ({"ckpt_format": "fsdp_dtensor"} if sharded else {})
-        ),
+        "tokenizer": vocabulary,
+        "checkpoint": _no_checkpoint(spec),
         "rng": {"seed": spec.seed},
-        "dist": {
-            "distributed_timeout_minutes": asked["distributed_timeout_minutes"],
-            "use_megatron_fsdp": sharded,
-            "use_torch_fsdp2": name == "fsdp" and not distributed,
-        },
-        "mixed_precision": _precision(spec) | {"grad_reduce_in_fp32": reduces},
+        "dist": _processes(spec, distributed, asked["distributed_timeout_minutes"]),
+        "mixed_precision": _precision(spec) | reduces,
     }
 
 # %% ../../nbs/55_frameworks/50_bridge.ipynb #133a2a63
@@ -159,8 +165,8 @@ def _precision(spec: RunSpec) -> dict[str, Any]:
     compute = spec.precision.compute
     if compute == "float16":
         raise RequestError(
-            "backend megatron-bridge: float16 needs a loss scale that nobody has tried here; type"
-            " -o precision=bf16"
+            "backend megatron-bridge: float16 needs a loss scale that nobody has tried here; "
+            "type -o precision=bf16"
         )
     if compute == "float32":
         return {"fp32": True, "params_dtype": "float32", "pipeline_dtype": "float32"}
@@ -212,8 +218,8 @@ def write_bridge(spec: RunSpec, site: Site) -> Rendered:
     if fsdp2 and not spec.strategy.reshard_after_forward:
         remarks += (
             (
-                "strategy.reshard_after_forward = False: Megatron-Bridge has no place for it,"
-                " parameters go between forward and backward"
+                "strategy.reshard_after_forward = False: Megatron-Bridge has no place for it, "
+                "parameters go between forward and backward"
             ),
         )
     there = replace(site, python=os.environ.get("BRIDGE_PYTHON", site.python))
@@ -242,8 +248,8 @@ BRIDGE = Backend(
     reads="megatron-bridge",
     because=MEGATRON_BECAUSE,
     install=(
-        "pip install megatron-bridge==0.3.1 in an environment of its own on a machine with a GPU,"
-        " and set BRIDGE_PYTHON to its python"
+        "pip install megatron-bridge==0.3.1 in an environment of its own on a machine with a GPU, "
+        "and set BRIDGE_PYTHON to its python"
     ),
     interpreter="BRIDGE_PYTHON",
 )

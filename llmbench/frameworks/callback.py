@@ -229,8 +229,8 @@ class TrainerEvents:
         if args.logging_nan_inf_filter:
             self.recording.note(
                 "nan_filter",
-                "the Trainer replaces a loss that is not a number in its mean"
-                " (logging_nan_inf_filter)",
+                "the Trainer replaces a loss that is not a number in its mean "
+                "(logging_nan_inf_filter)",
             )
         self._logged_at, self._tokens_seen = state.global_step, state.num_input_tokens_seen
         _begin(self.recording, model, optimizer, facts, args.device, ("transformers", "accelerate"))

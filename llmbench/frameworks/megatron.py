@@ -162,8 +162,8 @@ def training_settings(spec: RunSpec) -> dict[str, Any]:
         found |= {"recompute_granularity": spec.recompute} | full
     if spec.data.kind == "text":
         raise RequestError(
-            "Megatron reads token files; type llmbench tokenize to make them, then -o"
-            " data.kind=megatron -o 'data.paths=[PREFIX]'"
+            "Megatron reads token files; type llmbench tokenize to make them, "
+            "then -o data.kind=megatron -o 'data.paths=[PREFIX]'"
         )
     paths = [
         checked("path", path, "data.paths") for path in spec.data.paths
@@ -175,63 +175,56 @@ def training_settings(spec: RunSpec) -> dict[str, Any]:
     )
     return found | _precision(spec) | layout_settings(spec) | data
 
+# %% ../../nbs/55_frameworks/40_megatron.ipynb #b8ed2423
+def _layout_remarks(spec: RunSpec) -> list[str]:
+    "Where Megatron lays a model out in another way than the request."
+    s, found = spec.strategy, []
+    if shards_moments(spec):
+        split = " × ".join(f"{d} {getattr(s, d)}" for d in split_degrees(s))
+        found.append(
+            f"strategy.name = fsdp beside {split}: Megatron's distributed optimizer, which shards "
+            "the moments and the float32 weights only"
+        )
+    if s.pp > 1 and s.schedule == "gpipe":
+        found.append(
+            "strategy.schedule: Megatron has 1f1b and interleaved, no gpipe; it will take 1f1b"
+        )
+    if s.layers_per_stage and len(set(s.layers_per_stage)) > 1:
+        found.append(
+            f"strategy.layers_per_stage = {s.layers_per_stage}: Megatron will split evenly"
+        )
+    return found
+
+
+def _scales_otherwise(scaling: Any) -> bool:
+    "Whether positions are scaled by other constants than Megatron's own."
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    return (low, high, scaling.original_max_seq_len) != (1.0, 4.0, 8192)
+
 # %% ../../nbs/55_frameworks/40_megatron.ipynb #7257e30e
 def megatron_remarks(spec: RunSpec) -> tuple[str, ...]:
     "What differs from our own training although a setting has a place."
-    remarks = [
+    kind, scaling = spec.data.kind, spec.model.rope_scaling
+    always = (
         "seed: Megatron draws other first weights from it",
         "optimizer.weight_decay: Megatron spares biases and norms",
-    ]
-    remarks += (
-        ["data.kind: mock data are Megatron's own, so losses are not to be compared"]
-        if spec.data.kind == "synthetic"
-        else []
     )
-    remarks += (
-        ["data.paths: Megatron shuffles the same tokens in another order"]
-        if spec.data.kind == "megatron"
-        else []
+    mock = "data.kind: mock data are Megatron's own, so losses are not to be compared"
+    order = "data.paths: Megatron shuffles the same tokens in another order"
+    core = "recompute: selective is attention's core in Megatron, all but the products in ours"
+    recipe = "precision.compute: float8 is Transformer Engine's hybrid recipe with delayed scaling"
+    warmup = "optimizer.lr_warmup_steps: the first of Megatron's warm-up steps has the rate 0"
+    rope = "model.rope_scaling: Megatron takes its factor, and 1, 4 and 8192 for the rest"
+    return (
+        *always,
+        *([mock] if kind == "synthetic" else []),
+        *([order] if kind == "megatron" else []),
+        *([core] if spec.recompute == "selective" else []),
+        *([recipe] if spec.precision.compute == "float8" else []),
+        *([warmup] if spec.optimizer.lr_warmup_steps else []),
+        *_layout_remarks(spec),
+        *([rope] if scaling and _scales_otherwise(scaling) else []),
     )
-    remarks += (
-        ["recompute: selective is attention's core in Megatron, all but the products in ours"]
-        if spec.recompute == "selective"
-        else []
-    )
-    remarks += (
-        ["precision.compute: float8 is Transformer Engine's hybrid recipe with delayed scaling"]
-        if spec.precision.compute == "float8"
-        else []
-    )
-    remarks += (
-        ["optimizer.lr_warmup_steps: the first of Megatron's warm-up steps has the rate 0"]
-        if spec.optimizer.lr_warmup_steps
-        else []
-    )
-    if shards_moments(spec):
-        split = " × ".join(f"{d} {getattr(spec.strategy, d)}" for d in split_degrees(spec.strategy))
-        remarks.append(
-            f"strategy.name = fsdp beside {split}: Megatron's distributed optimizer, which shards"
-            " the moments and the float32 weights only"
-        )
-    if spec.strategy.pp > 1 and spec.strategy.schedule == "gpipe":
-        remarks.append(
-            "strategy.schedule: Megatron has 1f1b and interleaved, no gpipe; it will take 1f1b"
-        )
-    if spec.strategy.layers_per_stage and len(set(spec.strategy.layers_per_stage)) > 1:
-        remarks.append(
-            f"strategy.layers_per_stage = {spec.strategy.layers_per_stage}: Megatron will split"
-            " evenly"
-        )
-    scaling = spec.model.rope_scaling
-    if scaling and (
-        scaling.low_freq_factor,
-        scaling.high_freq_factor,
-        scaling.original_max_seq_len,
-    ) != (1.0, 4.0, 8192):
-        remarks.append(
-            "model.rope_scaling: Megatron takes its factor, and 1, 4 and 8192 for the rest"
-        )
-    return tuple(remarks)
 
 # %% ../../nbs/55_frameworks/40_megatron.ipynb #1a1e8d68
 def arguments_of(settings: dict[str, Any]) -> list[str]:

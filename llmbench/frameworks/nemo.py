@@ -229,8 +229,8 @@ def write_primus(spec: RunSpec, site: Site) -> Rendered:
     }
     remarks = (
         (
-            "model: Primus' own file, its vocabulary padded by its tokenizer, which it may want to"
-            " download"
+            "model: Primus' own file, its vocabulary padded by its tokenizer, "
+            "which it may want to download"
         ),
         *megatron_remarks(spec),
     )
@@ -241,8 +241,8 @@ def write_primus(spec: RunSpec, site: Site) -> Rendered:
     ):
         remarks += (
             (
-                "strategy.reshard_after_forward = False: Primus has no place for it, parameters go"
-                " between forward and backward"
+                "strategy.reshard_after_forward = False: Primus has no place for it, "
+                "parameters go between forward and backward"
             ),
         )
     return Rendered(

@@ -114,6 +114,46 @@ def from_zero(run: dict[str, Any]) -> None:
             e if e["step"] is None else e | {"step": e["step"] - 1} for e in run["events"]
         ]
 
+# %% ../../nbs/55_frameworks/60_run.ipynb #7c9fd661
+_OF_REQUEST = (
+    "what the log does not say of the settings is the request's, "
+    "and the machine is the one that ran it"
+)
+
+
+def _logged(path: Path, backend: Backend) -> dict[str, Any] | None:
+    "The run with the most steps in a log; None where it has none."
+    try:
+        runs = import_file(path, FORMATS, format=backend.reads).runs
+    except LlmbenchError:
+        return None
+    found = max(runs, key=lambda r: len(r.steps.step), default=None)
+    return dump_run(found) if found is not None and found.steps.step else None
+
+
+def _spec_of(run: dict[str, Any], spec: RunSpec, out: Path) -> dict[str, Any]:
+    "What a log says of its settings, the rest from the request."
+    asked = spec_record(spec).model_dump(mode="json")
+    found = merged(asked, run["spec"])
+    found |= {"name": spec.name, "warmup_steps": spec.warmup_steps, "hash": asked["hash"]}
+    found["model"]["name"] = spec.model.name
+    found["data"]["fingerprint"] = found["data"]["fingerprint"] or trained_on(spec, out)
+    return found
+
+# %% ../../nbs/55_frameworks/60_run.ipynb #50ce1bb3
+def _ended(run: dict[str, Any], spec: RunSpec, ending: Ending, log: Path) -> dict[str, Any]:
+    "Status and reason: what was watched here stands above what the log says."
+    code, status = ending.exit_code, run["status"]
+    if ending.cause is not None:
+        return {"status": ending.cause, "reason": ending.reason}
+    if not code and status == Status.cancelled:  # the log is silent about its end
+        return {"status": Status.ok, "reason": None}
+    unfinished = len(run["steps"]["step"]) < spec.steps
+    if code and status in (Status.ok, Status.cancelled) and unfinished:
+        reason = last_words(log.read_text(errors="replace")) or f"exit code {code}"
+        return {"status": Status.crash, "reason": reason}
+    return {}
+
 # %% ../../nbs/55_frameworks/60_run.ipynb #61b4e25f
 def read_back(
     backend: Backend,
@@ -125,27 +165,13 @@ def read_back(
     started_at: str | None = None,
 ) -> RunFile | None:
     "The run file of a log that a backend has left in `out`; None where there is no step in it."
-    try:
-        runs = import_file(out / "stdout.log", FORMATS, format=backend.reads).runs
-    except LlmbenchError:
+    run = _logged(out / "stdout.log", backend)
+    if run is None:
         return None
-    found = max(runs, key=lambda r: len(r.steps.step), default=None)
-    if found is None or not found.steps.step:
-        return None
-    run = dump_run(found)
-    asked = spec_record(spec).model_dump(mode="json")
-    run["spec"] = merged(asked, run["spec"]) | {
-        "name": spec.name,
-        "warmup_steps": spec.warmup_steps,
-        "hash": asked["hash"],
-    }
-    run["spec"]["model"]["name"] = spec.model.name
-    run["spec"]["data"]["fingerprint"] = run["spec"]["data"]["fingerprint"] or trained_on(spec, out)
-    run["env"] = merged(
-        machine_here(backend, spec, launch),
-        {k: v for k, v in run["env"].items() if v not in (None, [], {})},
-    )
+    told = {k: v for k, v in run["env"].items() if v not in (None, [], {})}
     run |= {
+        "spec": _spec_of(run, spec, out),
+        "env": merged(machine_here(backend, spec, launch), told),
         "run_id": run_id(spec, attempt),
         "study": spec.study,
         "attempt": attempt,
@@ -153,34 +179,9 @@ def read_back(
         "ended_at": utc_now(),
     }
     from_zero(run)
-    run["events"] = [e for e in run["events"] if e["kind"] != "warmup"] + [
-        {
-            "kind": "from_request",
-            "text": (
-                "what the log does not say of the settings is the request's, and the machine is the"
-                " one that ran it"
-            ),
-        }
-    ]
-    if ending.cause is not None:
-        run |= {"status": ending.cause, "reason": ending.reason}
-    elif (
-        not ending.exit_code and run["status"] == Status.cancelled
-    ):  # the log is silent about its end, which was watched here
-        run |= {"status": Status.ok, "reason": None}
-    elif (
-        ending.exit_code
-        and run["status"] in (Status.ok, Status.cancelled)
-        and len(run["steps"]["step"]) < spec.steps
-    ):
-        run |= {
-            "status": Status.crash,
-            "reason": (
-                last_words((out / "stdout.log").read_text(errors="replace"))
-                or f"exit code {ending.exit_code}"
-            ),
-        }
-    return validate_run(run)
+    run["events"] = [e for e in run["events"] if e["kind"] != "warmup"]
+    run["events"].append({"kind": "from_request", "text": _OF_REQUEST})
+    return validate_run(run | _ended(run, spec, ending, out / "stdout.log"))
 
 # %% ../../nbs/55_frameworks/60_run.ipynb #b5fc4007
 def _free_port() -> int:

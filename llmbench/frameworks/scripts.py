@@ -155,8 +155,8 @@ def write_hf(spec: RunSpec, site: Site) -> Rendered:
     remarks = (
         (
             (
-                "optimizer.lr_warmup_steps: under DeepSpeed the Trainer's own schedule warms up,"
-                " and its first rate is 0"
+                "optimizer.lr_warmup_steps: under DeepSpeed the Trainer's own schedule warms up, "
+                "and its first rate is 0"
             ),
         )
         if warm
@@ -165,8 +165,8 @@ def write_hf(spec: RunSpec, site: Site) -> Rendered:
     if spec.strategy.name.startswith("zero") and spec.optimizer.weight_decay:
         remarks += (
             (
-                "optimizer.weight_decay: under DeepSpeed the Trainer's own optimizer spares norms"
-                " and biases"
+                "optimizer.weight_decay: under DeepSpeed the Trainer's own optimizer "
+                "spares norms and biases"
             ),
         )
     files |= {

@@ -44,54 +44,58 @@ def titan_degrees(spec: RunSpec) -> dict[str, Any]:
         }
     return found
 
+# %% ../../nbs/55_frameworks/55_torchtitan.ipynb #9f2e9696
+def _check_trains(spec: RunSpec) -> None:
+    "RequestError for a model, a width or a precision that torchtitan's Llama does not have."
+    m = spec.model
+    if m.family != "llama" or m.bias or m.tied_embeddings or m.n_experts > 1:
+        raise RequestError(
+            f"backend torchtitan trains its own Llama, and {m.name} is another model; "
+            "try model=llama-tiny"
+        )
+    if int(8 * m.d_model / 3) > m.d_ff:
+        raise RequestError(
+            "backend torchtitan has no d_ff below 8/3 of d_model; "
+            f"type -o model.d_ff={-(-8 * m.d_model // 3)}"
+        )
+    if mixed_precision(spec, "torchtitan") == "fp16":
+        raise RequestError("backend torchtitan has no float16; type -o precision=bf16")
+
+
+def _titan_optimizer(spec: RunSpec) -> dict[str, dict[str, Any]]:
+    "The sections of the optimizer and of its rate."
+    o = spec.optimizer
+    found = {"name": "AdamW", "lr": o.lr, "beta1": o.betas[0], "beta2": o.betas[1], "eps": o.eps}
+    found["weight_decay"] = o.weight_decay
+    found["implementation"] = "fused" if o.fused else "for-loop"
+    rate = {"warmup_steps": o.lr_warmup_steps, "decay_ratio": 0.0}
+    return {"optimizer": found, "lr_scheduler": rate}
+
 # %% ../../nbs/55_frameworks/55_torchtitan.ipynb #24247ac4
+def _titan_training(spec: RunSpec) -> dict[str, Any]:
+    "Batch, steps and precision; a pipeline takes its micro batches from one local batch."
+    mixed, batch = mixed_precision(spec, "torchtitan"), spec.batch
+    return {
+        "local_batch_size": batch.micro * (batch.accum if spec.strategy.pp > 1 else 1),
+        "global_batch_size": batch.micro * batch.accum * spec.strategy.dp,
+        "seq_len": spec.seq_len,
+        "max_norm": spec.optimizer.clip_norm or 1e30,
+        "steps": spec.steps,
+        "mixed_precision_param": "bfloat16" if mixed else "float32",
+        "gc_freq": 1_000_000,
+    }
+
+
 def titan_job(spec: RunSpec, out: str) -> dict[str, dict[str, Any]]:
     "torchtitan's job file by sections; raises RequestError for what its Llama is not."
-    if (
-        spec.model.family != "llama"
-        or spec.model.bias
-        or spec.model.tied_embeddings
-        or spec.model.n_experts > 1
-    ):
-        raise RequestError(
-            f"backend torchtitan trains its own Llama, and {spec.model.name} is another model; try"
-            " model=llama-tiny"
-        )
-    if int(8 * spec.model.d_model / 3) > spec.model.d_ff:
-        raise RequestError(
-            "backend torchtitan has no d_ff below 8/3 of d_model; type -o"
-            f" model.d_ff={-(-8 * spec.model.d_model // 3)}"
-        )
-    mixed, o = mixed_precision(spec, "torchtitan"), spec.optimizer
-    if mixed == "fp16":
-        raise RequestError("backend torchtitan has no float16; type -o precision=bf16")
-    local = spec.batch.micro * (spec.batch.accum if spec.strategy.pp > 1 else 1)
+    _check_trains(spec)
     return {
         "job": {"dump_folder": f"{out}/titan", "description": spec.name},
         "model": {"name": "llmbench", "flavor": "same"},
-        "training": {
-            "local_batch_size": local,
-            "global_batch_size": spec.batch.micro * spec.batch.accum * spec.strategy.dp,
-            "seq_len": spec.seq_len,
-            "max_norm": o.clip_norm or 1e30,
-            "steps": spec.steps,
-            "mixed_precision_param": "bfloat16" if mixed else "float32",
-            "gc_freq": 1_000_000,
-        },
-        "optimizer": {
-            "name": "AdamW",
-            "lr": o.lr,
-            "beta1": o.betas[0],
-            "beta2": o.betas[1],
-            "eps": o.eps,
-            "weight_decay": o.weight_decay,
-            "implementation": "fused" if o.fused else "for-loop",
-        },
-        "lr_scheduler": {"warmup_steps": o.lr_warmup_steps, "decay_ratio": 0.0},
+        "training": _titan_training(spec),
+        **_titan_optimizer(spec),
         "parallelism": titan_degrees(spec),
-        "activation_checkpoint": {
-            "mode": {"none": "none", "full": "full", "selective": "selective"}[spec.recompute]
-        },
+        "activation_checkpoint": {"mode": spec.recompute},
         "compile": {"enable": spec.compile},
         "metrics": {"log_freq": 1, "disable_color_printing": True},
         "comm": {"train_timeout_seconds": spec.timeouts.collective_s},
@@ -185,15 +189,15 @@ def write_torchtitan(spec: RunSpec, site: Site) -> Rendered:
         "train.py": _TITAN.format(run_id=site.run_id),
     }
     remarks = [
-        "its log rounds losses to four or five digits, and its step times are differences of its"
-        " time stamps"
+        "its log rounds losses to four or five digits, and its step times are differences "
+        "of its time stamps"
     ]
     if (
         spec.strategy.name == "ddp"
     ):  # measured with 0.2.2 on two ranks: its gradient norm is half of its own FSDP's
         remarks.append(
-            "strategy ddp: torchtitan divides the loss by all tokens and averages gradients as"
-            " well, so they are dp times too small; clipping notices"
+            "strategy ddp: torchtitan divides the loss by all tokens and averages gradients "
+            "as well, so they are dp times too small; clipping notices"
         )
     remarks += (
         ["optimizer.clip_norm: torchtitan always clips; the norm is set out of reach"]

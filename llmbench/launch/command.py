@@ -269,8 +269,8 @@ def _accelerator_refusal(spec: RunSpec, names: list[str]) -> str | None:
         return None
     if fitting:
         return (
-            f"{spec.world_size} ranks need {spec.world_size} GPUs, here are {len(fitting)}; write"
-            f" world_size: {len(fitting)}"
+            f"{spec.world_size} ranks need {spec.world_size} GPUs, here are {len(fitting)}; "
+            f"write world_size: {len(fitting)}"
         )
     here = ", ".join(sorted(set(names))) or "no GPU"
     known = next((p for name in names if (p := profile_of(name))), "cpu")
@@ -294,25 +294,25 @@ def _package_refusal(spec: RunSpec, torch: str | None, deepspeed: str | None) ->
         return "torch is not installed; type: pip install 'llmbench[train]'"
     if spec.strategy.name.startswith("zero") and deepspeed is None:
         return (
-            f"strategy {spec.strategy.name} needs deepspeed, which is not installed; type: pip"
-            " install 'llmbench[deepspeed]'"
+            f"strategy {spec.strategy.name} needs deepspeed, which is not installed; "
+            "type: pip install 'llmbench[deepspeed]'"
         )
     if spec.strategy.offload_adam == "deepspeed" and not (
         shutil.which("g++") or shutil.which("c++")
     ):
         return (
-            "offload_adam deepspeed builds an operator, and no C++ compiler is on the PATH; install"
-            " g++, or type -o strategy.offload_adam=torch"
+            "offload_adam deepspeed builds an operator, and no C++ compiler is on the PATH; "
+            "install g++, or type -o strategy.offload_adam=torch"
         )
     if spec.profile and spec.profile.tool == "nsys" and shutil.which("nsys") is None:
         return (
-            "profile.tool nsys needs NVIDIA Nsight Systems, and no nsys is on the PATH; install it,"
-            " or type -o profile.tool=torch"
+            "profile.tool nsys needs NVIDIA Nsight Systems, and no nsys is on the PATH; "
+            "install it, or type -o profile.tool=torch"
         )
     if spec.hardware != "cpu" and torch.endswith("+cpu"):
         return (
-            f"torch {torch} has no GPU code; install the CUDA or ROCm build; or here:"
-            f" {_on_profile(spec, 'cpu')}"
+            f"torch {torch} has no GPU code; install the CUDA or ROCm build; or here: "
+            f"{_on_profile(spec, 'cpu')}"
         )
     return None
 
@@ -330,8 +330,8 @@ def _float8_refusal(spec: RunSpec, **found: Any) -> str | None:
     ):
         return None
     return (
-        f"precision float8 needs {by}, which is not installed; type: pip install {_FLOAT8[by]}, or"
-        " -o precision=bf16"
+        f"precision float8 needs {by}, which is not installed; type: pip install {_FLOAT8[by]}, "
+        "or -o precision=bf16"
     )
 
 # %% ../../nbs/40_launch/20_command.ipynb #f66fd3c7
@@ -343,8 +343,8 @@ def _host_refusal(spec: RunSpec, host_gib: float | None) -> str | None:
     if host_gib is None or spec.world_size * one_gib <= host_gib:
         return None
     needed = (
-        f"{spec.world_size} × {one_gib:.0f} GiB for {spec.model.name or 'the model'} in float32,"
-        " before it is split"
+        f"{spec.world_size} × {one_gib:.0f} GiB for {spec.model.name or 'the model'} in float32, "
+        "before it is split"
     )
     fits = int(host_gib / one_gib)
     advice = (

@@ -150,8 +150,8 @@ def node_refusal(spec: RunSpec, place: Place, **found: Any) -> str | None:
     )
     if spec.hardware != "cpu" and 0 < len(names) < here:
         return (
-            f"node {place.node_rank} has {len(names)} GPUs for {here} ranks; ask for {here} GPUs a"
-            " node, or for more nodes"
+            f"node {place.node_rank} has {len(names)} GPUs for {here} ranks; "
+            f"ask for {here} GPUs a node, or for more nodes"
         )
     return refusal(spec.model_copy(update={"world_size": here}), **found)
 
@@ -285,12 +285,12 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m llmbench.entrypoint",
         description=(
-            "Run one node's share of a run; the place comes from Kubernetes, Slurm, torchrun or"
-            " NNODES, NODE_RANK, MASTER_ADDR."
+            "Run one node's share of a run; the place comes from Kubernetes, Slurm, "
+            "torchrun or NNODES, NODE_RANK, MASTER_ADDR."
         ),
         epilog=(
-            "example: NNODES=2 NODE_RANK=0 MASTER_ADDR=host0 python -m llmbench.entrypoint"
-            " params/cpu/ddp.yaml --out results/two"
+            "example: NNODES=2 NODE_RANK=0 MASTER_ADDR=host0 python -m llmbench.entrypoint "
+            "params/cpu/ddp.yaml --out results/two"
         ),
     )
     parser.add_argument("spec", help="a parameter file of a run (YAML)")
@@ -339,8 +339,8 @@ def _say(run: RunFile, place: Place) -> None:
     reason = f": {run.reason}" if run.reason else ""
     sys.stdout.flush()
     sys.stderr.write(
-        f"llmbench.entrypoint: node {place.node_rank} of {place.nodes}:"
-        f" {run.status.value}{reason}\n"
+        f"llmbench.entrypoint: node {place.node_rank} of {place.nodes}: "
+        f"{run.status.value}{reason}\n"
     )
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #82887ab0

@@ -73,8 +73,8 @@ def way_out(found: Mapping[str, str | None]) -> str | None:
         return routed or next(iter(outside), None)
     known = ", ".join(f"{address} ({name})" for name, address in outside.items())
     raise RequestError(
-        "this host is node 0, and no default route tells which of its addresses the others reach:"
-        f" {known}; type export MASTER_ADDR=ADDRESS on every node"
+        "this host is node 0, and no default route tells which of its addresses the others reach: "
+        f"{known}; type export MASTER_ADDR=ADDRESS on every node"
     )
 
 # %% ../../nbs/40_launch/30_interfaces.ipynb #cb056f5a
@@ -95,6 +95,6 @@ def check_interfaces(environ: Mapping[str, str], found: Mapping[str, str | None]
         if missing if exact else len(missing) == len(wanted):
             rest = [name for name in usable if name != "lo"] or usable
             raise RequestError(
-                f"{variable}={text}: this host has {', '.join(usable)}; type export"
-                f" {variable}={rest[0] if rest else 'NAME'}"
+                f"{variable}={text}: this host has {', '.join(usable)}; "
+                f"type export {variable}={rest[0] if rest else 'NAME'}"
             )

@@ -46,8 +46,8 @@ _QUIET = Variable(
 _ETHERNET = Variable(
     "NCCL_IB_DISABLE",
     "1",
-    "these instances have no InfiniBand; a device that only looks like it costs a search, or a"
-    " hang",
+    "these instances have no InfiniBand; a device that only looks like it costs "
+    "a search, or a hang",
     True,
 )
 _VERBS = Variable(

@@ -39,13 +39,13 @@ _REPOSITORY = rf"({_REGISTRY}/)?{_PART}(/{_PART})*"
 GRAMMARS = {
     "host": Grammar(
         rf"([A-Za-z_][A-Za-z0-9_.-]*@)?{_ADDRESS}",
-        "HOST or USER@HOST: a name or an address of letters, digits, '.', '-', '_' and ':' that"
-        " does not begin with '-'",
+        "HOST or USER@HOST: a name or an address of letters, digits, '.', '-', "
+        "'_' and ':' that does not begin with '-'",
     ),
     "address": Grammar(
         _ADDRESS,
-        "a name or an address of letters, digits, '.', '-', '_' and ':' that does not begin"
-        " with '-'",
+        "a name or an address of letters, digits, '.', '-', '_' and ':' that does "
+        "not begin with '-'",
     ),
     "image": Grammar(
         rf"{_REPOSITORY}(:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?",
@@ -95,8 +95,8 @@ GRAMMARS = {
     "group": Grammar("[A-Za-z0-9_][A-Za-z0-9_-]*", "a group by its name or id"),
     "path": Grammar(
         r"[^\x00-\x1f\x7f\ud800-\udfff-][^\x00-\x1f\x7f\ud800-\udfff]{0,4095}",
-        "a path without control characters that does not begin with '-'; for such a folder write"
-        " ./-NAME",
+        "a path without control characters that does not begin with '-'; "
+        "for such a folder write ./-NAME",
     ),
     "line": Grammar(
         r"[^\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]*", "one line without control characters"

@@ -130,9 +130,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     if len(given) < 2 or not given[0].isdecimal() or int(given[0]) < 1:
         sys.stderr.write(
-            "usage: python -m llmbench.launch.ranks N ARGUMENT…   (N ranks of python"
-            " ARGUMENT…)\nexample: python -m llmbench.launch.ranks 2 -m llmbench.train --spec"
-            " params/cpu/ddp.yaml --out results/ddp\n"
+            "usage: python -m llmbench.launch.ranks N ARGUMENT…   (N ranks of python ARGUMENT…)\n"
+            "example: python -m llmbench.launch.ranks 2 -m llmbench.train --spec "
+            "params/cpu/ddp.yaml --out results/ddp\n"
         )
         return 2
     return run_ranks(int(given[0]), [sys.executable, *given[1:]])

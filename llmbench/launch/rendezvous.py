@@ -68,8 +68,8 @@ def _shared_out(world_size: int, nodes: int, source: str) -> int:
     "Ranks of a node when `world_size` ranks are shared out evenly over `nodes`."
     if nodes < 1 or world_size % nodes:
         raise RequestError(
-            f"{world_size} ranks cannot be shared out evenly over {nodes} nodes ({source}); change"
-            " world_size or the nodes"
+            f"{world_size} ranks cannot be shared out evenly over {nodes} nodes ({source}); "
+            "change world_size or the nodes"
         )
     return world_size // nodes
 
@@ -103,8 +103,8 @@ def _kubernetes(environ: Mapping[str, str], world_size: int) -> Place:
     index = _number(environ, "JOB_COMPLETION_INDEX") + _number(environ, "LLMBENCH_INDEX_OFFSET", 0)
     if index >= nodes:
         raise RequestError(
-            f"JOB_COMPLETION_INDEX gives node {index} of {nodes}; completions and LLMBENCH_NODES"
-            " must agree"
+            f"JOB_COMPLETION_INDEX gives node {index} of {nodes}; completions "
+            "and LLMBENCH_NODES must agree"
         )
     address = environ.get("MASTER_ADDR", "" if nodes > 1 else "127.0.0.1")
     if not address:
@@ -142,8 +142,8 @@ def _slurm(environ: Mapping[str, str], world_size: int) -> Place:
         )
     if tasks != world_size:
         raise RequestError(
-            f"srun started {tasks} tasks on {nodes} nodes for {world_size} ranks; ask for one task"
-            " a node, or one a rank"
+            f"srun started {tasks} tasks on {nodes} nodes for {world_size} ranks; "
+            "ask for one task a node, or one a rank"
         )
     place = {
         "rank": _number(environ, "SLURM_PROCID"),
@@ -158,8 +158,8 @@ def _one_rank(environ: Mapping[str, str], world_size: int) -> Place:
     started, rank = _number(environ, "WORLD_SIZE"), _number(environ, "RANK")
     if started != world_size or rank >= started:
         raise RequestError(
-            f"RANK={rank} WORLD_SIZE={started}: the request has {world_size} ranks; start"
-            f" {world_size}, or set world_size: {started}"
+            f"RANK={rank} WORLD_SIZE={started}: the request has {world_size} ranks; "
+            f"start {world_size}, or set world_size: {started}"
         )
     local = _number(environ, "LOCAL_WORLD_SIZE", 1)
     source = "torchrun" if "TORCHELASTIC_RUN_ID" in environ else "variables"
@@ -210,8 +210,8 @@ def place_here(world_size: int, environ: Mapping[str, str] | None = None) -> Pla
 # %% ../../nbs/40_launch/35_rendezvous.ipynb #81b32e24
 _WHY_NO_NAME = {
     "kubernetes": (
-        "the headless Service is missing or selects other labels; type kubectl get"
-        " services,endpoints"
+        "the headless Service is missing or selects other labels; "
+        "type kubectl get services,endpoints"
     ),
     "slurm": "this node's resolver does not know it; type export MASTER_ADDR=ADDRESS before sbatch",
 }
@@ -238,8 +238,8 @@ def resolve(
                     source, "type export MASTER_ADDR=ADDRESS with the address of node 0"
                 )
                 raise LlmbenchError(
-                    f"node 0 is called {name}, which has no address after {wait_s:g} s"
-                    f" ({e.strerror or e}); {why}"
+                    f"node 0 is called {name}, which has no address after {wait_s:g} s "
+                    f"({e.strerror or e}); {why}"
                 ) from None
         time.sleep(min(0.5, max(0.0, until - time.monotonic())))
 
@@ -252,8 +252,8 @@ def check_port(port: int) -> None:
             probe.bind(("", port))
         except OSError:
             raise RequestError(
-                f"port {port} is taken on this host, where node 0 is; type export"
-                f" MASTER_PORT={port + 1} on every node"
+                f"port {port} is taken on this host, where node 0 is; "
+                f"type export MASTER_PORT={port + 1} on every node"
             ) from None
 
 # %% ../../nbs/40_launch/35_rendezvous.ipynb #342859bc
@@ -271,8 +271,8 @@ def wait_for_master(address: str, port: int, *, wait_s: float) -> None:
                     "is node 0 running, and does a NetworkPolicy or firewall let this port through?"
                 )
                 raise LlmbenchError(
-                    f"node 0 at {address}:{port} did not answer within {wait_s:g} s"
-                    f" ({e.strerror or e}); {why}"
+                    f"node 0 at {address}:{port} did not answer within {wait_s:g} s "
+                    f"({e.strerror or e}); {why}"
                 ) from None
         time.sleep(0.2)
 
@@ -308,8 +308,8 @@ def get_ready(
     named_back = is_loopback(address) and not _is_trial(place.master_addr)
     if named_back and place.node_rank:
         raise RequestError(
-            f"node 0 is called {place.master_addr}, which is {address} on node {place.node_rank}:"
-            " this host itself; type export MASTER_ADDR=ADDRESS-OF-NODE-0"
+            f"node 0 is called {place.master_addr}, which is {address} on node {place.node_rank}: "
+            "this host itself; type export MASTER_ADDR=ADDRESS-OF-NODE-0"
         )
     out = way_out(found) if named_back else None
     ready = Ready(found[out], out) if out else Ready(address, interface_towards(address, found))
@@ -318,8 +318,8 @@ def get_ready(
     if place.is_main:
         if place.rank is None and not named_back and address not in found.values():
             raise RequestError(
-                f"this is node 0, and MASTER_ADDR={place.master_addr} ({address}) is another host;"
-                " give each node its own NODE_RANK"
+                f"this is node 0, and MASTER_ADDR={place.master_addr} ({address}) is another host; "
+                "give each node its own NODE_RANK"
             )
         check_port(place.master_port)
     else:

@@ -192,8 +192,8 @@ def _timed(row: Row) -> tuple[float, str] | None:
     return (
         rate * time,
         (
-            f"{row.text('tokens_per_s')} tokens/s × {row.text('step_time_s')} s ="
-            f" {num(rate * time)} tokens"
+            f"{row.text('tokens_per_s')} tokens/s × {row.text('step_time_s')} s "
+            f"= {num(rate * time)} tokens"
         ),
     )
 
@@ -213,8 +213,8 @@ def accumulation(row: Row) -> Said | None:
     if not (micro and accum and accum > 1 and _fits(row, timed[0], micro[0])):
         return None
     text = (
-        f"{timed[1]} = {micro[1]}: one micro step of {num(accum)}; a step with gradient"
-        f" accumulation {num(accum)} would be {num(whole[0])}"
+        f"{timed[1]} = {micro[1]}: one micro step of {num(accum)}; a step with gradient "
+        f"accumulation {num(accum)} would be {num(whole[0])}"
     )
     text += (
         " (configuration as the text around says)"
@@ -234,8 +234,8 @@ def contradiction(row: Row) -> Said | None:
     text = f"{timed[1]} a step"
     if sequences and seq:
         text += (
-            f" = {num(sequences)} sequences × {timed[0] / sequences:,.1f} tokens; recorded sequence"
-            f" length {num(seq)}"
+            f" = {num(sequences)} sequences × {timed[0] / sequences:,.1f} tokens; "
+            f"recorded sequence length {num(seq)}"
         )
     ratio = timed[0] / whole[0]
     way = f"{num(ratio)} times too many" if ratio > 1 else f"{num(1 / ratio)} times too few"
@@ -266,16 +266,16 @@ def degrees(row: Row) -> Said | None:
         return (
             "certain",
             (
-                f"tp {num(tp)} × pp {num(pp)} × cp {num(cp)} × dp {num(dp)} ="
-                f" {num(tp * pp * cp * dp)} ranks on {num(gpus)} GPUs"
+                f"tp {num(tp)} × pp {num(pp)} × cp {num(cp)} × dp {num(dp)} "
+                f"= {num(tp * pp * cp * dp)} ranks on {num(gpus)} GPUs"
             ),
         )
     if micro and accum and dp and batch and micro * accum * dp != batch:
         return (
             "certain",
             (
-                f"micro {num(micro)} × accumulation {num(accum)} × dp {num(dp)} ="
-                f" {num(micro * accum * dp)} sequences, recorded batch {num(batch)}"
+                f"micro {num(micro)} × accumulation {num(accum)} × dp {num(dp)} "
+                f"= {num(micro * accum * dp)} sequences, recorded batch {num(batch)}"
             ),
         )
     return None
@@ -311,7 +311,7 @@ def impossible_speed(row: Row) -> Said | None:
     return (
         "likely",
         (
-            f"6 × {num(params / 1e6)} M parameters × {num(each)} tokens/s = {num(needed)} TFLOP/s"
-            f" per GPU; a {known[0].name} reaches {num(peak)}"
+            f"6 × {num(params / 1e6)} M parameters × {num(each)} tokens/s = {num(needed)} TFLOP/s "
+            f"per GPU; a {known[0].name} reaches {num(peak)}"
         ),
     )

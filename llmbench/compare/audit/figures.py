@@ -29,9 +29,9 @@ def seen_targets(row: Row) -> Said | None:
     return (
         "likely",
         (
-            f"the loss falls from {num(losses[0])} to {num(last)} nats (perplexity"
-            f" {math.exp(last):.3f}) in {len(losses)} steps: the targets can be seen, or the same"
-            " data are repeated"
+            f"the loss falls from {num(losses[0])} to {num(last)} nats (perplexity "
+            f"{math.exp(last):.3f}) in {len(losses)} steps: the targets can be seen, "
+            "or the same data are repeated"
         ),
     )
 
@@ -55,14 +55,14 @@ def computed_copy(row: Row) -> Said | None:
             and 0.4 * rate <= formula <= 1.2 * rate
         ):
             product = (
-                f"{num(micro)} × {num(seq)} tokens × {size} bytes ÷ {row.text('step_time_s')} s ="
-                f" {formula:.6f} GB/s"
+                f"{num(micro)} × {num(seq)} tokens × {size} bytes ÷ {row.text('step_time_s')} "
+                f"s = {formula:.6f} GB/s"
             )
             return (
                 "certain",
                 (
-                    f"{printed} GB/s is the batch over the step time, {product}; a measured pinned"
-                    " copy reaches 6 to 60"
+                    f"{printed} GB/s is the batch over the step time, {product}; "
+                    "a measured pinned copy reaches 6 to 60"
                 ),
             )
     if 0 < rate < SLOWEST_LINK_GB_S:
@@ -132,8 +132,8 @@ def unnamed_baseline(rows: Sequence[Row]) -> list[Finding]:
         right = ", ".join(j[2] for j in alike if j[2])
         if verdict == "certain":
             text += (
-                ": the smallest configuration is set against an imagined single GPU that is as fast"
-                " as it is"
+                ": the smallest configuration is set against an imagined single GPU "
+                "that is as fast as it is"
             )
         text += f". Against the runs that were made: {right}" if right else ""
         places = tuple(r.at for j in alike for r in j[3])
@@ -171,12 +171,12 @@ def wrong_dollars(rows: Sequence[Row]) -> list[Finding]:
             rate = r.get("tokens_per_s")
             if close(told, rate / hourly, 0.001):
                 text = (
-                    f"{printed} = {r.text('tokens_per_s')} tokens/s ({r.label}) ÷ ${hourly:.2f} an"
-                    " hour; "
+                    f"{printed} = {r.text('tokens_per_s')} tokens/s ({r.label}) "
+                    f"÷ ${hourly:.2f} an hour; "
                 )
                 text += (
-                    f"with 3,600 seconds an hour it is {rate * 3600 / hourly / 1e6:.1f} M tokens a"
-                    " dollar"
+                    f"with 3,600 seconds an hour it is {rate * 3600 / hourly / 1e6:.1f} "
+                    "M tokens a dollar"
                 )
                 found.append(Finding(8, "certain", row.file, (row.place,), text))
                 break
@@ -194,8 +194,8 @@ def wrong_dollars(rows: Sequence[Row]) -> list[Finding]:
         else:
             if told < 5e4:
                 text = (
-                    f"{printed} tokens a dollar are ${1e6 / told:,.0f} a million; training costs"
-                    " cents to dollars"
+                    f"{printed} tokens a dollar are ${1e6 / told:,.0f} a million; "
+                    "training costs cents to dollars"
                 )
                 found.append(Finding(8, "likely", row.file, (row.place,), text))
     return merged(found)
@@ -231,16 +231,16 @@ def warm_average(row: Row) -> Said | None:
     if head > dropped:
         settled = mean(times[head:])
         text += (
-            f"; step {dropped + 1} took {num(times[dropped])} s, steps from {head + 1} on"
-            f" {num(settled)} s: {100 * (kept / settled - 1):.2g} % too slow"
+            f"; step {dropped + 1} took {num(times[dropped])} s, steps from {head + 1} "
+            f"on {num(settled)} s: {100 * (kept / settled - 1):.2g} % too slow"
         )
         return ("certain" if not close(kept, settled) else "likely"), text
     if dropped == 1 and row.get("warmup_steps") in (None, 0):
         return (
             "likely",
             (
-                f"{text}: one step is dropped, no warm-up is declared; here only the first"
-                f" ({num(times[0])} s) was slow"
+                f"{text}: one step is dropped, no warm-up is declared; here only the first "
+                f"({num(times[0])} s) was slow"
             ),
         )
     return "clean", text

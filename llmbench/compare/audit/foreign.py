@@ -195,8 +195,8 @@ class Source:
 _MARKED = re.compile(r"BENCHMARK_RESULT_JSON_START\s*(.*?)\s*BENCHMARK_RESULT_JSON_END", re.DOTALL)
 LARGEST_BYTES = 64 * 2**20
 UNDERSTOOD = (
-    "run.json files of llmbench, JSON results (tokens_per_sec, performance_metrics, step_times, …),"
-    " CSV, Markdown tables, logs with BENCHMARK_RESULT_JSON_START"
+    "run.json files of llmbench, JSON results (tokens_per_sec, performance_metrics, step_times, "
+    "…), CSV, Markdown tables, logs with BENCHMARK_RESULT_JSON_START"
 )
 
 
@@ -230,8 +230,8 @@ def _bounded(text: str) -> str:
     """
     if text.count("{") + text.count("[") > _MOST_CONTAINERS or text.count(",") > _MOST_VALUES:
         raise ValueError(
-            f"more than {_MOST_CONTAINERS:,} objects and lists, or {_MOST_VALUES:,} values: no"
-            " result"
+            f"more than {_MOST_CONTAINERS:,} objects and lists, or {_MOST_VALUES:,} "
+            "values: no result"
         )
     return text
 

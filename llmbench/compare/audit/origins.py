@@ -112,8 +112,8 @@ def other_peak(row: Row) -> Said | None:
         return (
             "certain",
             (
-                f"MFU {num(mfu)} %: no device does more than it can; the peak is another one's, or"
-                " the time is too short"
+                f"MFU {num(mfu)} %: no device does more than it can; the peak is another one's, "
+                "or the time is too short"
             ),
         )
     if not mfu or not card or platform == "cpu":
@@ -155,8 +155,8 @@ def per_core(row: Row) -> Said:
             return (
                 "certain",
                 (
-                    f"{rate:.3g} = {num(value)} {name} ÷ {num(cores)} cores; a core of one vendor"
-                    " is not a core of another"
+                    f"{rate:.3g} = {num(value)} {name} ÷ {num(cores)} cores; "
+                    "a core of one vendor is not a core of another"
                 ),
             )
     return (
@@ -234,12 +234,12 @@ def other_size(row: Row) -> Said | None:
     if not (stated and counts):
         return ("clean", f"{name} has {num(params / 1e6)} M parameters") if agrees else None
     shape = (
-        f"{row.get('n_layers'):g} layers × {row.get('d_model'):g} wide, vocabulary"
-        f" {num(row.get('vocab_size'))}"
+        f"{row.get('n_layers'):g} layers × {row.get('d_model'):g} wide, vocabulary "
+        f"{num(row.get('vocab_size'))}"
     )
     text = (
-        f"{num(stated / 1e6)} M stated; {shape} is {num(counts[0] / 1e6)} M with a tied head,"
-        f" {num(counts[1] / 1e6)} M with its own"
+        f"{num(stated / 1e6)} M stated; {shape} is {num(counts[0] / 1e6)} M with a tied head, "
+        f"{num(counts[1] / 1e6)} M with its own"
     )
     return ("clean" if any(close(stated, c, 0.05) for c in counts) else "likely"), text
 

@@ -59,8 +59,8 @@ def _tokens(run: Run) -> Said:
         return (
             "likely" if _is_foreign(run) else "certain",
             (
-                f"micro {factors[0]} × accum {factors[1]} × dp {dp} × {factors[3]} ="
-                f" {math.prod(factors):,} tokens, global batch {total:,}"
+                f"micro {factors[0]} × accum {factors[1]} × dp {dp} × {factors[3]} "
+                f"= {math.prod(factors):,} tokens, global batch {total:,}"
             ),
         )
     if seen == {total}:
@@ -70,8 +70,8 @@ def _tokens(run: Run) -> Said:
         return (
             "cannot tell",
             (
-                f"imported: {told}; a batch that ramps up looks the same as a step without its"
-                " accumulation"
+                f"imported: {told}; a batch that ramps up looks the same as a step "
+                "without its accumulation"
             ),
         )
     share = (
@@ -82,8 +82,8 @@ def _tokens(run: Run) -> Said:
     return (
         "certain",
         (
-            f"steps of {', '.join(f'{t:,}' for t in sorted(seen)[:3])} tokens{share}; the request"
-            f" has {total:,}"
+            f"steps of {', '.join(f'{t:,}' for t in sorted(seen)[:3])} tokens{share}; "
+            f"the request has {total:,}"
         ),
     )
 
@@ -105,8 +105,8 @@ def _dtypes(run: Run) -> Said:
         return (
             "clean",
             (
-                f"{' / '.join(dtypes)}, with the harness's own scaler; its scale is recorded for"
-                " each step"
+                f"{' / '.join(dtypes)}, with the harness's own scaler; "
+                "its scale is recorded for each step"
             ),
         )
     return "likely", "float16 needs a gradient scaler, and frameworks bring different ones"
@@ -151,8 +151,8 @@ def _targets(run: Run) -> Said:
         return (
             "certain" if synthetic else "likely",
             (
-                f"loss {num(last)}, below the {num(floor)} nats that"
-                f" {'the' if synthetic else 'new'} data allow: the targets can be seen{others}"
+                f"loss {num(last)}, below the {num(floor)} nats "
+                f"that {'the' if synthetic else 'new'} data allow: the targets can be seen{others}"
             ),
         )
     if run["source"]["kind"] == "import":
@@ -227,8 +227,8 @@ def _warm(run: Run) -> Said:
         return "clean", f"{warmup} steps of warm-up, left out of every rate"
     kept, settled = median(times[warmup:]), median(times[head:])
     text = (
-        f"{warmup} steps of warm-up, {head} are slow: median {num(kept)} s instead of"
-        f" {num(settled)} s"
+        f"{warmup} steps of warm-up, {head} are slow: median {num(kept)} s instead "
+        f"of {num(settled)} s"
     )
     return ("likely", text) if warmup == 0 or kept > 1.02 * settled else ("clean", text)
 
@@ -293,8 +293,8 @@ def _lost_loss(run: Run) -> Said | None:
     return (
         "certain",
         (
-            f"status ok, and {unknown:,} of {len(loss):,} losses are no numbers, the first at step"
-            f" {odd[0]}, the last step is {steps[-1]}"
+            f"status ok, and {unknown:,} of {len(loss):,} losses are no numbers, "
+            f"the first at step {odd[0]}, the last step is {steps[-1]}"
         ),
     )
 
@@ -315,8 +315,8 @@ def over_ceiling(runs: Sequence[tuple[str, Run]]) -> list[Finding]:
                 else "of the data sheet"
             )
             text = (
-                f"{num(reached)} TFLOP/s of model arithmetic is {100 * reached / ceiling:.1f} % of"
-                f" the {num(ceiling)} {what}"
+                f"{num(reached)} TFLOP/s of model arithmetic is {100 * reached / ceiling:.1f} % "
+                f"of the {num(ceiling)} {what}"
             )
             found.append(
                 Finding(11, "likely" if measured else "certain", file, (run["run_id"],), text)

@@ -211,8 +211,8 @@ def _read(lines: list[str], sha256: str | None, at: int, closed: bool) -> Found:
     if payload is None:
         return Found(
             None,
-            f"damaged: the {size:,} characters between the markers do not have the hash of the end"
-            " marker",
+            f"damaged: the {size:,} characters between the markers do not have the hash "
+            "of the end marker",
             at,
         )
     problem = (

@@ -174,58 +174,41 @@ def read_containers(text: str, count: int = 1) -> list[State]:
     ]
     return [State(True, Status.crash if failed else None, ", ".join(failed) or None)]
 
+# %% ../../../nbs/40_launch/cluster/45_containers.ipynb #74928107
+def _network_commands(job: Job, options: ContainerOptions) -> tuple[tuple[str, ...], ...]:
+    "The command that makes the containers' own network; none where they have no network."
+    if options.offline:
+        return ()
+    subnet = ("--subnet", f"{options.subnet}.0/24")
+    return ((options.tool, "network", "create", "--internal", *subnet, "--", job.name),)
+
+
+_STATE = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
+
 # %% ../../../nbs/40_launch/cluster/45_containers.ipynb #50c82dce
 def render(job: Job, options: ContainerOptions = ContainerOptions()) -> Plan:
     "The plan of one run in containers on this host."
     if options.offline and job.nodes > 1:
         raise RequestError(
-            f"-s offline=true: {job.nodes} nodes could not reach each other; leave it out (their"
-            " network leads nowhere else), or type --nodes 1"
+            f"-s offline=true: {job.nodes} nodes could not reach each other; leave it out (their "
+            "network leads nowhere else), or type --nodes 1"
         )
-    names = [f"{job.name}-{i}" for i in range(job.nodes)]
-    tool = options.tool
-    make = (
-        ()
-        if options.offline
-        else (
-            (
-                tool,
-                "network",
-                "create",
-                "--internal",
-                "--subnet",
-                f"{options.subnet}.0/24",
-                "--",
-                job.name,
-            ),
-        )
-    )
-    remove = (
-        *((tool, "rm", "--force", "--", name) for name in names),
-        *((tool, "network", "rm", "--", job.name) for _ in make),
-    )
+    tool, names = options.tool, [f"{job.name}-{i}" for i in range(job.nodes)]
+    make = _network_commands(job, options)
+    remove = [(tool, "rm", "--force", "--", name) for name in names]
+    pull = f"{tool} pull -- {options.image} or llmbench image build"
     return Plan(
         engine="docker",
         jobs=(job,),
         files={f"{job.name}.yaml": job.text, "compose.yaml": compose_text(job, options)},
         submit=(*make, *(run_words(job, i, options) for i in range(job.nodes))),
-        state=(
-            tool,
-            "inspect",
-            "--format",
-            "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}",
-            "--",
-            *names,
-        ),
+        state=(tool, "inspect", "--format", _STATE, "--", *names),
         logs=tuple((tool, "logs", "--follow", "--", name) for name in names),
         cancel=((tool, "stop", "--time", "20", "--", *names),),
         read_states=read_containers,
-        cleanup=remove,
+        cleanup=(*remove, *((tool, "network", "rm", "--", job.name) for _ in make)),
         fetch=tuple((tool, "logs", "--", name) for name in names),
-        advice=(
-            f"type {tool} info; where it answers, {tool} pull -- {options.image} or llmbench image"
-            " build"
-        ),
+        advice=f"type {tool} info; where it answers, {pull}",
     )
 
 # %% ../../../nbs/40_launch/cluster/45_containers.ipynb #7f551a33

@@ -52,8 +52,8 @@ def pushed_name(name: str, registry: str, platform: str) -> str:
 # %% ../../../nbs/40_launch/cluster/60_images.ipynb #fe7533b3
 TOOLS = ("podman", "docker")
 NO_TOOL = (
-    "neither podman nor docker is on the PATH; on Debian: apt-get install podman, then the same"
-    " line again (docker/README.md)"
+    "neither podman nor docker is on the PATH; on Debian: apt-get install podman, "
+    "then the same line again (docker/README.md)"
 )
 
 
@@ -113,9 +113,9 @@ class Image:
     def text(self) -> str:
         "Name, size in decimal units as the tools print it, identity and commit."
         return (
-            f"{self.name}  {self.size_bytes / 1e9:.2f} GB "
-            f" sha256:{self.identity.removeprefix('sha256:')[:12]}  commit"
-            f" {(self.commit or 'unknown')[:10]}"
+            f"{self.name}  {self.size_bytes / 1e9:.2f} GB  "
+            f"sha256:{self.identity.removeprefix('sha256:')[:12]}  commit "
+            f"{(self.commit or 'unknown')[:10]}"
         )
 
 # %% ../../../nbs/40_launch/cluster/60_images.ipynb #2c3c50aa
@@ -184,8 +184,8 @@ def build_image(words: Sequence[str], root: Path, log: Path) -> None:
     """
     if not (root / words[words.index("--file") + 1]).is_file():
         raise RequestError(
-            f"{root.name}: no {words[words.index('--file') + 1]} here; images are built in a clone"
-            " of llmbench"
+            f"{root.name}: no {words[words.index('--file') + 1]} here; "
+            "images are built in a clone of llmbench"
         )
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as out:
@@ -244,8 +244,8 @@ def push_image(tool: str, image: str, target: str) -> str:
     "Send an image to a registry; the digest under which a cluster can name it for good."
     if target == image:
         raise RequestError(
-            "no registry: write registry = HOST/PATH into settings.ini [image], or type --registry"
-            " HOST/PATH"
+            "no registry: write registry = HOST/PATH into settings.ini [image], "
+            "or type --registry HOST/PATH"
         )
     find_image(tool, image)
     tag, push = push_words(tool, image, target)
@@ -338,8 +338,8 @@ def read_probe(text: str) -> list[Check]:
         if said is None
     ]
     network = (
-        f"interfaces {', '.join(seen['interfaces'])}; connect: {seen['connect'] or 'it did'};"
-        f" resolve: {seen['resolve'] or 'it did'}"
+        f"interfaces {', '.join(seen['interfaces'])}; connect: {seen['connect'] or 'it did'}; "
+        f"resolve: {seen['resolve'] or 'it did'}"
     )
     return [
         Check(
@@ -404,8 +404,8 @@ def read_trial(run: RunFile) -> Check:
             False,
         )
     seen = (
-        f"{run.status.value}: {run.spec.world_size} ranks, {run.spec.steps} steps, loss"
-        f" {losses[0]:.3f} to {losses[-1]:.3f}"
+        f"{run.status.value}: {run.spec.world_size} ranks, {run.spec.steps} steps, "
+        f"loss {losses[0]:.3f} to {losses[-1]:.3f}"
     )
     return Check("trains", seen, losses[-1] < losses[0])
 

@@ -85,8 +85,8 @@ def _counted(item: str) -> tuple[str, str]:
 def _selector(items: tuple[str, ...]) -> dict[str, str]:
     if wrong := [item for item in items if not item.partition("=")[0] or "=" not in item]:
         raise RequestError(
-            f"-s node_selector={wrong[0]}: write -s node_selector=LABEL=VALUE; kubectl get nodes"
-            " --show-labels prints them"
+            f"-s node_selector={wrong[0]}: write -s node_selector=LABEL=VALUE; "
+            "kubectl get nodes --show-labels prints them"
         )
     return dict(item.split("=", 1) for item in items)
 
@@ -94,8 +94,8 @@ def _selector(items: tuple[str, ...]) -> dict[str, str]:
 def _groups(items: tuple[str, ...]) -> dict[str, list[int]]:
     if wrong := [item for item in items if not re.fullmatch("[0-9]+", item)]:
         raise RequestError(
-            f"-s groups={wrong[0]!r}: must be ids of groups on the node, which a pod cannot look"
-            " up; there type: getent group render video"
+            f"-s groups={wrong[0]!r}: must be ids of groups on the node, which a pod cannot look "
+            "up; there type: getent group render video"
         )
     return {"supplementalGroups": [int(item) for item in items]} if items else {}
 
@@ -330,8 +330,8 @@ def manifest_text(job: Job, options: K8sOptions = K8sOptions()) -> str:
     needs = []
     if gpu_resource(job.spec.hardware, options) == "amd.com/gpu" and not options.groups:
         needs += [
-            "# no GPU inside? /dev/kfd is the host's group render: give its id there (getent group"
-            " render) as -s groups=ID"
+            "# no GPU inside? /dev/kfd is the host's group render: give its id there (getent "
+            "group render) as -s groups=ID"
         ]
     if options.host_network or options.ipc_lock:
         asked = " and ".join(
@@ -358,9 +358,9 @@ def render(job: Job, options: K8sOptions = K8sOptions()) -> Plan:
     chosen = ("--selector", f"llmbench/run={job.name}")
     made = f"{job.name}-train-0" if options.jobset else job.name
     ask = (
-        f"kubectl -n {options.namespace} get jobs,pods -l llmbench/run={job.name} -o json && {{"
-        f" kubectl -n {options.namespace} get events --field-selector involvedObject.name={made} -o"
-        " json 2>/dev/null || true; }"
+        f"kubectl -n {options.namespace} get jobs,pods -l llmbench/run={job.name} -o json && {{ "
+        f"kubectl -n {options.namespace} get events --field-selector involvedObject.name={made} -o "
+        "json 2>/dev/null || true; }"
     )
     remove = (*kubectl, "delete", "--ignore-not-found", "--wait=false", "-f", file)
     log = (*kubectl, "logs", "--prefix", "--ignore-errors", "--tail=-1", *chosen)
@@ -377,7 +377,7 @@ def render(job: Job, options: K8sOptions = K8sOptions()) -> Plan:
         read_states=read_k8s,
         cleanup=(remove,),
         advice=(
-            "type kubectl apply -k k8s/base, and kubectl auth can-i create jobs -n"
-            f" {options.namespace}"
+            "type kubectl apply -k k8s/base, and kubectl auth can-i create jobs "
+            f"-n {options.namespace}"
         ),
     )

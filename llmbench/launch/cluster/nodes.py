@@ -72,57 +72,64 @@ def _driver(labels: Mapping[str, str]) -> str | None:
     parts = [labels.get(f"nvidia.com/cuda.driver.{part}") for part in ("major", "minor", "rev")]
     return whole or ".".join(p for p in parts if p) or None
 
-# %% ../../../nbs/40_launch/cluster/50_nodes.ipynb #1f986f96
-def node_row(node: Mapping[str, Any]) -> dict[str, Any]:
-    "What a node of the API offers; None is unknown."
-    labels, status = node["metadata"].get("labels", {}), node.get("status", {})
+# %% ../../../nbs/40_launch/cluster/50_nodes.ipynb #562778e9
+def _cards(status: Mapping[str, Any]) -> str | None:
+    "'2 of 8', the cards or slices that may be used of those that are there; None without any."
     can, have = status.get("allocatable", {}), status.get("capacity", {})
     kinds = (
         [n for n in _GPUS if have.get(n, "0") != "0"]
         or sorted(n for n in have if n.startswith(_SLICE))
         or [n for n in _GPUS if n in have]
     )
-    ready = next(
-        (c["status"] == "True" for c in status.get("conditions", []) if c["type"] == "Ready"), None
-    )
-    taints = [
-        t["key"]
-        for t in node.get("spec", {}).get("taints", [])
-        if t.get("effect") != "PreferNoSchedule"
-    ]
+    shares = []
+    for n in kinds:
+        slices = f" {n.removeprefix(_VENDOR)}" if n.startswith(_SLICE) else ""
+        shares.append(f"{can.get(n, '0')} of {have[n]}{slices}")
+    return ", ".join(shares) or None
+
+
+_RDMA = r"rdma|infiniband|/hca|/ib"
+
+
+def _links(can: Mapping[str, str]) -> str | None:
+    "The RDMA devices that may be used, by name."
+    found = [f"{k} {v}" for k, v in sorted(can.items()) if re.search(_RDMA, k)]
+    return ", ".join(found) or None
+
+# %% ../../../nbs/40_launch/cluster/50_nodes.ipynb #14cf511d
+def _is_ready(status: Mapping[str, Any]) -> bool | None:
+    ready = (c for c in status.get("conditions", []) if c["type"] == "Ready")
+    return next((c["status"] == "True" for c in ready), None)
+
+
+def _address(status: Mapping[str, Any]) -> str | None:
+    inner = (a for a in status.get("addresses", []) if a["type"] == "InternalIP")
+    return next((a["address"] for a in inner), None)
+
+
+def _taints(node: Mapping[str, Any]) -> str | None:
+    "The taints that keep pods away."
+    taints = node.get("spec", {}).get("taints", [])
+    return ", ".join(t["key"] for t in taints if t.get("effect") != "PreferNoSchedule") or None
+
+# %% ../../../nbs/40_launch/cluster/50_nodes.ipynb #1f986f96
+def node_row(node: Mapping[str, Any]) -> dict[str, Any]:
+    "What a node of the API offers; None is unknown."
+    labels, status = node["metadata"].get("labels", {}), node.get("status", {})
+    can = status.get("allocatable", {})
+    own = [f"{k}={v}" for k, v in sorted(labels.items()) if not k.startswith(_EVERYWHERE)]
     return {
         "node": node["metadata"]["name"],
-        "ready": ready,
-        "gpus": (
-            ", ".join(
-                f"{can.get(n, '0')} of"
-                f" {have[n]}{f' {n.removeprefix(_VENDOR)}' if n.startswith(_SLICE) else ''}"
-                for n in kinds
-            )
-            or None
-        ),
+        "ready": _is_ready(status),
+        "gpus": _cards(status),
         "card": next((labels[key] for key in _PRODUCT if key in labels), None),
         "driver": _driver(labels),
         "cpus": can.get("cpu"),
         "memory_gib": gib(can.get("memory", "")),
-        "rdma": (
-            ", ".join(
-                f"{k} {v}"
-                for k, v in sorted(can.items())
-                if re.search(r"rdma|infiniband|/hca|/ib", k)
-            )
-            or None
-        ),
-        "address": next(
-            (a["address"] for a in status.get("addresses", []) if a["type"] == "InternalIP"), None
-        ),
-        "keeps_away": ", ".join(taints) or None,
-        "labels": (
-            ", ".join(
-                f"{k}={v}" for k, v in sorted(labels.items()) if not k.startswith(_EVERYWHERE)
-            )
-            or None
-        ),
+        "rdma": _links(can),
+        "address": _address(status),
+        "keeps_away": _taints(node),
+        "labels": ", ".join(own) or None,
     }
 
 # %% ../../../nbs/40_launch/cluster/50_nodes.ipynb #ad5cb8bb
@@ -159,8 +166,8 @@ def hints(rows: list[dict[str, Any]]) -> list[str]:
         if r["ready"] is False
     ]
     found += [
-        f"{r['node']}: no card of {r['gpus'].split()[-1]} may be used; is the device plug-in"
-        " healthy?"
+        f"{r['node']}: no card of {r['gpus'].split()[-1]} may be used; "
+        "is the device plug-in healthy?"
         for r in rows
         if (r["gpus"] or "1").startswith("0 ")
     ]

@@ -78,8 +78,8 @@ def make_job(
     count = nodes or -(-spec.world_size // per_node)
     if count * per_node != spec.world_size:
         raise RequestError(
-            f"{spec.name}: {spec.world_size} ranks cannot be shared out evenly over {count} nodes;"
-            " type --nodes or --ranks-per-node"
+            f"{spec.name}: {spec.world_size} ranks cannot be shared out evenly over {count} nodes; "
+            "type --nodes or --ranks-per-node"
         )
     return Job(spec.model_copy(update={"launcher": engine}), attempt, count)
 
@@ -115,8 +115,8 @@ def _variable(name: str) -> str:
     "The NAME of env.NAME; RequestError for what a shell would read as something else."
     if not re.fullmatch("env[.][A-Za-z_][A-Za-z0-9_]*", name):
         raise RequestError(
-            f"-s {name!r}=…: a variable is letters, digits and _, and does not begin with a digit;"
-            " write -s env.NAME=value"
+            f"-s {name!r}=…: a variable is letters, digits and _, and does not begin with a digit; "
+            "write -s env.NAME=value"
         )
     return name.removeprefix("env.")
 
@@ -132,8 +132,8 @@ def read_options(cls: type, given: Iterable[str]) -> Any:
             raise RequestError(f"-s {text!r}: write -s key=value")
         if _SECRET_VALUE.search(value) or (name.startswith("env.") and _SECRET.search(name)):
             raise RequestError(
-                f"-s {name}=…: it looks like a secret, and options stand in manifests; put it into"
-                " docker/secrets.env"
+                f"-s {name}=…: it looks like a secret, and options stand in manifests; "
+                "put it into docker/secrets.env"
             )
         if name.startswith("env."):
             env[_variable(name)] = value

@@ -162,8 +162,8 @@ def read_slurm(text: str, count: int) -> list[State]:
 
 # %% ../../../nbs/40_launch/cluster/30_slurm.ipynb #b0073ffe
 _ASK = (
-    "sacct -n -P -X -j {handle} -o JobID,State,Reason 2>/dev/null | grep . || scontrol show job -o"
-    " {handle}"
+    "sacct -n -P -X -j {handle} -o JobID,State,Reason 2>/dev/null | grep . "
+    "|| scontrol show job -o {handle}"
 )
 
 # %% ../../../nbs/40_launch/cluster/30_slurm.ipynb #b90d2df8

@@ -102,8 +102,8 @@ def _called(host: str, command: str, options: SshOptions) -> str:
 
 def _send(host: str, node: int, folder: str, options: SshOptions) -> tuple[str, ...]:
     clear = (
-        f"mkdir -p -- {folder} && rm -f --"
-        f" {' '.join(f'{folder}/node-{node}.{end}' for end in ('pid', 'exit', 'log'))}"
+        f"mkdir -p -- {folder} && rm -f -- "
+        f"{' '.join(f'{folder}/node-{node}.{end}' for end in ('pid', 'exit', 'log'))}"
     )
     steps = {"spec.yaml": clear, f"node-{node}.sh": "true"}
     put = (
@@ -132,8 +132,8 @@ def read_ssh(text: str, count: int = 1) -> list[State]:
 
 # %% ../../../nbs/40_launch/cluster/55_ssh.ipynb #2a81a90d
 _FOLLOW = (
-    "cd -- {f} && until [ -s node-{i}.pid ]; do sleep 0.2; done; tail -n +1 -F --pid=$(cat"
-    " node-{i}.pid) node-{i}.log 2>/dev/null"
+    "cd -- {f} && until [ -s node-{i}.pid ]; do sleep 0.2; done; tail -n +1 -F --pid=$(cat "
+    "node-{i}.pid) node-{i}.log 2>/dev/null"
 )
 
 # %% ../../../nbs/40_launch/cluster/55_ssh.ipynb #b9abe06c
@@ -143,14 +143,14 @@ def render(job: Job, options: SshOptions) -> Plan:
     """
     if len(options.hosts) < job.nodes:
         raise RequestError(
-            f"{job.nodes} nodes and {len(options.hosts)} hosts; type -s hosts=HOST0,HOST1,… with"
-            " one for each node"
+            f"{job.nodes} nodes and {len(options.hosts)} hosts; type -s hosts=HOST0,HOST1,… "
+            "with one for each node"
         )
     folder, o = shell_word(f"{options.folder}/{job.name}"), options
     numbered = list(enumerate(o.hosts[: job.nodes]))
     ask = (
-        "cd -- {f} && if [ -s node-{i}.exit ]; then cat node-{i}.exit; elif [ ! -e node-{i}.pid ]"
-        " || kill -0 $(cat node-{i}.pid); then echo running; else echo lost; fi"
+        "cd -- {f} && if [ -s node-{i}.exit ]; then cat node-{i}.exit; elif [ ! -e node-{i}.pid ] "
+        "|| kill -0 $(cat node-{i}.pid); then echo running; else echo lost; fi"
     )
     asks = [
         " ".join(map(shlex.quote, _at(h, ask.format(f=folder, i=i), o)))
@@ -177,7 +177,7 @@ def render(job: Job, options: SshOptions) -> Plan:
         queue_s=600,
         missing_s=300,
         advice=(
-            f"type {_called(o.hosts[0], 'true', o)}, for each host; it has to answer without a"
-            " password"
+            f"type {_called(o.hosts[0], 'true', o)}, for each host; "
+            "it has to answer without a password"
         ),
     )

@@ -33,8 +33,8 @@ def _run(
         return subprocess.run(words, cwd=folder, capture_output=True, text=True, **options)
     except FileNotFoundError:
         raise LlmbenchError(
-            f"{words[0]} is not on the PATH; install it, or type --render DIR and submit where"
-            " it is"
+            f"{words[0]} is not on the PATH; install it, or type --render DIR "
+            "and submit where it is"
         ) from None
     except subprocess.TimeoutExpired:
         raise LlmbenchError(
@@ -180,8 +180,8 @@ def _refused(plan: Plan, folder: Path, problem: str) -> tuple[list[RunFile], boo
     """
     if taken := bool(_TAKEN.search(problem)):
         advice = (
-            "a launch of this run is at work, or was killed and has left it; then type"
-            f" {_typed(plan.cleanup or plan.cancel, folder, '')}"
+            "a launch of this run is at work, or was killed and has left it; "
+            f"then type {_typed(plan.cleanup or plan.cancel, folder, '')}"
         )
     else:
         cancel(plan, folder, "")
@@ -217,8 +217,8 @@ def _followed(
     if not any(lost) or not plan.cleanup:
         return runs, False
     kept = (
-        f"it ended well and is kept; type {_typed(plan.fetch, folder, handle)}, and to remove it"
-        f" {_typed(plan.cleanup, folder, handle)}"
+        f"it ended well and is kept; type {_typed(plan.fetch, folder, handle)}, "
+        f"and to remove it {_typed(plan.cleanup, folder, handle)}"
     )
     return [
         run.model_copy(update={"reason": f"{run.reason}; {kept}"}) if gone else run
@@ -276,8 +276,8 @@ def handle_of(folder: Path | str) -> str | None:
         return None
     if not _HANDLE.fullmatch(handle):
         raise LlmbenchError(
-            f"{Path(folder) / 'handle.txt'}: {handle[:60]!r} is no name of a job; remove the file,"
-            " and end the job by hand"
+            f"{Path(folder) / 'handle.txt'}: {handle[:60]!r} is no name of a job; remove the file, "
+            "and end the job by hand"
         )
     return handle
 

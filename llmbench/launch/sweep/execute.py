@@ -47,8 +47,8 @@ def sheet_path(root: Path | None = None) -> Path:
     path = project_root(root) / "nbs" / "runs" / "benchmark.ipynb"
     if not path.is_file():
         raise RequestError(
-            "no run sheet nbs/runs/benchmark.ipynb here; change to the project's folder, then type"
-            " it again"
+            "no run sheet nbs/runs/benchmark.ipynb here; change to the project's folder, "
+            "then type it again"
         )
     return path
 
@@ -69,20 +69,20 @@ def check_sheet(path: Path | str, parameters: dict[str, Any]) -> None:
     offered = papermill.inspect_notebook(str(path))
     if not offered:
         raise RequestError(
-            f"{Path(path).name}: no cell is tagged 'parameters'; tag the cell that holds the"
-            " defaults"
+            f"{Path(path).name}: no cell is tagged 'parameters'; tag the cell "
+            "that holds the defaults"
         )
     missing = [key for key in SHEET_KEYS if key not in offered]
     if missing:
         raise RequestError(
-            f"{Path(path).name}: its parameters cell lacks {', '.join(missing)}; add {missing[0]} ="
-            " None"
+            f"{Path(path).name}: its parameters cell lacks {', '.join(missing)}; "
+            f"add {missing[0]} = None"
         )
     for key in SHEET_KEYS:
         if key not in _MAY_HAVE_DEFAULT and offered[key]["default"] != "None":
             raise RequestError(
-                f"{Path(path).name}: {key} has a default of its own, which a study cannot see;"
-                f" write {key} = None"
+                f"{Path(path).name}: {key} has a default of its own, which a study cannot see; "
+                f"write {key} = None"
             )
 
 # %% ../../../nbs/40_launch/sweep/15_execute.ipynb #2af4c42d
@@ -320,6 +320,6 @@ def show_sheets(requests: Sequence[SheetRequest], *, sheet: Path | None = None) 
         raise KeyboardInterrupt
     if bare := [r.run_id for r in requests if not (r.folder / "run.ipynb").exists()]:
         raise LlmbenchError(
-            f"{len(bare)} runs got no notebook, first {bare[0]}: {_words_of(thread.error)}; the"
-            " same command tries again"
+            f"{len(bare)} runs got no notebook, first {bare[0]}: {_words_of(thread.error)}; "
+            "the same command tries again"
         )

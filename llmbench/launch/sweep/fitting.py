@@ -146,8 +146,8 @@ def _try(request: SheetRequest, predicted: int | None, force: bool, run_one: Run
     row = run_requests([request], force=force, progress=False, run_one=run_one).rows[0]
     if row.status not in (Status.ok, Status.oom):
         raise LlmbenchError(
-            f"{request.spec.name}: {row.status or 'not reached'}: {row.reason}; a trial has to end"
-            " well, or out of memory"
+            f"{request.spec.name}: {row.status or 'not reached'}: {row.reason}; "
+            "a trial has to end well, or out of memory"
         )
     run = read_run(request.folder)
     held = [r.peak_allocated_bytes for r in run.ranks if r.peak_allocated_bytes is not None]
@@ -185,8 +185,8 @@ def fit_table(fit: Fit) -> str:
                 *lines,
                 "",
                 (
-                    f"no micro batch fits ({limit}); write a smaller model or sequence, recompute:"
-                    " full, or more ranks"
+                    f"no micro batch fits ({limit}); write a smaller model or sequence, "
+                    "recompute: full, or more ranks"
                 ),
             ]
         )

@@ -90,8 +90,8 @@ class SheetRequest:
         given = os.fspath(self.results)
         if not given.isascii() and given != given.encode(errors="replace").decode():
             raise RequestError(
-                f"results {given!r}: the name of the folder is not UTF-8, which notebooks and run"
-                " files cannot hold; rename it"
+                f"results {given!r}: the name of the folder is not UTF-8, which notebooks and run "
+                "files cannot hold; rename it"
             )
 
     @property
@@ -160,12 +160,12 @@ def earlier_run(folder: Path, spec: RunSpec) -> RunFile | None:
     ):  # the hash of a run id does not cover the hardware
         name = f"{spec.hardware}-{spec.name.removeprefix(f'{old.spec.hardware}-')}"
         ways = (
-            f"type -o name={name} or --attempt N for a run, another study: or --results DIR for a"
-            " study"
+            f"type -o name={name} or --attempt N for a run, another study: "
+            "or --results DIR for a study"
         )
         raise RequestError(
-            f"{old.run_id}: {folder.parent} holds this run on {old.spec.hardware}, and it is asked"
-            f" for on {spec.hardware}; {ways}"
+            f"{old.run_id}: {folder.parent} holds this run on {old.spec.hardware}, "
+            f"and it is asked for on {spec.hardware}; {ways}"
         )
     return old
 
@@ -210,8 +210,8 @@ Runner = Callable[..., RunFile]
 def _shown(request: SheetRequest) -> RunFile:
     if (run := earlier_run(request.folder, request.spec)) is None:
         raise RequestError(
-            f"{request.run_id}: no run to show in {request.folder.parent}; leave show out to"
-            " train it"
+            f"{request.run_id}: no run to show in {request.folder.parent}; "
+            "leave show out to train it"
         )
     return run
 
@@ -262,8 +262,8 @@ def progress_line(row: Mapping[str, Any], steps: int, elapsed_s: float) -> str:
     done = row["step"] + 1
     left = human_duration((steps - done) * elapsed_s / done)
     return (
-        f"step {done}/{steps} · loss of rank 0 {significant(row['loss'], 4)} ·"
-        f" {significant(row['time_s'])} s a step · {left} left"
+        f"step {done}/{steps} · loss of rank 0 {significant(row['loss'], 4)} · "
+        f"{significant(row['time_s'])} s a step · {left} left"
     )
 
 
@@ -359,8 +359,8 @@ def kernel_table(folder: Path | str, top: int = 12) -> str | None:
         return None
     found = json.loads(files[0].read_text())
     rows = [
-        f"| {markdown_text(k['name'][:90])} | {k['calls']:,} |"
-        f" {significant(k['self_time_s'] * 1e3)} | {significant(k['share_pct'])} |"
+        f"| {markdown_text(k['name'][:90])} | {k['calls']:,} | "
+        f"{significant(k['self_time_s'] * 1e3)} | {significant(k['share_pct'])} |"
         for k in found["kernels"][:top]
     ]
     head = f"Rank {found['rank']}, {found['steps']} steps; time by itself, without what it calls.\n"

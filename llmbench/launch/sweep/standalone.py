@@ -124,8 +124,8 @@ def _facts(spec: RunSpec, attempt: int, cores: int | None) -> dict[str, Any]:
     name = run_id(spec, attempt)
     if spec.profile and spec.profile.tool == "nsys":
         raise RequestError(
-            "standalone: profile.tool nsys wraps the launcher's command; type -o profile=null, or"
-            " -o profile.tool=torch"
+            "standalone: profile.tool nsys wraps the launcher's command; type -o profile=null, "
+            "or -o profile.tool=torch"
         )
     parts = ", ".join(sorted(_parts(spec) - {ModelShape.__name__}))
     rank = _RANK.format(parts=parts, literal=literal(spec, 4), run_id=name, attempt=attempt)

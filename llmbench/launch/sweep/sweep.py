@@ -142,8 +142,8 @@ class Progress:
         if self.wanted:
             why = f": {row.reason}" if row.reason else ""
             text = (
-                f"[{self.done}/{self.total}] {row.name} #{row.attempt} {row.status.value},"
-                f" {_note(row)}{why}"
+                f"[{self.done}/{self.total}] {row.name} #{row.attempt} {row.status.value}, "
+                f"{_note(row)}{why}"
             )
             self.bar.write(text, file=sys.stderr)
 
@@ -349,8 +349,8 @@ def run_requests(
     for request in requests:
         if _earlier(request) is None and progress and os.path.lexists(request.folder / "run.json"):
             sys.stderr.write(
-                f"llmbench: {request.run_id}: its run.json is not this run's, or damaged; it is"
-                " trained again\n"
+                f"llmbench: {request.run_id}: its run.json is not this run's, or damaged; "
+                "it is trained again\n"
             )
     if in_turns:  # a run that follows another one asks for its sheet when its turn comes
         _check_sheet_is_there(run_one)
