@@ -174,7 +174,7 @@ test-slow: .venv/.bench .venv/.dev .venv/.browser .venv/.cluster
 # --- notebooks ------------------------------------------------------------------------------------------------------
 
 notebooks: .venv/.dev
-	$(SAY) "Exporting nbs/ to llmbench/, cleaning the notebooks, writing README.md"
+	$(SAY) "Exporting nbs/ to llmbench/, cleaning the notebooks, writing README.md and the tables of rooms and tests"
 	@$(BIN)/nbdev-export && $(BIN)/nbdev-clean && $(BIN)/python tests/readme.py
 
 # Universal: one file for every Python and system, by markers. torch's GPU builds come with their base images, so only the rest is locked for them.

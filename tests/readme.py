@@ -1,7 +1,12 @@
-"""README.md is nbs/index.ipynb as Markdown: prose as it stands, code in fences, stored outputs below it."""
+"""README.md is nbs/index.ipynb as Markdown: prose as it stands, code in fences, stored outputs below it.
+
+As a program it writes README.md, and the tables of rooms and tests (`rooms.py`).
+"""
 
 import json
 from pathlib import Path
+
+import rooms
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,3 +41,4 @@ def readme_text() -> str:
 
 if __name__ == "__main__":
     (ROOT / "README.md").write_text(readme_text())
+    rooms.write()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from notebooks import ROOT, library_notebooks
 from readme import readme_text
+from rooms import pages
 
 NOTEBOOKS = library_notebooks()
 WITH_TORCH = {"model", "train", "frameworks", "bench"}
@@ -170,6 +171,14 @@ def test_settings_and_pyproject_agree():
 
 def test_readme_is_the_index_notebook():
     assert (ROOT / "README.md").read_text() == readme_text(), "type make notebooks"
+
+
+def test_tables_of_rooms_and_tests_are_true():
+    """Each room has a page; its table of notebooks and imports, and the tables of CONTRIBUTING.md, are what is there."""
+    stale = [
+        str(path.relative_to(ROOT)) for path, text in pages().items() if path.read_text() != text
+    ]
+    assert not stale, f"type make notebooks: {stale}"
 
 
 def test_budgets_are_printed(capsys):
