@@ -3,11 +3,13 @@
 import copy
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
 
 from llmbench.cli.main import VERBS, main
+from llmbench.compare.audit.faults import FAULTS
 from llmbench.compare.audit.verb import audit_paths, coverage, format_audit
 from llmbench.core.errors import RequestError
 from llmbench.core.records import empty_run, result_files
@@ -33,6 +35,17 @@ def audited(folder, files):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content if isinstance(content, str) else json.dumps(content))
     return audit_paths([folder])
+
+
+def test_the_page_of_faults_has_every_fault_and_every_fault_its_test():
+    """reports/faults.qmd is the one list; the audit and the tests count as it does."""
+    page = (ROOT / "reports/faults.qmd").read_text()
+    headings = re.findall(r"^### (\d+)\. .+ \{#fault-(\d+)\}$", page, re.MULTILINE)
+    assert [(int(a), int(b)) for a, b in headings] == [(n, n) for n in FAULTS]
+    tests = (ROOT / "tests/test_thirteen_faults.py").read_text()
+    assert {int(n) for n in re.findall(r"^def test_fault_(\d\d)_", tests, re.MULTILINE)} == set(
+        FAULTS
+    )
 
 
 # --- the first ancestor

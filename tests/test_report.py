@@ -40,6 +40,7 @@ PAGES = (
     "models",
     "runs",
     "methods",
+    "faults",
 )
 LIVE = {
     "single": 130 * 2**20,
