@@ -1,5 +1,7 @@
-"""The workflow for a machine with a GPU: it says only commands that exist, and does in a shell what it says."""
+"""The workflows, for pull requests and for a machine with a GPU: they hold only commands that exist, and do in a shell what they say."""
 
+import itertools
+import json
 import os
 import re
 import shlex
@@ -88,12 +90,71 @@ def test_nothing_but_a_person_starts_it_and_inputs_are_never_code():
     assert len(re.findall(r"secrets\.|token", FILE.read_text(), re.IGNORECASE)) == 0
 
 
+# --- pull requests
+
+
+REQUESTED = ROOT / ".github/workflows/pull-request.yml"
+CHECKS = yaml.safe_load(REQUESTED.read_text())
+COMPARE = CHECKS["jobs"]["compare"]
+STEPS = {s["name"]: s["run"] for s in COMPARE["steps"] if "run" in s}
+
+
+def words_of(program: str) -> list[list[str]]:
+    """The words of every call of a program in the comparing job, variables as its env has them."""
+    known = {**{k: str(v) for k, v in COMPARE["env"].items()}, "side": "base", "attempt": "1"}
+    text = re.sub(
+        r"\$\{?(\w+)\}?", lambda m: known.get(m[1], f"/{m[1]}"), "\n".join(STEPS.values())
+    )
+    calls = re.findall(rf"^\s*\.venv/bin/{program} (.*)$", text, re.MULTILINE)
+    return [shlex.split(re.split(r"\s>>\s", call)[0]) for call in calls]
+
+
+def test_a_pull_request_is_tested_and_compared_by_commands_that_exist():
+    said = words_of("llmbench")
+    assert [words[0] for words in said] == ["compare", "report"]
+    for words in said:
+        build_parser().parse_args(words)
+    assert said[0][said[0].index("--fail-if-slower") + 1] == COMPARE["env"]["LIMIT"] == "5%"
+    [sheet] = words_of("papermill")
+    assert sheet[0] == "nbs/runs/benchmark.ipynb" and (ROOT / sheet[0]).is_file()
+    given = {name for flag, name in itertools.pairwise(sheet) if flag == "-p"}
+    cells = json.loads((ROOT / sheet[0]).read_text())["cells"]
+    asked = next(c for c in cells if "parameters" in c["metadata"].get("tags", []))
+    names = re.findall(r"^(\w+) = ", "".join(asked["source"]), re.MULTILINE)
+    assert given == {"study", "attempt", "results"} and given <= set(names)
+    assert not is_study(read_yaml(ROOT / COMPARE["env"]["REQUEST"]))
+
+
+def test_the_targets_of_a_pull_request_exist():
+    scripts = [s["run"] for job in CHECKS["jobs"].values() for s in job["steps"] if "run" in s]
+    targets = re.findall(r"\bmake (?:-C \w+ )?(\S+)", "\n".join(scripts))
+    known = (ROOT / "Makefile").read_text()
+    assert targets == ["test", ".venv/.base", ".venv/.base"]
+    assert all(re.search(rf"^{re.escape(t)}:", known, re.MULTILINE) for t in targets)
+
+
+def test_a_pull_request_may_read_and_nothing_else():
+    text = REQUESTED.read_text()
+    assert list(CHECKS[True]) == ["pull_request"] and CHECKS["permissions"] == {"contents": "read"}
+    jobs = CHECKS["jobs"].values()
+    assert all(job["timeout-minutes"] and "self-hosted" not in job["runs-on"] for job in jobs)
+    scripts = [s["run"] for job in jobs for s in job["steps"] if "run" in s]
+    assert not any("${{" in script for script in scripts), "an input in a command would be run"
+    steps = [s for job in jobs for s in job["steps"] if "uses" in s]
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", s["uses"]) for s in steps)
+    assert {s["uses"] for s in steps} == {s["uses"] for s in JOB["steps"] if "uses" in s}
+    checkouts = [s for s in steps if "checkout" in s["uses"]]
+    assert len(checkouts) == 3 and all(s["with"]["persist-credentials"] is False for s in checkouts)
+    assert len(re.findall(r"secrets\.|token", text, re.IGNORECASE)) == 0
+
+
 # --- slow
 # -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_it_holds_to_the_schema_of_workflows():
+@pytest.mark.parametrize("file", [FILE, REQUESTED], ids=lambda f: f.stem)
+def test_it_holds_to_the_schema_of_workflows(file):
     """The schema that check-jsonschema brings along; actionlint too, where it is on the PATH."""
     pytest.importorskip("check_jsonschema", reason="pip install 'llmbench[cluster]'")
     check = [
@@ -103,10 +164,10 @@ def test_it_holds_to_the_schema_of_workflows():
         "--builtin-schema",
         "vendor.github-workflows",
     ]
-    done = subprocess.run([*check, str(FILE)], capture_output=True, text=True)
+    done = subprocess.run([*check, str(file)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     if shutil.which("actionlint"):
-        done = subprocess.run(["actionlint", str(FILE)], capture_output=True, text=True)
+        done = subprocess.run(["actionlint", str(file)], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
 
 
@@ -183,3 +244,27 @@ def test_its_steps_do_what_they_say(tmp_path):
     kept.write_text(fast)
     done = shell(steps["Compare with the baseline"], tmp_path, **given | {"LIMIT": "3%"})
     assert done.returncode == 1, "surely slower than a baseline that is forty times as fast"
+
+
+@pytest.mark.slow
+def test_the_steps_of_a_pull_request_do_what_they_say(tmp_path):
+    """Train base and head, which are the same here: as fast: 0; a base made forty times as fast: 1; the site is built."""
+    for side in ("base", "head"):
+        (tmp_path / side).symlink_to(ROOT)
+    (tmp_path / "home").mkdir()
+    given = {k: str(v) for k, v in COMPARE["env"].items()}
+    given |= {"REPEATS": "2", "LIMIT": "50%", "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
+    for name in ("Train", "Compare with the base", "Build the site"):
+        done = shell(STEPS[name], tmp_path, **given)
+        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+    assert (tmp_path / "site/index.html").exists() and len([*tmp_path.glob("sheets/*.ipynb")]) == 4
+    assert "study=head" in (tmp_path / "summary.md").read_text()
+    for file in tmp_path.glob("results/base/*/run.json"):
+        run = json.loads(file.read_text())
+        for place in (run["steps"], *run["ranks"]):
+            place["time_s"] = [t and t / 40 for t in place["time_s"]]
+        for rank in run["ranks"]:
+            rank["measured_wall_s"] /= 40
+        file.write_text(json.dumps(run))
+    done = shell(STEPS["Compare with the base"], tmp_path, **given)
+    assert done.returncode == 1, "surely slower than a base that is forty times as fast"
