@@ -118,7 +118,7 @@ def _add_compare(verbs: Any) -> None:
         verbs,
         "compare",
         compare,
-        "is A faster than B, by how much, how surely, and is that fair?",
+        "is A faster than B, by how much, how certain, and is the comparison fair?",
         "llmbench compare strategy=zero2 strategy=ddp --where study=cpu-quickstart "
         "--fail-if-slower 3%",
     )

@@ -104,7 +104,7 @@ _DEFAULTS = {
     "report": {
         "title": "llmbench",
         "subtitle": (
-            "Which strategy trains the same model fastest, at what cost, and how sure is that?"
+            "Which training strategy is fastest, what does it cost, and how certain is the answer?"
         ),
         "source": "reports",
         "out": "reports/_site",

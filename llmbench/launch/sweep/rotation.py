@@ -110,9 +110,7 @@ class Member:
 
 # %% ../../../nbs/40_launch/sweep/20_rotation.ipynb #e428c627
 def _ready(members: Sequence[Member], stop: threading.Event) -> list[Member]:
-    """Those that reach their first gate, all waited for at once: nobody's clock runs while another
-    one hangs.
-    """
+    "Those that reach their first gate; all are waited for together, outside of timed regions."
     with ThreadPoolExecutor(len(members)) as pool:
         try:
             return [
