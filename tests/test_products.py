@@ -1,8 +1,8 @@
 """Every way to split a model, and their products, follow the single process step by step."""
 
 import pytest
+from same_training import follows
 
-from llmbench.core.numbers import test_near
 from llmbench.launch.local import run_local
 from llmbench.spec.resolve import resolve_run
 
@@ -19,7 +19,6 @@ REQUEST = {
     "optimizer": {"lr": 1.0e-3, "weight_decay": 0.01, "lr_warmup_steps": 5},
 }
 TOKENS = 256
-TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}
 
 TWO = {
     "tp2": dict(name="tp", tp=2),
@@ -135,7 +134,5 @@ def test_a_split_model_follows_the_single_process(
     )
     assert run.spec.data.fingerprint == one.spec.data.fingerprint
     assert "data_repeated" not in [event.kind for event in run.events]
-    test_near(run.steps.loss, one.steps.loss, rel=TOLERANCE[precision])
-    if precision == "fp32":
-        test_near(run.steps.grad_norm, one.steps.grad_norm, rel=1e-3)
+    follows(run, one, model, precision)
     assert run.steps.loss[-1] < 0.75 * run.steps.loss[0], "it does not learn"

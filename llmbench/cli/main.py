@@ -265,7 +265,9 @@ _ADD_VERBS = (
 # %% ../../nbs/90_cli/65_main.ipynb #13c543e5
 def build_parser() -> argparse.ArgumentParser:
     "All verbs and their arguments."
-    question = "Which training strategy is fastest, what does it cost, and how certain is the answer?"
+    question = (
+        "Which training strategy is fastest, what does it cost, and how certain is the answer?"
+    )
     codes = "exit codes: 0 done, 1 a run or a check failed, 2 the request was wrong"
     parser = Parser(prog="llmbench", description=question, epilog=codes)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
