@@ -83,7 +83,7 @@ def _imported(
 ) -> tuple[list[Any], list[str]]:
     from llmbench.importers.base import Source
     from llmbench.importers.formats import chosen, import_file
-    from llmbench.importers.table import FORMATS
+    from llmbench.importers.table import all_formats
 
     done, unknown = [], []
     for (
@@ -91,10 +91,10 @@ def _imported(
         named,
     ) in files:  # first whether all that were named are known, so that a wrong name writes nothing
         if named or name:
-            chosen(Source(path), FORMATS, name)
+            chosen(Source(path), all_formats(), name)
     for path, named in files:
         try:
-            done.append(import_file(path, FORMATS, study=study, format=name))
+            done.append(import_file(path, all_formats(), study=study, format=name))
         except RequestError:
             if named or name:
                 raise
