@@ -218,6 +218,20 @@ def absent_packages(backend: Backend) -> list[str]:
         return list(backend.packages)
     return asked.stdout.split()
 
+# %% ../../nbs/55_frameworks/30_base.ipynb #0c4d3319
+def _home_problem(backend: Backend) -> str | None:
+    "Why the folder of a framework that is a clone cannot be used."
+    folder = os.environ.get(backend.home)
+    if not folder:
+        return (
+            f"backend {backend.name} needs {backend.title}, and {backend.home} does not name "
+            f"its folder; {backend.install}"
+        )
+    if backend.entry and not (Path(folder) / backend.entry).is_file():
+        lacks = f"{backend.home} = {folder} has no {backend.entry}"
+        return f"backend {backend.name}: {lacks}; {backend.install}"
+    return None
+
 # %% ../../nbs/55_frameworks/30_base.ipynb #410fca40
 def backend_refusal(backend: Backend, spec: RunSpec, **found: Any) -> str | None:
     """Why this machine cannot run the request under a backend, with what to type; None where it
@@ -225,31 +239,17 @@ def backend_refusal(backend: Backend, spec: RunSpec, **found: Any) -> str | None
     """
     absent = absent_packages(backend)
     if absent:
-        return (
-            f"backend {backend.name} needs {' and '.join(absent)}, not installed; "
-            f"type: {backend.install}"
-        )
-    if backend.home:
-        folder = os.environ.get(backend.home)
-        if not folder:
-            return (
-                f"backend {backend.name} needs {backend.title}, and {backend.home} does not name "
-                f"its folder; {backend.install}"
-            )
-        if backend.entry and not (Path(folder) / backend.entry).is_file():
-            return (
-                f"backend {backend.name}: {backend.home} = {folder} has no {backend.entry}; "
-                f"{backend.install}"
-            )
+        lacks = f"backend {backend.name} needs {' and '.join(absent)}, not installed"
+        return f"{lacks}; type: {backend.install}"
+    if backend.home and (problem := _home_problem(backend)):
+        return problem
     if spec.hardware == "cpu" and not backend.cpu:
         return (
             f"backend {backend.name}: {backend.title} does not train on a CPU; "
             "type -o hardware=h100 on a machine that has one"
         )
-    own = {
-        "float8": backend.name,
-        "host_gib": None,
-    }  # it has its own products in float8, and its own way to draw a model
+    # it has its own products in float8, and its own way to draw a model
+    own = {"float8": backend.name, "host_gib": None}
     return refusal(spec, **own | found)
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #2bfe2c31

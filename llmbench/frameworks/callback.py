@@ -162,40 +162,33 @@ class Recorder(Recording):
         else:
             self.finish(held_bytes(self.model, self.optimizer))
 
+# %% ../../nbs/55_frameworks/20_callback.ipynb #a385a17f
+def _trainer_strategy(args: Any) -> str:
+    "The strategy that TrainingArguments ask for, by our name."
+    deepspeed = args.deepspeed and getattr(args, "hf_deepspeed_config", None)
+    stage = deepspeed and deepspeed.config.get("zero_optimization", {}).get("stage")
+    if stage:
+        return f"zero{stage}"
+    if args.fsdp:
+        return "fsdp"
+    return "ddp" if args.world_size > 1 else "single"
+
 # %% ../../nbs/55_frameworks/20_callback.ipynb #e656e8bb
 def trainer_facts(args: Any, max_steps: int | None) -> dict[str, Any]:
     "What TrainingArguments say, as fields of `spec`."
-    stage = (
-        args.deepspeed
-        and getattr(args, "hf_deepspeed_config", None)
-        and args.hf_deepspeed_config.config.get("zero_optimization", {}).get("stage")
-    )
-    name = (
-        f"zero{stage}"
-        if stage
-        else "fsdp"
-        if args.fsdp
-        else "ddp"
-        if args.world_size > 1
-        else "single"
-    )
+    name = _trainer_strategy(args)
     if max_steps and max_steps > 0:
         warmup = args.get_warmup_steps(max_steps)
     else:
         max_steps = warmup = None
+    micro, accum = args.per_device_train_batch_size, args.gradient_accumulation_steps
+    optimizer = {"lr": args.learning_rate, "clip_norm": args.max_grad_norm or None}
     return {
         "strategy": {"name": name, "dp": args.world_size, "tp": 1, "pp": 1, "cp": 1},
         "steps": max_steps,
         "seed": args.seed,
-        "batch": {
-            "micro": args.per_device_train_batch_size,
-            "accum": args.gradient_accumulation_steps,
-        },
-        "optimizer": {
-            "lr": args.learning_rate,
-            "clip_norm": args.max_grad_norm or None,
-            "lr_warmup_steps": warmup,
-        },
+        "batch": {"micro": micro, "accum": accum},
+        "optimizer": optimizer | {"lr_warmup_steps": warmup},
         "compile": bool(args.torch_compile),
         "recompute": "full" if args.gradient_checkpointing else "none",
     }
@@ -294,35 +287,36 @@ def trainer_callback(
 _LIGHTNING = {"SingleDeviceStrategy": "single", "DDPStrategy": "ddp", "FSDPStrategy": "fsdp"}
 _COMPUTE = {"bf16": "bfloat16", "16": "float16", "32": "float32"}
 
+# %% ../../nbs/55_frameworks/20_callback.ipynb #8523af0a
+def _lightning_strategy(trainer: Any) -> tuple[str | None, dict[str, int | None]]:
+    "Our name of a Lightning strategy, and its degrees; None where they are not known."
+    strategy, kind = trainer.strategy, type(trainer.strategy).__name__
+    if kind in _LIGHTNING or kind == "DeepSpeedStrategy":
+        degrees = {"dp": trainer.world_size, "tp": 1, "pp": 1, "cp": 1}
+    else:
+        degrees = {k: getattr(strategy, f"{long}_size", None) for k, long in _SPLIT.items()}
+        if all(degrees.values()):
+            split = degrees["tp"] * degrees["pp"] * degrees["cp"]
+            degrees["dp"] = trainer.world_size // split
+    config, stage = getattr(strategy, "config", None), None
+    if kind == "DeepSpeedStrategy" and isinstance(config, dict):
+        stage = config.get("zero_optimization", {}).get("stage")
+    return f"zero{stage}" if stage else _LIGHTNING.get(kind), degrees
+
 # %% ../../nbs/55_frameworks/20_callback.ipynb #b67a20b3
 def lightning_facts(trainer: Any) -> dict[str, Any]:
     """What a Lightning Trainer says, as fields of `spec`; NeMo's strategy and data module where
     they are there.
     """
-    strategy, data, kind = (
-        trainer.strategy,
-        getattr(trainer, "datamodule", None),
-        type(trainer.strategy).__name__,
-    )
-    stage = getattr(strategy, "config", None)
-    stage = (
-        stage.get("zero_optimization", {}).get("stage")
-        if kind == "DeepSpeedStrategy" and isinstance(stage, dict)
-        else None
-    )
-    split = {k: getattr(strategy, f"{long}_size", None) for k, long in _SPLIT.items()}
-    plain = kind in _LIGHTNING or kind == "DeepSpeedStrategy"
-    degrees = {"dp": trainer.world_size, "tp": 1, "pp": 1, "cp": 1} if plain else split
-    if not plain and all(split.values()):
-        degrees["dp"] = trainer.world_size // (split["tp"] * split["pp"] * split["cp"])
+    data, kind = getattr(trainer, "datamodule", None), type(trainer.strategy).__name__
+    name, degrees = _lightning_strategy(trainer)
     micro, total = getattr(data, "micro_batch_size", None), getattr(data, "global_batch_size", None)
-    own = total // (micro * degrees["dp"]) if total and micro and degrees.get("dp") else None
+    accum = total // (micro * degrees["dp"]) if total and micro and degrees.get("dp") else None
+    if not accum and (kind in _LIGHTNING or kind == "DeepSpeedStrategy"):
+        accum = trainer.accumulate_grad_batches
     return {
-        "strategy": {"name": f"zero{stage}" if stage else _LIGHTNING.get(kind)} | degrees,
-        "batch": {
-            "micro": micro,
-            "accum": own or (trainer.accumulate_grad_batches if plain else None),
-        },
+        "strategy": {"name": name} | degrees,
+        "batch": {"micro": micro, "accum": accum or None},
         "seq_len": getattr(data, "seq_length", None),
         "steps": trainer.max_steps if trainer.max_steps > 0 else None,
         "optimizer": {"clip_norm": trainer.gradient_clip_val or None},

@@ -17,6 +17,23 @@ from ..spec.layout_rules import split_degrees
 from ..spec.presets import ModelShape
 from ..spec.request import RunSpec
 
+# %% ../../nbs/55_frameworks/40_megatron.ipynb #6a04cfd2
+def _llama_settings(shape: ModelShape) -> dict[str, Any]:
+    "Rotary positions, RMSNorm and SwiGLU, with experts where the shape has them."
+    found = {"position_embedding_type": "rope", "rotary_base": int(shape.rope_theta)}
+    found |= {"normalization": "RMSNorm", "swiglu": True}
+    found |= {"disable_bias_linear": True, "add_qkv_bias": shape.bias}
+    if shape.rope_scaling:
+        found |= {"use_rope_scaling": True, "rope_scaling_factor": shape.rope_scaling.factor}
+    if shape.n_experts > 1:
+        found |= {
+            "num_experts": shape.n_experts,
+            "moe_router_topk": shape.experts_per_token,
+            "moe_router_load_balancing_type": "aux_loss",
+            "moe_aux_loss_coeff": shape.balance_coef,
+        }
+    return found
+
 # %% ../../nbs/55_frameworks/40_megatron.ipynb #ec197aba
 def model_settings(shape: ModelShape, seq_len: int) -> dict[str, Any]:
     "Arguments that make a model of this shape."
@@ -39,24 +56,7 @@ def model_settings(shape: ModelShape, seq_len: int) -> dict[str, Any]:
         found |= {"group_query_attention": True, "num_query_groups": shape.n_kv_heads}
     if shape.family == "gpt2":
         return found | {"position_embedding_type": "learned_absolute", "normalization": "LayerNorm"}
-    found |= {
-        "position_embedding_type": "rope",
-        "rotary_base": int(shape.rope_theta),
-        "normalization": "RMSNorm",
-        "swiglu": True,
-        "disable_bias_linear": True,
-        "add_qkv_bias": shape.bias,
-    }
-    if shape.rope_scaling:
-        found |= {"use_rope_scaling": True, "rope_scaling_factor": shape.rope_scaling.factor}
-    if shape.n_experts > 1:
-        found |= {
-            "num_experts": shape.n_experts,
-            "moe_router_topk": shape.experts_per_token,
-            "moe_router_load_balancing_type": "aux_loss",
-            "moe_aux_loss_coeff": shape.balance_coef,
-        }
-    return found
+    return found | _llama_settings(shape)
 
 # %% ../../nbs/55_frameworks/40_megatron.ipynb #5f5b9753
 def _precision(spec: RunSpec) -> dict[str, Any]:
@@ -99,15 +99,11 @@ def shards_moments(spec: RunSpec) -> bool:
 def layout_settings(spec: RunSpec) -> dict[str, Any]:
     "Arguments for degrees, sharding and the order of the pipeline."
     s = spec.strategy
-    found = {
-        "tensor_model_parallel_size": s.tp,
-        "pipeline_model_parallel_size": s.pp,
-        "context_parallel_size": s.cp,
-    }
+    found = {"tensor_model_parallel_size": s.tp, "pipeline_model_parallel_size": s.pp}
+    found["context_parallel_size"] = s.cp
     if s.tp > 1:
-        found["sequence_parallel"] = (
-            True  # as in our own: activations lie split along the sequence between the products
-        )
+        # as in our own: activations lie split along the sequence between the products
+        found["sequence_parallel"] = True
     if s.ep > 1:
         found["expert_model_parallel_size"] = s.ep
     if s.pp > 1 and s.schedule == "interleaved":
@@ -127,52 +123,54 @@ def layout_settings(spec: RunSpec) -> dict[str, Any]:
         found |= {} if s.reshard_after_forward else {"torch_fsdp2_no_reshard_after_forward": True}
     return found
 
+# %% ../../nbs/55_frameworks/40_megatron.ipynb #84799b01
+def _adam_settings(spec: RunSpec) -> dict[str, Any]:
+    "AdamW, and a rate that is constant after its warm-up."
+    o = spec.optimizer
+    found = {"optimizer": "adam", "lr": o.lr, "min_lr": o.lr, "lr_decay_style": "constant"}
+    found |= {"lr_warmup_iters": o.lr_warmup_steps, "weight_decay": o.weight_decay}
+    found |= {"adam_beta1": o.betas[0], "adam_beta2": o.betas[1], "adam_eps": o.eps}
+    return found | {"clip_grad": o.clip_norm or 0.0}
+
+
+def _recompute_settings(spec: RunSpec) -> dict[str, Any]:
+    found = {"recompute_granularity": spec.recompute} if spec.recompute != "none" else {}
+    if spec.recompute == "full":
+        found |= {"recompute_method": "uniform", "recompute_num_layers": 1}
+    return found
+
+
+def _data_settings(spec: RunSpec) -> dict[str, Any]:
+    "Token files, or Megatron's mock data; RequestError for text."
+    if spec.data.kind == "text":
+        raise RequestError(
+            "Megatron reads token files; type llmbench tokenize to make them, "
+            "then -o data.kind=megatron -o 'data.paths=[PREFIX]'"
+        )
+    # Megatron would read --load as an option
+    paths = [checked("path", path, "data.paths") for path in spec.data.paths]
+    if spec.data.kind == "megatron":
+        return {"data_path": paths, "split": "100,0,0"}
+    return {"mock_data": True}
+
 # %% ../../nbs/55_frameworks/40_megatron.ipynb #bd80a0d1
 def training_settings(spec: RunSpec) -> dict[str, Any]:
     "Arguments for batch, optimizer, precision, layout and logging."
-    o = spec.optimizer
     found = {
         "seq_length": spec.seq_len,
         "micro_batch_size": spec.batch.micro,
         "global_batch_size": spec.batch.micro * spec.batch.accum * spec.strategy.dp,
         "train_iters": spec.steps,
-        "optimizer": "adam",
-        "lr": o.lr,
-        "min_lr": o.lr,
-        "lr_decay_style": "constant",
-        "lr_warmup_iters": o.lr_warmup_steps,
-        "weight_decay": o.weight_decay,
-        "adam_beta1": o.betas[0],
-        "adam_beta2": o.betas[1],
-        "adam_eps": o.eps,
-        "clip_grad": o.clip_norm or 0.0,
+        **_adam_settings(spec),
         "seed": spec.seed,
         "log_interval": 1,
         "log_throughput": True,
         "eval_iters": 0,
         "eval_interval": 1_000_000,
         "distributed_timeout_minutes": max(1, -(-spec.timeouts.collective_s // 60)),
+        **_recompute_settings(spec),
     }
-    if spec.recompute != "none":
-        full = (
-            {"recompute_method": "uniform", "recompute_num_layers": 1}
-            if spec.recompute == "full"
-            else {}
-        )
-        found |= {"recompute_granularity": spec.recompute} | full
-    if spec.data.kind == "text":
-        raise RequestError(
-            "Megatron reads token files; type llmbench tokenize to make them, "
-            "then -o data.kind=megatron -o 'data.paths=[PREFIX]'"
-        )
-    paths = [
-        checked("path", path, "data.paths") for path in spec.data.paths
-    ]  # Megatron would read --load as an option
-    data = (
-        {"data_path": paths, "split": "100,0,0"}
-        if spec.data.kind == "megatron"
-        else {"mock_data": True}
-    )
+    data = _data_settings(spec)
     return found | _precision(spec) | layout_settings(spec) | data
 
 # %% ../../nbs/55_frameworks/40_megatron.ipynb #b8ed2423

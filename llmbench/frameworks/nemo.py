@@ -50,20 +50,32 @@ if not isinstance(recipe.trainer.strategy.ddp, str):  # a name means Megatron's 
     recipe.trainer.strategy.ddp.overlap_param_gather = False
 """
 
+# %% ../../nbs/55_frameworks/45_nemo.ipynb #bf142316
+def _recipe_trainer(spec: RunSpec) -> dict[str, Any]:
+    "Steps and degrees of a recipe's trainer."
+    s, steps = spec.strategy, {"max_steps": spec.steps, "val_check_interval": spec.steps}
+    degrees = {"tensor_model": s.tp, "pipeline_model": s.pp, "context": s.cp, "expert_model": s.ep}
+    return {
+        **{f"trainer.{k}": v for k, v in steps.items()},
+        "trainer.limit_val_batches": 0,
+        "trainer.log_every_n_steps": 1,
+        **{f"trainer.strategy.{k}_parallel_size": v for k, v in degrees.items()},
+        "trainer.strategy.sequence_parallel": s.tp > 1,
+    }
+
+
+def _recipe_recompute(spec: RunSpec) -> dict[str, Any]:
+    if spec.recompute == "none":
+        return {}
+    full = {"recompute_method": "uniform", "recompute_num_layers": 1}
+    found = {"recompute_granularity": spec.recompute} | (full if spec.recompute == "full" else {})
+    return {f"model.config.{k}": v for k, v in found.items()}
+
 # %% ../../nbs/55_frameworks/45_nemo.ipynb #089a13ff
 def recipe_settings(spec: RunSpec) -> dict[str, Any]:
     "What is laid over a recipe: attribute and value."
     s, o, asked = spec.strategy, spec.optimizer, training_settings(spec)
-    found = {
-        "trainer.max_steps": spec.steps,
-        "trainer.val_check_interval": spec.steps,
-        "trainer.limit_val_batches": 0,
-        "trainer.log_every_n_steps": 1,
-        "trainer.strategy.tensor_model_parallel_size": s.tp,
-        "trainer.strategy.pipeline_model_parallel_size": s.pp,
-        "trainer.strategy.context_parallel_size": s.cp,
-        "trainer.strategy.expert_model_parallel_size": s.ep,
-        "trainer.strategy.sequence_parallel": s.tp > 1,
+    found = _recipe_trainer(spec) | {
         "data.seq_length": spec.seq_len,
         "data.micro_batch_size": spec.batch.micro,
         "data.global_batch_size": asked["global_batch_size"],
@@ -82,14 +94,8 @@ def recipe_settings(spec: RunSpec) -> dict[str, Any]:
     }
     if s.pp > 1 and s.schedule == "interleaved":
         found["trainer.strategy.virtual_pipeline_model_parallel_size"] = s.stages_per_rank
-    if spec.recompute != "none":
-        full = (
-            {"model.config.recompute_method": "uniform", "model.config.recompute_num_layers": 1}
-            if spec.recompute == "full"
-            else {}
-        )
-        found |= {"model.config.recompute_granularity": spec.recompute} | full
-    return found | {f"trainer.plugins.{k}": v for k, v in _plugin(spec).items()}
+    plugin = {f"trainer.plugins.{k}": v for k, v in _plugin(spec).items()}
+    return found | _recipe_recompute(spec) | plugin
 
 # %% ../../nbs/55_frameworks/45_nemo.ipynb #652b6e2e
 def _plugin(spec: RunSpec) -> dict[str, Any]:
@@ -217,40 +223,26 @@ def primus_experiment(spec: RunSpec, out: str) -> dict[str, Any]:
     }
     return head | {"modules": {"pre_trainer": trainer}}
 
+# %% ../../nbs/55_frameworks/45_nemo.ipynb #a4be06dd
+_PADDED = (
+    "model: Primus' own file, its vocabulary padded by its tokenizer, which it may want to download"
+)
+_RESHARDS = (
+    "strategy.reshard_after_forward = False: Primus has no place for it, "
+    "parameters go between forward and backward"
+)
+
 # %% ../../nbs/55_frameworks/45_nemo.ipynb #0bbfef60
 def write_primus(spec: RunSpec, site: Site) -> Rendered:
     "The run script of the Primus in $PRIMUS_PATH."
-    script = f"{os.environ.get('PRIMUS_PATH', '$PRIMUS_PATH')}/examples/run_pretrain.sh"
-    env = {
-        "EXP": f"{site.out}/primus.yaml",
-        "GPUS_PER_NODE": str(spec.world_size),
-        "NNODES": "1",
-        "NODE_RANK": "0",
-    }
-    remarks = (
-        (
-            "model: Primus' own file, its vocabulary padded by its tokenizer, "
-            "which it may want to download"
-        ),
-        *megatron_remarks(spec),
-    )
-    if (
-        spec.strategy.name == "fsdp"
-        and not spec.strategy.reshard_after_forward
-        and not shards_moments(spec)
-    ):
-        remarks += (
-            (
-                "strategy.reshard_after_forward = False: Primus has no place for it, "
-                "parameters go between forward and backward"
-            ),
-        )
-    return Rendered(
-        {"primus.yaml": yaml.safe_dump(primus_experiment(spec, site.out), sort_keys=False)},
-        ("bash", script),
-        env,
-        remarks,
-    )
+    s, script = spec.strategy, "examples/run_pretrain.sh"
+    command = ("bash", f"{os.environ.get('PRIMUS_PATH', '$PRIMUS_PATH')}/{script}")
+    env = {"EXP": f"{site.out}/primus.yaml", "GPUS_PER_NODE": str(spec.world_size)}
+    env |= {"NNODES": "1", "NODE_RANK": "0"}
+    keeps = s.name == "fsdp" and not s.reshard_after_forward and not shards_moments(spec)
+    remarks = (_PADDED, *megatron_remarks(spec), *((_RESHARDS,) if keeps else ()))
+    text = yaml.safe_dump(primus_experiment(spec, site.out), sort_keys=False)
+    return Rendered({"primus.yaml": text}, command, env, remarks)
 
 # %% ../../nbs/55_frameworks/45_nemo.ipynb #481fd6f1
 PRIMUS = Backend(

@@ -97,10 +97,24 @@ del trainer
 leave(parts)
 """
 
+# %% ../../nbs/55_frameworks/35_scripts.ipynb #5cf71e97
+def _adamw_arguments(spec: RunSpec) -> dict[str, Any]:
+    "The optimizer and its rate, where the Trainer makes them itself."
+    o = spec.optimizer
+    found = {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": o.lr_warmup_steps}
+    found |= {"optim": "adamw_torch", "adam_beta1": o.betas[0], "adam_beta2": o.betas[1]}
+    return found | {"adam_epsilon": o.eps, "weight_decay": o.weight_decay}
+
+
+def _fsdp_arguments(spec: RunSpec) -> dict[str, Any]:
+    config = {"fsdp_version": 2, "transformer_layer_cls_to_wrap": ["Block"]}
+    config["reshard_after_forward"] = spec.strategy.reshard_after_forward
+    return {"fsdp": "full_shard auto_wrap", "fsdp_config": config}
+
 # %% ../../nbs/55_frameworks/35_scripts.ipynb #f42b6deb
 def training_arguments(spec: RunSpec) -> dict[str, Any]:
     "The TrainingArguments of a request."
-    mixed, settings = mixed_precision(spec, "hf"), spec.optimizer
+    mixed, settings, on_cpu = mixed_precision(spec, "hf"), spec.optimizer, spec.hardware == "cpu"
     found = {
         "max_steps": spec.steps,
         "per_device_train_batch_size": spec.batch.micro,
@@ -117,66 +131,36 @@ def training_arguments(spec: RunSpec) -> dict[str, Any]:
         "save_strategy": "no",
         "report_to": [],
         "disable_tqdm": True,
-        "use_cpu": spec.hardware == "cpu",
+        "use_cpu": on_cpu,
     }
-    if spec.hardware == "cpu" and spec.world_size > 1:
+    if on_cpu and spec.world_size > 1:
         found["ddp_backend"] = "gloo"
-    if spec.strategy.name.startswith(
-        "zero"
-    ):  # then the Trainer makes optimizer and schedule itself
-        found |= {
-            "lr_scheduler_type": "constant_with_warmup",
-            "warmup_steps": settings.lr_warmup_steps,
-            "optim": "adamw_torch",
-            "adam_beta1": settings.betas[0],
-            "adam_beta2": settings.betas[1],
-            "adam_epsilon": settings.eps,
-            "weight_decay": settings.weight_decay,
-        }
-    if spec.strategy.name == "fsdp":
-        found |= {
-            "fsdp": "full_shard auto_wrap",
-            "fsdp_config": {
-                "fsdp_version": 2,
-                "transformer_layer_cls_to_wrap": ["Block"],
-                "reshard_after_forward": spec.strategy.reshard_after_forward,
-            },
-        }
-    return found
+    if spec.strategy.name.startswith("zero"):
+        found |= _adamw_arguments(spec)
+    return found | (_fsdp_arguments(spec) if spec.strategy.name == "fsdp" else {})
+
+# %% ../../nbs/55_frameworks/35_scripts.ipynb #b1bec273
+_OWN_WARMUP = (
+    "optimizer.lr_warmup_steps: under DeepSpeed the Trainer's own schedule warms up, "
+    "and its first rate is 0"
+)
+_OWN_DECAY = (
+    "optimizer.weight_decay: under DeepSpeed the Trainer's own optimizer spares norms and biases"
+)
 
 # %% ../../nbs/55_frameworks/35_scripts.ipynb #e53a4864
 def write_hf(spec: RunSpec, site: Site) -> Rendered:
     "Hugging Face's Trainer."
-    arguments, files = training_arguments(spec), {}
+    arguments, files, remarks = training_arguments(spec), {}, _remarks(spec)
     if spec.strategy.name.startswith("zero"):
         arguments["deepspeed"] = f"{site.out}/deepspeed.json"
         files["deepspeed.json"] = _json(_deepspeed_json(spec))
-    warm = spec.strategy.name.startswith("zero") and spec.optimizer.lr_warmup_steps
-    remarks = (
-        (
-            (
-                "optimizer.lr_warmup_steps: under DeepSpeed the Trainer's own schedule warms up, "
-                "and its first rate is 0"
-            ),
-        )
-        if warm
-        else ()
-    )
-    if spec.strategy.name.startswith("zero") and spec.optimizer.weight_decay:
-        remarks += (
-            (
-                "optimizer.weight_decay: under DeepSpeed the Trainer's own optimizer "
-                "spares norms and biases"
-            ),
-        )
-    files |= {
-        "training_arguments.json": _json(arguments),
-        "train.py": _script(_TRAINER, site, "Hugging Face's Trainer"),
-    }
+        remarks += (_OWN_WARMUP,) if spec.optimizer.lr_warmup_steps else ()
+        remarks += (_OWN_DECAY,) if spec.optimizer.weight_decay else ()
+    files["training_arguments.json"] = _json(arguments)
+    files["train.py"] = _script(_TRAINER, site, "Hugging Face's Trainer")
     env = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    return Rendered(
-        files, torchrun(spec, site, f"{site.out}/train.py"), env, _remarks(spec) + remarks
-    )
+    return Rendered(files, torchrun(spec, site, f"{site.out}/train.py"), env, remarks)
 
 # %% ../../nbs/55_frameworks/35_scripts.ipynb #13be0848
 HF = Backend(
@@ -219,21 +203,21 @@ del model, optimizer, loader, record
 leave(parts)
 """
 
+# %% ../../nbs/55_frameworks/35_scripts.ipynb #d3ddab33
+def _distributed_type(spec: RunSpec) -> str:
+    "Accelerate's name for how the ranks work together."
+    if spec.hardware == "cpu":
+        return "MULTI_CPU" if spec.world_size > 1 else "NO"
+    if spec.strategy.name.startswith("zero"):
+        return "DEEPSPEED"
+    if spec.strategy.name == "fsdp":
+        return "FSDP"
+    return "MULTI_GPU" if spec.world_size > 1 else "NO"
+
 # %% ../../nbs/55_frameworks/35_scripts.ipynb #bb50871e
 def accelerate_config(spec: RunSpec) -> dict[str, Any]:
     "What `accelerate launch --config_file` reads."
-    name = spec.strategy.name
-    kind = (
-        "DEEPSPEED"
-        if name.startswith("zero")
-        else "FSDP"
-        if name == "fsdp"
-        else "MULTI_GPU"
-        if spec.world_size > 1
-        else "NO"
-    )
-    if spec.hardware == "cpu":
-        kind = "MULTI_CPU" if spec.world_size > 1 else "NO"
+    kind = _distributed_type(spec)
     config = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": kind,
@@ -254,10 +238,8 @@ def accelerate_config(spec: RunSpec) -> dict[str, Any]:
             "fsdp_reshard_after_forward": spec.strategy.reshard_after_forward,
         }
     if kind == "DEEPSPEED":
-        config["deepspeed_config"] = {
-            "deepspeed_config_file": "deepspeed.json",
-            "zero3_init_flag": False,
-        }
+        file = {"deepspeed_config_file": "deepspeed.json"}
+        config["deepspeed_config"] = file | {"zero3_init_flag": False}
     return config
 
 # %% ../../nbs/55_frameworks/35_scripts.ipynb #8c1031c1
@@ -268,7 +250,7 @@ def write_accelerate(spec: RunSpec, site: Site) -> Rendered:
         "mixed_precision": mixed_precision(spec, "accelerate") or "no",
         "gradient_accumulation_steps": spec.batch.accum,
     }
-    config = accelerate_config(spec)
+    config, script = accelerate_config(spec), f"{site.out}/train.py"
     files = {
         "accelerator.json": _json(settings),
         "train.py": _script(_ACCELERATE, site, "Accelerate"),
@@ -277,21 +259,11 @@ def write_accelerate(spec: RunSpec, site: Site) -> Rendered:
         config["deepspeed_config"]["deepspeed_config_file"] = f"{site.out}/deepspeed.json"
         files["deepspeed.json"] = _json(_deepspeed_json(spec))
     files["accelerate.yaml"] = yaml.safe_dump(config, sort_keys=False)
-    script = f"{site.out}/train.py"
-    launcher = (
-        site.python,
-        "-m",
-        "accelerate.commands.launch",
-        "--config_file",
-        f"{site.out}/accelerate.yaml",
-        script,
-    )
-    return Rendered(
-        files,
-        torchrun(spec, site, script) if spec.hardware == "cpu" else launcher,
-        {},
-        _remarks(spec),
-    )
+    launcher = (site.python, "-m", "accelerate.commands.launch")
+    command = (*launcher, "--config_file", f"{site.out}/accelerate.yaml", script)
+    if spec.hardware == "cpu":
+        command = torchrun(spec, site, script)
+    return Rendered(files, command, {}, _remarks(spec))
 
 # %% ../../nbs/55_frameworks/35_scripts.ipynb #e9ee10b5
 ACCELERATE = Backend(

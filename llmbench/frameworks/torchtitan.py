@@ -181,47 +181,44 @@ parts.data.leave_seen(HERE)
 leave(parts)
 '''
 
+# %% ../../nbs/55_frameworks/55_torchtitan.ipynb #468175bd
+_ROUNDS = (
+    "its log rounds losses to four or five digits, "
+    "and its step times are differences of its time stamps"
+)
+_DDP_GRADIENTS = (  # measured with 0.2.2 on two ranks: its gradient norm is half of its own FSDP's
+    "strategy ddp: torchtitan divides the loss by all tokens and averages gradients as well, "
+    "so they are dp times too small; clipping notices"
+)
+_CLIPS = "optimizer.clip_norm: torchtitan always clips; the norm is set out of reach"
+_EVERY_SECOND = "recompute = selective: torchtitan keeps every second product"
+_COUNTS_ENDS = (
+    "strategy.layers_per_stage: torchtitan counts embedding and head as layers when it splits"
+)
+
 # %% ../../nbs/55_frameworks/55_torchtitan.ipynb #ad4bc50e
 def write_torchtitan(spec: RunSpec, site: Site) -> Rendered:
     "torchtitan's trainer."
+    job, script = f"{site.out}/job.toml", f"{site.out}/train.py"
     files = {
         "job.toml": toml_text(titan_job(spec, site.out)),
         "train.py": _TITAN.format(run_id=site.run_id),
     }
-    remarks = [
-        "its log rounds losses to four or five digits, and its step times are differences "
-        "of its time stamps"
-    ]
-    if (
-        spec.strategy.name == "ddp"
-    ):  # measured with 0.2.2 on two ranks: its gradient norm is half of its own FSDP's
-        remarks.append(
-            "strategy ddp: torchtitan divides the loss by all tokens and averages gradients "
-            "as well, so they are dp times too small; clipping notices"
-        )
-    remarks += (
-        ["optimizer.clip_norm: torchtitan always clips; the norm is set out of reach"]
-        if spec.optimizer.clip_norm is None
-        else []
+    remarks = (
+        _ROUNDS,
+        *([_DDP_GRADIENTS] if spec.strategy.name == "ddp" else []),
+        *([_CLIPS] if spec.optimizer.clip_norm is None else []),
+        *([_EVERY_SECOND] if spec.recompute == "selective" else []),
+        *([_COUNTS_ENDS] if spec.strategy.pp > 1 else []),
+        *clip_remarks(spec),
     )
-    remarks += (
-        ["recompute = selective: torchtitan keeps every second product"]
-        if spec.recompute == "selective"
-        else []
-    )
-    remarks += (
-        ["strategy.layers_per_stage: torchtitan counts embedding and head as layers when it splits"]
-        if spec.strategy.pp > 1
-        else []
-    )
-    return Rendered(
-        files,
-        torchrun(spec, site, f"{site.out}/train.py", "--job.config_file", f"{site.out}/job.toml"),
-        {},
-        (*remarks, *clip_remarks(spec)),
-    )
+    return Rendered(files, torchrun(spec, site, script, "--job.config_file", job), {}, remarks)
 
 # %% ../../nbs/55_frameworks/55_torchtitan.ipynb #7b96582b
+_CARRIES = (
+    "model strategy batch seq_len precision.param precision.compute precision.reduce optimizer "
+    "steps seed data attention compile recompute hardware timeouts"
+)
 TORCHTITAN = Backend(
     "torchtitan",
     "torchtitan",
@@ -235,24 +232,7 @@ TORCHTITAN = Backend(
         "cp": "context parallel degree",
         "mixed": "several of them",
     },
-    (
-        "model",
-        "strategy",
-        "batch",
-        "seq_len",
-        "precision.param",
-        "precision.compute",
-        "precision.reduce",
-        "optimizer",
-        "steps",
-        "seed",
-        "data",
-        "attention",
-        "compile",
-        "recompute",
-        "hardware",
-        "timeouts",
-    ),
+    tuple(_CARRIES.split()),
     write_torchtitan,
     packages=("torchtitan",),
     reads="torchtitan",

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['threads_per_rank', 'oversubscription', 'Launch', 'train_command', 'nsys_command', 'nsys_after', 'host_variables',
-           'command_again', 'path_operand', 'render', 'visible_gpus', 'profile_of', 'package_version', 'refusal',
-           'LineFollower']
+           'command_again', 'path_operand', 'train_arguments', 'render', 'visible_gpus', 'profile_of',
+           'package_version', 'refusal', 'LineFollower']
 
 # %% ../../nbs/40_launch/20_command.ipynb #6f5ccfe7
 import importlib.util
@@ -160,6 +160,12 @@ def path_operand(path: Path | str) -> str:
     "A path as a program may be given it: one that begins with '-' would be an option."
     return f"./{path}" if str(path).startswith("-") else str(path)
 
+# %% ../../nbs/40_launch/20_command.ipynb #5a7a951b
+def train_arguments(out: Path | str, identity: str, attempt: int) -> list[str]:
+    "What llmbench.train is told of a run: its request, its folder, its name."
+    where = ["--spec", f"{out}/spec.yaml", "--out", str(out)]
+    return [*where, "--run-id", identity, "--attempt", str(attempt)]
+
 # %% ../../nbs/40_launch/20_command.ipynb #f0e8e30c
 def render(
     spec: RunSpec,
@@ -176,31 +182,19 @@ def render(
     taken up.
     """
     cores = usable_cores() if cores is None else cores
-    ranks, identity, out = spec.world_size, run_id(spec, attempt), path_operand(out)
-    arguments = [
-        "--spec",
-        f"{out}/spec.yaml",
-        "--out",
-        out,
-        "--run-id",
-        identity,
-        "--attempt",
-        str(attempt),
-    ]
+    ranks, out = spec.world_size, path_operand(out)
+    arguments = train_arguments(out, run_id(spec, attempt), attempt)
     arguments += [] if resume is None else ["--resume", *(path_operand(r) for r in [resume] if r)]
     text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     note = oversubscription(ranks, cores) if spec.hardware == "cpu" else None
     nsys = spec.profile if spec.profile and spec.profile.tool == "nsys" else None
-    report = f"{out}/profile"
+    profiled = nsys_command(nsys, f"{out}/profile") if nsys else ()
     return Launch(
-        command=(
-            *(nsys_command(nsys, report) if nsys else ()),
-            *train_command(ranks, arguments, python),
-        ),
+        command=(*profiled, *train_command(ranks, arguments, python)),
         env=host_variables(spec, ranks, cores, command_again(out, attempt)),
         files={"spec.yaml": text},
         notes=(note,) if note else (),
-        after=tuple(nsys_after(nsys, report)) if nsys else (),
+        after=tuple(nsys_after(nsys, f"{out}/profile")) if nsys else (),
     )
 
 # %% ../../nbs/40_launch/20_command.ipynb #0ab55e06

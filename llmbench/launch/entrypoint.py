@@ -26,6 +26,7 @@ from llmbench.launch.command import (
     host_variables,
     oversubscription,
     refusal,
+    train_arguments,
     train_command,
     visible_gpus,
 )
@@ -40,38 +41,22 @@ def node_command(
     place: Place, ready: Ready, arguments: list[str], python: str, wait_s: int
 ) -> tuple[str, ...]:
     "The command that starts this node's ranks of llmbench.train."
+    train = ("-m", "llmbench.train", *arguments)
     if place.rank is not None:
-        return (python, "-m", "llmbench.train", *arguments)
+        return (python, *train)
     if place.nodes == 1:
         return train_command(place.ranks_per_node, arguments, python)
-    where = [
-        "--node-rank",
-        str(place.node_rank),
-        "--master-addr",
-        ready.address,
-        "--master-port",
-        str(place.master_port),
-    ]
-    ranks = [
-        "--nnodes",
-        str(place.nodes),
-        "--nproc-per-node",
-        str(place.ranks_per_node),
-        "--max-restarts",
-        "0",
-    ]
-    wait = ["--rdzv-conf", f"timeout={wait_s}"]
-    return (
-        python,
-        "-m",
-        "torch.distributed.run",
-        *ranks,
-        *where,
-        *wait,
-        "-m",
-        "llmbench.train",
-        *arguments,
-    )
+    torchrun = {
+        "--nnodes": place.nodes,
+        "--nproc-per-node": place.ranks_per_node,
+        "--max-restarts": 0,
+        "--node-rank": place.node_rank,
+        "--master-addr": ready.address,
+        "--master-port": place.master_port,
+        "--rdzv-conf": f"timeout={wait_s}",
+    }
+    words = [str(word) for option in torchrun.items() for word in option]
+    return (python, "-m", "torch.distributed.run", *words, *train)
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #c6e413b6
 def _rank_variables(
@@ -113,27 +98,16 @@ def node_launch(
 ) -> Launch:
     "What this node starts for `spec` with its results in `out`; a pure function of its arguments."
     environ = os.environ if environ is None else environ
-    cores = usable_cores() if cores is None else cores
-    arguments = [
-        "--spec",
-        f"{out}/spec.yaml",
-        "--out",
-        str(out),
-        "--run-id",
-        run_id(spec, attempt),
-        "--attempt",
-        str(attempt),
-    ]
+    cores, ranks = usable_cores() if cores is None else cores, place.ranks_per_node
+    arguments = train_arguments(out, run_id(spec, attempt), attempt)
     added, events = chosen_variables(spec.hardware, place.nodes, ready.interface, environ)
     again = environ.get("LLMBENCH_COMMAND") or command_again(out, attempt)
-    crowded = oversubscription(place.ranks_per_node, cores) if spec.hardware == "cpu" else None
+    crowded = oversubscription(ranks, cores) if spec.hardware == "cpu" else None
     threads = {k: environ[k] for k in ("OMP_NUM_THREADS",) if k in environ}
+    variables = host_variables(spec, ranks, cores, again) | threads | added
     return Launch(
         command=node_command(place, ready, arguments, python, wait_s),
-        env=host_variables(spec, place.ranks_per_node, cores, again)
-        | threads
-        | added
-        | _rank_variables(place, ready, spec.world_size, environ),
+        env=variables | _rank_variables(place, ready, spec.world_size, environ),
         notes=(*([crowded] if crowded else []), *events),
         log=f"stdout{node_label(place)}.log",
         first_rank=place.ranks[0],
@@ -267,53 +241,38 @@ def run_node(
     except RequestError:
         raise
     except LlmbenchError as e:
-        late = refused_run(spec, str(e), attempt=attempt).model_copy(
-            update={"status": Status.timeout}
-        )
-        return keep(late, out, place, ())
+        late = refused_run(spec, str(e), attempt=attempt)
+        return keep(late.model_copy(update={"status": Status.timeout}), out, place, ())
     launch = node_launch(spec, place, ready, out, attempt=attempt, wait_s=wait_s)
     with _Echoing(out / launch.log):
         ending = supervise(launch, out, deadline_s=spec.timeouts.run_s)
-        _on_terminate(
-            signal.SIG_IGN
-        )  # what came of it has to be told, also while a Job deletes its pods
+        # what came of it has to be told, also while a Job deletes its pods
+        _on_terminate(signal.SIG_IGN)
     run = judge_node(spec, out, place, ending, attempt=attempt, log=launch.log)
     return keep(run, out, place, launch.notes)
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #11fd187f
+_WHAT = (
+    "Run one node's share of a run; the place comes from Kubernetes, Slurm, torchrun or NNODES, "
+    "NODE_RANK, MASTER_ADDR."
+)
+_EXAMPLE = (
+    "example: NNODES=2 NODE_RANK=0 MASTER_ADDR=host0 python -m llmbench.entrypoint "
+    "params/cpu/ddp.yaml --out results/two"
+)
+
+
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m llmbench.entrypoint",
-        description=(
-            "Run one node's share of a run; the place comes from Kubernetes, Slurm, "
-            "torchrun or NNODES, NODE_RANK, MASTER_ADDR."
-        ),
-        epilog=(
-            "example: NNODES=2 NODE_RANK=0 MASTER_ADDR=host0 python -m llmbench.entrypoint "
-            "params/cpu/ddp.yaml --out results/two"
-        ),
-    )
-    parser.add_argument("spec", help="a parameter file of a run (YAML)")
-    parser.add_argument(
-        "--out",
-        required=True,
-        type=Path,
-        help="folder of this run's results on this node; made if missing",
-    )
-    parser.add_argument(
-        "--attempt",
-        type=int,
-        default=1,
-        help="which repeat of the same request this is (default 1)",
-    )
-    parser.add_argument(
-        "--wait",
-        type=int,
-        default=300,
-        metavar="S",
-        help="seconds that names and node 0 may take to appear (default 300)",
-    )
-    return parser.parse_args(argv)
+    name = "python -m llmbench.entrypoint"
+    p = argparse.ArgumentParser(prog=name, description=_WHAT, epilog=_EXAMPLE)
+    folder = "folder of this run's results on this node; made if missing"
+    attempt = "which repeat of the same request this is (default 1)"
+    wait = "seconds that names and node 0 may take to appear (default 300)"
+    p.add_argument("spec", help="a parameter file of a run (YAML)")
+    p.add_argument("--out", required=True, type=Path, help=folder)
+    p.add_argument("--attempt", type=int, default=1, help=attempt)
+    p.add_argument("--wait", type=int, default=300, metavar="S", help=wait)
+    return p.parse_args(argv)
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #2cff4be6
 def _prepare(arguments: argparse.Namespace) -> tuple[RunSpec, Place]:

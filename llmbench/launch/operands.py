@@ -35,37 +35,53 @@ _REGISTRY = r"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[\[][0-9A-Fa-f:]+[\]])(:[
 _PART = "[a-z0-9]+(([.]|_{1,2}|-+)[a-z0-9]+)*"
 _REPOSITORY = rf"({_REGISTRY}/)?{_PART}(/{_PART})*"
 
-# %% ../../nbs/40_launch/15_operands.ipynb #33e538c8
-GRAMMARS = {
+# %% ../../nbs/40_launch/15_operands.ipynb #f5931528
+_OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_NETWORK = {
     "host": Grammar(
         rf"([A-Za-z_][A-Za-z0-9_.-]*@)?{_ADDRESS}",
-        "HOST or USER@HOST: a name or an address of letters, digits, '.', '-', "
-        "'_' and ':' that does not begin with '-'",
+        "HOST or USER@HOST: a name or an address of letters, digits, '.', '-', '_' and ':' "
+        "that does not begin with '-'",
     ),
     "address": Grammar(
         _ADDRESS,
-        "a name or an address of letters, digits, '.', '-', '_' and ':' that does "
-        "not begin with '-'",
+        "a name or an address of letters, digits, '.', '-', '_' and ':' "
+        "that does not begin with '-'",
     ),
+    "subnet": Grammar(
+        "[.]".join([_OCTET] * 3), "the first three numbers of an IPv4 network, as 10.213.77"
+    ),
+    "interface": Grammar(
+        r"(\^|=|\^=)?[A-Za-z0-9_][A-Za-z0-9_.@:-]*(,[A-Za-z0-9_][A-Za-z0-9_.@:-]*)*",
+        "names of interfaces, as eth0 or ib0,ib1; NCCL's begin with ^ or = where it is told so",
+    ),
+}
+
+# %% ../../nbs/40_launch/15_operands.ipynb #94494a50
+_IMAGES = {
     "image": Grammar(
         rf"{_REPOSITORY}(:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?",
         "[REGISTRY[:PORT]/]NAME[:TAG][@sha256:DIGEST], its name in lower case",
     ),
     "repository": Grammar(_REPOSITORY, "[REGISTRY[:PORT]/]NAME in lower case, without a tag"),
     "registry": Grammar(rf"{_REGISTRY}(/{_PART})*", "HOST[:PORT][/PATH], its path in lower case"),
-    "subnet": Grammar(
-        "[.]".join(["(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"] * 3),
-        "the first three numbers of an IPv4 network, as 10.213.77",
+    "size": Grammar("[0-9]+([.][0-9]+)?[bkmgBKMG]?", "a number with b, k, m or g, as 1g"),
+    "device": Grammar(
+        '"?[A-Za-z0-9][A-Za-z0-9_.,=/:-]*"?',
+        "what the tool calls its devices, as all, 2, device=0,1 or nvidia.com/gpu=all",
     ),
-    "interface": Grammar(
-        r"(\^|=|\^=)?[A-Za-z0-9_][A-Za-z0-9_.@:-]*(,[A-Za-z0-9_][A-Za-z0-9_.@:-]*)*",
-        "names of interfaces, as eth0 or ib0,ib1; NCCL's begin with ^ or = where it is told so",
-    ),
+    "group": Grammar("[A-Za-z0-9_][A-Za-z0-9_-]*", "a group by its name or id"),
+}
+_KUBERNETES = {
     "label": Grammar(
         _LABEL,
         "a DNS label: lower case letters, digits and '-', at most 63, '-' neither first nor last",
     ),
     "dns": Grammar(_DNS, "a DNS name: labels of lower case letters, digits and '-', joined by '.'"),
+}
+
+# %% ../../nbs/40_launch/15_operands.ipynb #d1254d35
+_KUBERNETES |= {
     "key": Grammar(
         _KEY, "a Kubernetes key: NAME or DOMAIN/NAME of letters, digits, '-', '_' and '.'"
     ),
@@ -77,7 +93,10 @@ GRAMMARS = {
         "[0-9]+([.][0-9]+)?(m|k|[MGTPE]|[KMGTPE]i)?",
         "a number with a unit of Kubernetes, as 4, 500m or 8Gi",
     ),
-    "size": Grammar("[0-9]+([.][0-9]+)?[bkmgBKMG]?", "a number with b, k, m or g, as 1g"),
+}
+
+# %% ../../nbs/40_launch/15_operands.ipynb #5119f728
+_SLURM = {
     "slurm-size": Grammar("[0-9]+[KMGTkmgt]?", "a number with K, M, G or T, as 64G"),
     "partition": Grammar(
         rf"{_WORD}(,{_WORD})*",
@@ -88,11 +107,10 @@ GRAMMARS = {
         "a name of letters, digits, '_', '.', '@', '+' and '-' that does not begin with '-'",
     ),
     "gres": Grammar("[A-Za-z0-9_][A-Za-z0-9_.:-]*", "the name of a resource, as gpu or gpu:a100"),
-    "device": Grammar(
-        '"?[A-Za-z0-9][A-Za-z0-9_.,=/:-]*"?',
-        "what the tool calls its devices, as all, 2, device=0,1 or nvidia.com/gpu=all",
-    ),
-    "group": Grammar("[A-Za-z0-9_][A-Za-z0-9_-]*", "a group by its name or id"),
+}
+
+# %% ../../nbs/40_launch/15_operands.ipynb #33e538c8
+_TEXTS = {
     "path": Grammar(
         r"[^\x00-\x1f\x7f\ud800-\udfff-][^\x00-\x1f\x7f\ud800-\udfff]{0,4095}",
         "a path without control characters that does not begin with '-'; "
@@ -106,6 +124,7 @@ GRAMMARS = {
         "[A-Za-z_][A-Za-z0-9_]*", "letters, digits and '_', not beginning with a digit"
     ),
 }
+GRAMMARS = _NETWORK | _IMAGES | _KUBERNETES | _SLURM | _TEXTS
 
 # %% ../../nbs/40_launch/15_operands.ipynb #1f1a483f
 def checked(kind: str, text: str, place: str) -> str:

@@ -120,38 +120,38 @@ def _kubernetes(environ: Mapping[str, str], world_size: int) -> Place:
         _number(environ, "MASTER_PORT", 29500),
     )
 
+# %% ../../nbs/40_launch/35_rendezvous.ipynb #88137a85
+def _started(environ: Mapping[str, str], what: str, otherwise: int) -> int:
+    "How many tasks or nodes srun was told to start: of this step, else of the job."
+    job = {"TASKS": "SLURM_NTASKS", "NODES": "SLURM_NNODES"}[what]
+    return _number(environ, f"SLURM_STEP_NUM_{what}", _number(environ, job, otherwise))
+
+
+def _first_host(environ: Mapping[str, str]) -> str:
+    "The host of node 0."
+    hosts = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
+    return environ.get("MASTER_ADDR") or expand_hosts(hosts)[0]
+
 # %% ../../nbs/40_launch/35_rendezvous.ipynb #c629f967
 def _slurm(environ: Mapping[str, str], world_size: int) -> Place:
     if "SLURM_PROCID" not in environ:
         raise RequestError(
             "inside a Slurm job, but not started by srun; type srun python -m llmbench.entrypoint …"
         )
-    tasks = _number(environ, "SLURM_STEP_NUM_TASKS", _number(environ, "SLURM_NTASKS", 1))
-    nodes = _number(environ, "SLURM_STEP_NUM_NODES", _number(environ, "SLURM_NNODES", 1))
-    address = (
-        environ.get("MASTER_ADDR")
-        or expand_hosts(
-            environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
-        )[0]
-    )
+    tasks, nodes = _started(environ, "TASKS", 1), _started(environ, "NODES", 1)
+    address = _first_host(environ)
     port = _number(environ, "MASTER_PORT", 20000 + _number(environ, "SLURM_JOB_ID", 0) % 20000)
-    node_rank = _number(environ, "SLURM_NODEID", 0)
-    if tasks == nodes:
-        return Place(
-            "slurm", nodes, node_rank, _shared_out(world_size, nodes, "slurm"), address, port
-        )
-    if tasks != world_size:
-        raise RequestError(
-            f"srun started {tasks} tasks on {nodes} nodes for {world_size} ranks; "
-            "ask for one task a node, or one a rank"
-        )
-    place = {
-        "rank": _number(environ, "SLURM_PROCID"),
-        "local_rank": _number(environ, "SLURM_LOCALID", 0),
-    }
-    return Place(
-        "slurm", nodes, node_rank, _shared_out(world_size, nodes, "slurm"), address, port, **place
-    )
+    node_rank, rank = _number(environ, "SLURM_NODEID", 0), {}
+    if tasks != nodes:
+        if tasks != world_size:
+            raise RequestError(
+                f"srun started {tasks} tasks on {nodes} nodes for {world_size} ranks; "
+                "ask for one task a node, or one a rank"
+            )
+        rank["rank"] = _number(environ, "SLURM_PROCID")
+        rank["local_rank"] = _number(environ, "SLURM_LOCALID", 0)
+    shared = _shared_out(world_size, nodes, "slurm")
+    return Place("slurm", nodes, node_rank, shared, address, port, **rank)
 
 # %% ../../nbs/40_launch/35_rendezvous.ipynb #cb6dcaaa
 def _one_rank(environ: Mapping[str, str], world_size: int) -> Place:
@@ -291,6 +291,16 @@ def _is_trial(name: str) -> bool:
     "Whether a person has said that all nodes are on this host."
     return name == "localhost" or re.fullmatch(r"127(\.\d+){3}|::1", name) is not None
 
+# %% ../../nbs/40_launch/35_rendezvous.ipynb #f7b9df53
+def _check_node_0(place: Place, address: str, named_back: bool, own: Mapping[str, str]) -> None:
+    "RequestError where node 0 is called by an address of another host, or its port is taken."
+    if place.rank is None and not named_back and address not in own.values():
+        raise RequestError(
+            f"this is node 0, and MASTER_ADDR={place.master_addr} ({address}) is another host; "
+            "give each node its own NODE_RANK"
+        )
+    check_port(place.master_port)
+
 # %% ../../nbs/40_launch/35_rendezvous.ipynb #4a73e4e5
 def get_ready(
     place: Place, environ: Mapping[str, str] | None = None, *, wait_s: float = 300, **lookups: Any
@@ -316,12 +326,7 @@ def get_ready(
     if place.source == "torchrun":  # its agents have met, and node 0's port is theirs
         return ready
     if place.is_main:
-        if place.rank is None and not named_back and address not in found.values():
-            raise RequestError(
-                f"this is node 0, and MASTER_ADDR={place.master_addr} ({address}) is another host; "
-                "give each node its own NODE_RANK"
-            )
-        check_port(place.master_port)
+        _check_node_0(place, address, named_back, found)
     else:
         wait_for_master(ready.address, place.master_port, wait_s=max(0.0, until - time.monotonic()))
     return ready

@@ -51,58 +51,65 @@ def reduced(name: str) -> str:
     words = re.sub(r"[^a-z0-9]+", " ", text.lower()).split()
     return " ".join(_WORDS.get(w, w) for w in words)
 
+# %% ../../../nbs/70_compare/audit/10_claims.ipynb #0ab33e9b
+_OF_MEASUREMENTS = (
+    (r"strategy( name)?|method|parallel strategy|parallelism", "strategy"),
+    (r"(n |total )?gpu( count)?|n (gpu|ranks)|world size|(device|gpu) count", "gpus"),
+    (r"(total |global )?(throughput )?tokens per s( total)?|throughput", "tokens_per_s"),
+    (r"(throughput )?tokens per s per (gpu|device)", "tokens_per_s_per_gpu"),
+    (r".*per (gpu )?core", "rate_per_core"),
+    (r"steps per s", "steps_per_s"),
+    (r"(mean |median )?(step|iteration|iter) time( mean)?( s| ms)?", "step_time_s"),
+    (r"(raw )?step times( s)?", "step_times"),
+    (r"(raw )?(loss values|losses)", "losses"),
+    (r"(scaling|parallel) eff( pct)?", "scaling_efficiency_pct"),
+    (r"scaling baseline", "scaling_baseline"),
+    (r"(h2d|host to device)( transfer)?( gb (per )?s)?( per gpu)?", "h2d_gb_s"),
+    (r"tokens per usd", "tokens_per_usd"),
+    (r"usd per (1m|m|million) tokens", "usd_per_1m_tokens"),
+    (r"(\d+ gpu )?(cost|usd|price) per h", "usd_per_hour"),
+    (r"(usd|price|cost) per gpu( per)? h", "usd_per_gpu_hour"),
+)
+
+# %% ../../../nbs/70_compare/audit/10_claims.ipynb #44cb5832
+_MICRO_BATCH = (
+    r"(per device|per gpu|micro) batch( size)?|batch( size)? per (device|gpu)|"
+    r"(train )?micro batch size per gpu"
+)
+_OF_BATCHES_AND_CARDS = (
+    (r"seq(uence)? len(gth)?", "seq_len"),
+    (_MICRO_BATCH, "micro_batch"),
+    (r"grad(ient)? accum(ulation)?( steps)?", "grad_accum"),
+    (r"global batch( size)?", "global_batch"),
+    (r"global batch tokens|global tokens", "global_tokens"),
+    (r"warmup steps", "warmup_steps"),
+    (r"mfu( pct)?", "mfu_pct"),
+    (r"tflops per gpu", "tflops_per_gpu"),
+    (r"device( name)?|gpu model|hardware", "device"),
+    (r"platform", "platform"),
+    (r"software stack", "stack"),
+    (r"(pytorch|torch) version", "torch_version"),
+    (r"gpu cores", "gpu_cores"),
+    (r"source", "source"),
+)
+
 # %% ../../../nbs/70_compare/audit/10_claims.ipynb #6a6a3a79
+_OF_MODELS = (
+    (r"model( name)?", "model"),
+    (r"(n )?params", "parameters"),
+    (r"(n )?layers", "n_layers"),
+    (r"hidden size|d model", "d_model"),
+    (r"vocab(ulary)?( size)?", "vocab_size"),
+    (r"max seq(uence)? len(gth)?", "max_seq_len"),
+    (r"(mixed )?precision", "precision"),
+    (r"tensor model parallel size|tp", "tp"),
+    (r"pipeline model parallel size|pp", "pp"),
+    (r"data parallel size|dp", "dp"),
+    (r"context parallel size|cp", "cp"),
+)
 _FIELDS = [
     (re.compile(pattern), name)
-    for pattern, name in (
-        (r"strategy( name)?|method|parallel strategy|parallelism", "strategy"),
-        (r"(n |total )?gpu( count)?|n (gpu|ranks)|world size|(device|gpu) count", "gpus"),
-        (r"(total |global )?(throughput )?tokens per s( total)?|throughput", "tokens_per_s"),
-        (r"(throughput )?tokens per s per (gpu|device)", "tokens_per_s_per_gpu"),
-        (r".*per (gpu )?core", "rate_per_core"),
-        (r"steps per s", "steps_per_s"),
-        (r"(mean |median )?(step|iteration|iter) time( mean)?( s| ms)?", "step_time_s"),
-        (r"(raw )?step times( s)?", "step_times"),
-        (r"(raw )?(loss values|losses)", "losses"),
-        (r"(scaling|parallel) eff( pct)?", "scaling_efficiency_pct"),
-        (r"scaling baseline", "scaling_baseline"),
-        (r"(h2d|host to device)( transfer)?( gb (per )?s)?( per gpu)?", "h2d_gb_s"),
-        (r"tokens per usd", "tokens_per_usd"),
-        (r"usd per (1m|m|million) tokens", "usd_per_1m_tokens"),
-        (r"(\d+ gpu )?(cost|usd|price) per h", "usd_per_hour"),
-        (r"(usd|price|cost) per gpu( per)? h", "usd_per_gpu_hour"),
-        (r"seq(uence)? len(gth)?", "seq_len"),
-        (
-            (
-                r"(per device|per gpu|micro) batch( size)?|batch( size)? per (device|gpu)|(train"
-                r" )?micro batch size per gpu"
-            ),
-            "micro_batch",
-        ),
-        (r"grad(ient)? accum(ulation)?( steps)?", "grad_accum"),
-        (r"global batch( size)?", "global_batch"),
-        (r"global batch tokens|global tokens", "global_tokens"),
-        (r"warmup steps", "warmup_steps"),
-        (r"mfu( pct)?", "mfu_pct"),
-        (r"tflops per gpu", "tflops_per_gpu"),
-        (r"device( name)?|gpu model|hardware", "device"),
-        (r"platform", "platform"),
-        (r"software stack", "stack"),
-        (r"(pytorch|torch) version", "torch_version"),
-        (r"gpu cores", "gpu_cores"),
-        (r"source", "source"),
-        (r"model( name)?", "model"),
-        (r"(n )?params", "parameters"),
-        (r"(n )?layers", "n_layers"),
-        (r"hidden size|d model", "d_model"),
-        (r"vocab(ulary)?( size)?", "vocab_size"),
-        (r"max seq(uence)? len(gth)?", "max_seq_len"),
-        (r"(mixed )?precision", "precision"),
-        (r"tensor model parallel size|tp", "tp"),
-        (r"pipeline model parallel size|pp", "pp"),
-        (r"data parallel size|dp", "dp"),
-        (r"context parallel size|cp", "cp"),
-    )
+    for pattern, name in (*_OF_MEASUREMENTS, *_OF_BATCHES_AND_CARDS, *_OF_MODELS)
 ]
 
 # %% ../../../nbs/70_compare/audit/10_claims.ipynb #2fd3940d
@@ -233,12 +240,7 @@ def make_row(
     printed: dict[str, str] = {}
     for header, cell in cells:
         name = field_of(header)
-        if (
-            name == "gpus"
-            and number(cell) is None
-            or name == "gpus"
-            and re.search(r"[A-Za-z]{2}", str(cell))
-        ):
+        if name == "gpus" and (number(cell) is None or re.search(r"[A-Za-z]{2}", str(cell))):
             name = "device"  # a column GPU that holds names
         if name is None or name in values or (value := value_of(name, header, cell)) is None:
             continue

@@ -15,52 +15,40 @@ from typing import Literal
 from .claims import Row, cards
 from ...core.numbers import relative_difference
 
+# %% ../../../nbs/70_compare/audit/15_faults.ipynb #87f255d7
+_FAULT = (
+    "the device is not synchronised in the timed region",
+    "a step without its gradient accumulation",
+    "two precision policies in one comparison",
+    "ranks do not take disjoint data",
+    "the model sees its targets",
+    "host-to-device GB/s computed, not measured",
+    "scaling efficiency without its baseline",
+    "tokens a dollar with seconds against hours",
+    "hardware record of another machine",
+    "warm-up in the average",
+    "peak FLOP/s of another card",
+    "throughput per GPU core",
+    "a model size that the model does not have",
+)
+
 # %% ../../../nbs/70_compare/audit/15_faults.ipynb #549d1ce3
-FAULTS = {
-    1: (
-        "the device is not synchronised in the timed region",
-        "time with device events, or synchronise before both ends of the clock",
-    ),
-    2: (
-        "a step without its gradient accumulation",
-        "time a whole optimizer step, and let every strategy accumulate the same micro steps",
-    ),
-    3: (
-        "two precision policies in one comparison",
-        "state parameter, compute and reduce dtype of each row, and compare equal ones only",
-    ),
-    4: (
-        "ranks do not take disjoint data",
-        "give each rank its own share, and publish a fingerprint of the sequences that were seen",
-    ),
-    5: (
-        "the model sees its targets",
-        "mask the future, shift the targets by one, and do not repeat the data",
-    ),
-    6: (
-        "host-to-device GB/s computed, not measured",
-        "copy pinned memory and time it, or leave the figure out",
-    ),
-    7: (
-        "scaling efficiency without its baseline",
-        "divide by the speed of a run that was made, and name it: it is at 100 %",
-    ),
-    8: (
-        "tokens a dollar with seconds against hours",
-        "multiply tokens/s by 3,600 before dividing by dollars an hour",
-    ),
-    9: (
-        "hardware record of another machine",
-        "let each rank record its own device; a parser leaves it empty",
-    ),
-    10: ("warm-up in the average", "declare the warm-up, drop all of it, and give the median"),
-    11: ("peak FLOP/s of another card", "leave MFU empty where the card is not in a dated table"),
-    12: (
-        "throughput per GPU core",
-        "give tokens/s per GPU; cores of two vendors are no common unit",
-    ),
-    13: ("a model size that the model does not have", "count the parameters and print the count"),
-}
+_ADVICE = (
+    "time with device events, or synchronise before both ends of the clock",
+    "time a whole optimizer step, and let every strategy accumulate the same micro steps",
+    "state parameter, compute and reduce dtype of each row, and compare equal ones only",
+    "give each rank its own share, and publish a fingerprint of the sequences that were seen",
+    "mask the future, shift the targets by one, and do not repeat the data",
+    "copy pinned memory and time it, or leave the figure out",
+    "divide by the speed of a run that was made, and name it: it is at 100 %",
+    "multiply tokens/s by 3,600 before dividing by dollars an hour",
+    "let each rank record its own device; a parser leaves it empty",
+    "declare the warm-up, drop all of it, and give the median",
+    "leave MFU empty where the card is not in a dated table",
+    "give tokens/s per GPU; cores of two vendors are no common unit",
+    "count the parameters and print the count",
+)
+FAULTS = dict(enumerate(zip(_FAULT, _ADVICE, strict=True), 1))
 
 # %% ../../../nbs/70_compare/audit/15_faults.ipynb #173533cf
 OTHER = (

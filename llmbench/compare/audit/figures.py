@@ -39,6 +39,9 @@ def seen_targets(row: Row) -> Said | None:
 SLOWEST_LINK_GB_S = 0.1  # one PCIe 1.0 lane moves 0.25 GB/s; measured pinned copies reach 6 to 60
 
 # %% ../../../nbs/70_compare/audit/20_figures.ipynb #11e6cd49
+_MEASURED_COPY = "a measured pinned copy reaches 6 to 60"
+
+
 def computed_copy(row: Row) -> Said | None:
     """Fault 6: a host-to-device rate that is the batch's bytes over the step time, or far below any
     link.
@@ -49,27 +52,14 @@ def computed_copy(row: Row) -> Said | None:
     printed = row.get("h2d_printed") or row.text("h2d_gb_s")
     for size in (4, 8, 2) if time and micro and seq else ():
         formula = micro * seq * size / time / 1e9
-        if (
-            close(formula, rate, 0.02)
-            or printed.startswith("<")
-            and 0.4 * rate <= formula <= 1.2 * rate
-        ):
-            product = (
-                f"{num(micro)} × {num(seq)} tokens × {size} bytes ÷ {row.text('step_time_s')} "
-                f"s = {formula:.6f} GB/s"
-            )
-            return (
-                "certain",
-                (
-                    f"{printed} GB/s is the batch over the step time, {product}; "
-                    "a measured pinned copy reaches 6 to 60"
-                ),
-            )
+        below = printed.startswith("<") and 0.4 * rate <= formula <= 1.2 * rate
+        if close(formula, rate, 0.02) or below:
+            tokens = f"{num(micro)} × {num(seq)} tokens"
+            product = f"{tokens} × {size} bytes ÷ {row.text('step_time_s')} s = {formula:.6f} GB/s"
+            text = f"{printed} GB/s is the batch over the step time, {product}; {_MEASURED_COPY}"
+            return "certain", text
     if 0 < rate < SLOWEST_LINK_GB_S:
-        return (
-            "likely",
-            f"{printed} GB/s is slower than any link; a measured pinned copy reaches 6 to 60",
-        )
+        return "likely", f"{printed} GB/s is slower than any link; {_MEASURED_COPY}"
     return "clean", f"{printed} GB/s is a plausible link"
 
 # %% ../../../nbs/70_compare/audit/20_figures.ipynb #4aad8606
@@ -105,39 +95,38 @@ def _one_scale(rows: Sequence[Row]) -> tuple[Verdict, str, str]:
         )
     return "likely", f"{base.label} at {num(own)} %, its baseline not named", ", ".join(right)
 
+# %% ../../../nbs/70_compare/audit/20_figures.ipynb #bdae1721
+_IMAGINED = (
+    ": the smallest configuration is set against an imagined single GPU that is as fast as it is"
+)
+
+
+def _scales_text(verdict: str, scales: Sequence[tuple]) -> str:
+    "What is said of all scales of one verdict: once where they end alike, else one by one."
+    said = [text for _, text, *_ in scales]
+    at = said[0].partition(" at ")[2]
+    if all(text.endswith(f" at {at}") for text in said):
+        text = f"{', '.join(text.partition(' at ')[0] for text in said)} at {at}"
+    else:
+        text = "; ".join(said)
+    right = ", ".join(right for _, _, right, _ in scales if right)
+    text += _IMAGINED if verdict == "certain" else ""
+    return text + (f". Against the runs that were made: {right}" if right else "")
+
 # %% ../../../nbs/70_compare/audit/20_figures.ipynb #bf5da954
 def unnamed_baseline(rows: Sequence[Row]) -> list[Finding]:
     "Fault 7 over all rows of a table that give a scaling efficiency."
     rows = [r for r in rows if r.get("scaling_efficiency_pct") and r.get("gpus")]
-    scales: dict[tuple, list[Row]] = {}
+    groups: dict[tuple, list[Row]] = {}
     for row in rows:
-        scales.setdefault(_key(row), []).append(row)
-    judged = [
-        (verdict, text, right, group)
-        for group in scales.values()
-        for verdict, text, right in [_one_scale(group)]
-    ]
+        groups.setdefault(_key(row), []).append(row)
+    judged = [(*_one_scale(group), group) for group in groups.values()]
     findings = []
     for verdict in ("certain", "likely", "clean"):
-        alike = [j for j in judged if j[0] == verdict]
-        if not alike:
-            continue
-        at = alike[0][1].partition(" at ")[2]
-        same = all(j[1].endswith(f" at {at}") for j in alike)
-        text = (
-            f"{', '.join(j[1].partition(' at ')[0] for j in alike)} at {at}"
-            if same
-            else "; ".join(j[1] for j in alike)
-        )
-        right = ", ".join(j[2] for j in alike if j[2])
-        if verdict == "certain":
-            text += (
-                ": the smallest configuration is set against an imagined single GPU "
-                "that is as fast as it is"
-            )
-        text += f". Against the runs that were made: {right}" if right else ""
-        places = tuple(r.at for j in alike for r in j[3])
-        findings.append(Finding(7, verdict, file_of(rows), places, text))
+        if alike := [scale for scale in judged if scale[0] == verdict]:
+            places = tuple(r.at for *_, group in alike for r in group)
+            text = _scales_text(verdict, alike)
+            findings.append(Finding(7, verdict, file_of(rows), places, text))
     return findings
 
 # %% ../../../nbs/70_compare/audit/20_figures.ipynb #73529df7
@@ -152,52 +141,43 @@ def _tokens_a_dollar(row: Row) -> tuple[float, str] | None:
         else None
     )
 
+# %% ../../../nbs/70_compare/audit/20_figures.ipynb #efa859c6
+def _hourly(row: Row) -> float | None:
+    "Dollars an hour for all GPUs of a row."
+    whole, each, gpus = row.get("usd_per_hour", "usd_per_gpu_hour", "gpus")
+    return whole or (each * gpus if each and gpus else None)
+
+
+def _seconds_for_hours(row: Row, rows: Sequence[Row]) -> Said | None:
+    "Whether tokens a dollar are a rate per second over dollars per hour, or rightly reckoned."
+    told, printed = _tokens_a_dollar(row)
+    hourly, name = _hourly(row), str(row.get("strategy")).lower()
+    for r in rows if hourly else ():
+        rate = r.get("tokens_per_s")
+        if not rate or not (r is row or str(r.get("strategy")).lower() == name):
+            continue
+        if close(told, rate / hourly, 0.001):
+            return "certain", (
+                f"{printed} = {r.text('tokens_per_s')} tokens/s ({r.label}) ÷ ${hourly:.2f} an "
+                "hour; with 3,600 seconds an hour it is "
+                f"{rate * 3600 / hourly / 1e6:.1f} M tokens a dollar"
+            )
+        if close(told, rate * 3600 / hourly):
+            return "clean", f"{num(told)} = {num(rate)} × 3,600 ÷ {hourly:.2f}"
+    if told < 5e4:
+        price = f"{printed} tokens a dollar are ${1e6 / told:,.0f} a million"
+        return "likely", f"{price}; training costs cents to dollars"
+    return None
+
 # %% ../../../nbs/70_compare/audit/20_figures.ipynb #6441f267
 def wrong_dollars(rows: Sequence[Row]) -> list[Finding]:
     """Fault 8: tokens a dollar that is tokens per second over dollars per hour; the rate is looked
     up in all rows of the file.
     """
     found = []
-    for row, told, printed in ((r, *claim) for r in rows if (claim := _tokens_a_dollar(r))):
-        hourly, each, gpus = row.get("usd_per_hour", "usd_per_gpu_hour", "gpus")
-        hourly = hourly or (each * gpus if each and gpus else None)
-        name = str(row.get("strategy")).lower()
-        same = [
-            r
-            for r in rows
-            if r.get("tokens_per_s") and (r is row or str(r.get("strategy")).lower() == name)
-        ]
-        for r in same if hourly else ():
-            rate = r.get("tokens_per_s")
-            if close(told, rate / hourly, 0.001):
-                text = (
-                    f"{printed} = {r.text('tokens_per_s')} tokens/s ({r.label}) "
-                    f"÷ ${hourly:.2f} an hour; "
-                )
-                text += (
-                    f"with 3,600 seconds an hour it is {rate * 3600 / hourly / 1e6:.1f} "
-                    "M tokens a dollar"
-                )
-                found.append(Finding(8, "certain", row.file, (row.place,), text))
-                break
-            if close(told, rate * 3600 / hourly):
-                found.append(
-                    Finding(
-                        8,
-                        "clean",
-                        row.file,
-                        (row.place,),
-                        f"{num(told)} = {num(rate)} × 3,600 ÷ {hourly:.2f}",
-                    )
-                )
-                break
-        else:
-            if told < 5e4:
-                text = (
-                    f"{printed} tokens a dollar are ${1e6 / told:,.0f} a million; "
-                    "training costs cents to dollars"
-                )
-                found.append(Finding(8, "likely", row.file, (row.place,), text))
+    for row in rows:
+        if _tokens_a_dollar(row) and (said := _seconds_for_hours(row, rows)):
+            found.append(Finding(8, said[0], row.file, (row.place,), said[1]))
     return merged(found)
 
 # %% ../../../nbs/70_compare/audit/20_figures.ipynb #50589b9f

@@ -11,7 +11,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,37 +44,41 @@ def _children(value: Any) -> list[tuple[str, Any]]:
     pairs = value.items() if isinstance(value, dict) else enumerate(value, 1)
     return [(str(k), v) for k, v in pairs if isinstance(v, (dict, list))]
 
+# %% ../../../nbs/70_compare/audit/30_foreign.ipynb #f54de615
+def _is_result(leaves: Sequence[tuple[str, Any]]) -> bool:
+    "Whether leaves are of one result: each measure once, or step times and nothing else."
+    fields = [field_of(key) for key, _ in leaves]
+    measures = [name for name in fields if name in MEASURES - {"step_times"}]
+    if not measures:
+        return "step_times" in fields
+    return len(measures) == len(set(measures))
+
+
+def _told_around(value: Any) -> dict[str, Any]:
+    "Fields that a list or a mapping tells of all results in it."
+    own = []
+    if isinstance(value, dict):
+        own += [(k, v) for k, v in value.items() if not isinstance(v, (dict, list))]
+    for _, inner in _children(value):
+        if isinstance(inner, dict) and not any(field_of(k) in MEASURES for k, _ in _leaves(inner)):
+            own += list(_leaves(inner))
+    return {n: v for k, p in own if (n := field_of(k)) and (v := value_of(n, k, p)) is not None}
+
 # %% ../../../nbs/70_compare/audit/30_foreign.ipynb #24000ca0
 def json_rows(
     file: str, value: Any, place: str = "", context: Mapping[str, Any] | None = None
 ) -> list[Row]:
     "Rows of a JSON value: of one result, or of each that a list or a mapping holds."
-    if isinstance(value, dict):
-        leaves = list(_leaves(value))
-        measures = [n for key, _ in leaves if (n := field_of(key)) in MEASURES - {"step_times"}]
-        if (
-            measures
-            and len(measures) == len(set(measures))
-            or not measures
-            and any(field_of(k) == "step_times" for k, _ in leaves)
-        ):
-            row = make_row(file, place, leaves, context)
-            return [row] if row else []
+    if isinstance(value, dict) and _is_result(leaves := list(_leaves(value))):
+        row = make_row(file, place, leaves, context)
+        return [row] if row else []
     if not isinstance(value, (dict, list)):
         return []
-    own = (
-        [(k, v) for k, v in value.items() if not isinstance(v, (dict, list))]
-        if isinstance(value, dict)
-        else []
-    )
-    for _, inner in _children(value):
-        if isinstance(inner, dict) and not any(field_of(k) in MEASURES for k, _ in _leaves(inner)):
-            own += list(_leaves(inner))
-    known = {n: v for k, p in own if (n := field_of(k)) and (v := value_of(n, k, p)) is not None}
+    known = {**(context or {}), **_told_around(value)}
     return [
         r
         for key, inner in _children(value)
-        for r in json_rows(file, inner, f"{place} {key}".strip(), {**(context or {}), **known})
+        for r in json_rows(file, inner, f"{place} {key}".strip(), known)
     ]
 
 # %% ../../../nbs/70_compare/audit/30_foreign.ipynb #3c6dfc61

@@ -39,7 +39,7 @@ from llmbench.compare.audit.figures import (
     warm_average,
     wrong_dollars,
 )
-from ...core.hardware import ACCELERATORS
+from ...core.hardware import ACCELERATORS, Accelerator
 from ...spec.presets import ModelShape
 
 # %% ../../../nbs/70_compare/audit/25_origins.ipynb #1e78a86c
@@ -104,18 +104,22 @@ def other_machine(row: Row) -> Said | None:
         )
     return None
 
+# %% ../../../nbs/70_compare/audit/25_origins.ipynb #0aa40022
+_MORE_THAN_ALL = (
+    "no device does more than it can; the peak is another one's, or the time is too short"
+)
+
+
+def _has_peak(card: Accelerator, used: float, allowed: float) -> bool:
+    "Whether this is a card's peak in any precision."
+    return any(close(used, peak, allowed) for peak in card.peak_tflops.values())
+
 # %% ../../../nbs/70_compare/audit/25_origins.ipynb #d48ad73d
 def other_peak(row: Row) -> Said | None:
     "Fault 11: an MFU whose peak is another card's, or one for a card without a known peak."
     mfu, tflops, card, platform = row.get("mfu_pct", "tflops_per_gpu", "device", "platform")
     if mfu and mfu > 100:
-        return (
-            "certain",
-            (
-                f"MFU {num(mfu)} %: no device does more than it can; the peak is another one's, "
-                "or the time is too short"
-            ),
-        )
+        return "certain", f"MFU {num(mfu)} %: {_MORE_THAN_ALL}"
     if not mfu or not card or platform == "cpu":
         return None
     known = cards(card)
@@ -123,24 +127,15 @@ def other_peak(row: Row) -> Said | None:
         return "likely", f"MFU {num(mfu)} % for {card}, which is in no dated table: of which peak?"
     if not tflops:
         return None
-    used, allowed = (
-        100 * tflops / mfu,
-        0.01 + half_digit(row.text("mfu_pct")) + half_digit(row.text("tflops_per_gpu")),
-    )
-    if any(close(used, peak, allowed) for a in known for peak in a.peak_tflops.values()):
-        return (
-            "clean",
-            f"{num(tflops)} TFLOP/s at {num(mfu)} % is of {num(used)}, a peak of {known[0].name}",
-        )
-    whose = [
-        a.name for a in ACCELERATORS if any(close(used, p, allowed) for p in a.peak_tflops.values())
-    ]
-    text = f"{num(tflops)} TFLOP/s at {num(mfu)} % MFU is of a peak of {num(used)} TFLOP/s"
-    return (
-        ("certain", f"{text}, that of {', '.join(whose)}; not of {known[0].name}")
-        if whose
-        else ("likely", f"{text}, none of {known[0].name}'s")
-    )
+    used, own = 100 * tflops / mfu, known[0].name
+    allowed = 0.01 + half_digit(row.text("mfu_pct")) + half_digit(row.text("tflops_per_gpu"))
+    text = f"{num(tflops)} TFLOP/s at {num(mfu)} %"
+    if any(_has_peak(a, used, allowed) for a in known):
+        return "clean", f"{text} is of {num(used)}, a peak of {own}"
+    text += f" MFU is of a peak of {num(used)} TFLOP/s"
+    if whose := [a.name for a in ACCELERATORS if _has_peak(a, used, allowed)]:
+        return "certain", f"{text}, that of {', '.join(whose)}; not of {own}"
+    return "likely", f"{text}, none of {own}'s"
 
 # %% ../../../nbs/70_compare/audit/25_origins.ipynb #a5762108
 def per_core(row: Row) -> Said:
@@ -188,6 +183,10 @@ def size_agrees(name: str | None, count: float, rel: float = 0.05) -> bool | Non
     return round(count / unit, decimals) == size or close(count / unit, size, rel)
 
 # %% ../../../nbs/70_compare/audit/25_origins.ipynb #4a72112b
+_GPT2 = {"name": "told", "family": "gpt2", "n_heads": 1, "n_kv_heads": 1, "bias": True}
+_GPT2 |= {"norm_eps": 1e-5, "rope_theta": None}
+
+
 def _counts(row: Row) -> list[int]:
     """Parameters of a GPT-2 of the row's shape, head tied and not; empty where the shape is not
     told.
@@ -196,27 +195,11 @@ def _counts(row: Row) -> list[int]:
     positions = positions or row.get("seq_len")
     if not (layers and width and vocab and positions and "gpt" in (row.get("model") or "").lower()):
         return []
-    sizes = {
-        "n_layers": int(layers),
-        "d_model": int(width),
-        "d_ff": 4 * int(width),
-        "vocab_size": int(vocab),
-        "max_seq_len": int(positions),
-    }
-    fixed = {
-        "name": "told",
-        "family": "gpt2",
-        "n_heads": 1,
-        "n_kv_heads": 1,
-        "bias": True,
-        "norm_eps": 1e-5,
-        "rope_theta": None,
-    }
+    sizes = {"n_layers": int(layers), "d_model": int(width), "d_ff": 4 * int(width)}
+    sizes |= {"vocab_size": int(vocab), "max_seq_len": int(positions)}
     try:
-        return [
-            parameter_count(ModelShape(**sizes, **fixed, tied_embeddings=tied))
-            for tied in (True, False)
-        ]
+        shapes = [ModelShape(**sizes, **_GPT2, tied_embeddings=tied) for tied in (True, False)]
+        return [parameter_count(shape) for shape in shapes]
     except ValidationError:
         return []
 

@@ -47,6 +47,20 @@ def _clock(run: Run) -> Said:
         return "cannot tell", "the clock is not recorded"
     return "certain", clock_problem(platform, clock) or ""
 
+# %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #6cb541fa
+def _other_tokens(run: Run, seen: set[int], total: int) -> Said:
+    "What is said of steps with other tokens than the request's."
+    accum = run["spec"]["batch"]["accum"]
+    if _is_foreign(run):
+        told = f"steps of {min(seen):,} to {max(seen):,} tokens, the configuration says {total:,}"
+        return "cannot tell", (
+            f"imported: {told}; a batch that ramps up looks the same "
+            "as a step without its accumulation"
+        )
+    least = ", ".join(f"{t:,}" for t in sorted(seen)[:3])
+    share = f", one micro step of {accum}" if accum and seen == {total // accum} else ""
+    return "certain", f"steps of {least} tokens{share}; the request has {total:,}"
+
 # %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #f22b1713
 def _tokens(run: Run) -> Said:
     "Fault 2: steps with other tokens than an optimizer step of the request has."
@@ -56,36 +70,14 @@ def _tokens(run: Run) -> Said:
     if not seen or total is None:
         return "cannot tell", "the tokens of a step are not recorded"
     if None not in factors and math.prod(factors) != total:
+        product = f"{math.prod(factors):,} tokens, global batch {total:,}"
         return (
             "likely" if _is_foreign(run) else "certain",
-            (
-                f"micro {factors[0]} × accum {factors[1]} × dp {dp} × {factors[3]} "
-                f"= {math.prod(factors):,} tokens, global batch {total:,}"
-            ),
+            f"micro {factors[0]} × accum {factors[1]} × dp {dp} × {factors[3]} = {product}",
         )
     if seen == {total}:
         return "clean", f"every step has the {total:,} tokens of the request"
-    if _is_foreign(run):
-        told = f"steps of {min(seen):,} to {max(seen):,} tokens, the configuration says {total:,}"
-        return (
-            "cannot tell",
-            (
-                f"imported: {told}; a batch that ramps up looks the same as a step "
-                "without its accumulation"
-            ),
-        )
-    share = (
-        f", one micro step of {batch['accum']}"
-        if batch["accum"] and seen == {total // batch["accum"]}
-        else ""
-    )
-    return (
-        "certain",
-        (
-            f"steps of {', '.join(f'{t:,}' for t in sorted(seen)[:3])} tokens{share}; "
-            f"the request has {total:,}"
-        ),
-    )
+    return _other_tokens(run, seen, total)
 
 # %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #be80383e
 def _dtypes(run: Run) -> Said:
@@ -179,42 +171,38 @@ def _copy(run: Run) -> Said:
         "",
     )
 
-# %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #d0976cf9
-def _machine(run: Run) -> Said:
-    "Fault 9: a record that does not come from the ranks."
-    env, ranks = run["env"], run["ranks"]
+# %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #ef51ed5f
+def _contradictions(run: Run) -> list[str]:
+    "Devices, hosts and packages of a record that cannot belong to these ranks."
+    env, ranks, foreign = run["env"], run["ranks"], _is_foreign(run)
     platform = {"cuda": "NVIDIA", "rocm": "AMD"}.get(env["platform"])
     wrong = [
         f"{env['platform']} on {d['name']}"
         for d in env["devices"]
         if platform and vendor_of(d["name"], 0) not in (platform, None)
     ]
-    strangers = {r["host"] for r in ranks if r["host"]} - set(env["hostnames"])
     if env["hostnames"]:
-        wrong += [
-            f"rank on {h}, which is not among the hosts {', '.join(env['hostnames'])}"
-            for h in sorted(strangers)
-        ]
-    if (
-        not _is_foreign(run)
-        and env["devices"]
-        and ranks
-        and len(env["devices"]) != (run["spec"]["world_size"] or len(ranks))
-    ):
-        wrong.append(
-            f"{len(env['devices'])} devices for {run['spec']['world_size'] or len(ranks)} ranks"
-        )
-    if _is_foreign(run) and (env["lock_hash"] or env["git"]["commit"]):
+        known = ", ".join(env["hostnames"])
+        strangers = {r["host"] for r in ranks if r["host"]} - set(env["hostnames"])
+        wrong += [f"rank on {h}, which is not among the hosts {known}" for h in sorted(strangers)]
+    count = run["spec"]["world_size"] or len(ranks)
+    if not foreign and env["devices"] and ranks and len(env["devices"]) != count:
+        wrong.append(f"{len(env['devices'])} devices for {count} ranks")
+    if foreign and (env["lock_hash"] or env["git"]["commit"]):
         wrong.append("an imported run with the package hash or commit of whoever imported it")
-    if wrong:
+    return wrong
+
+# %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #d0976cf9
+def _machine(run: Run) -> Said:
+    "Fault 9: a record that does not come from the ranks."
+    devices = run["env"]["devices"]
+    if wrong := _contradictions(run):
         return "certain", "; ".join(dict.fromkeys(wrong))
-    if run["source"]["kind"] == "import" or not env["devices"]:
-        return "cannot tell", (
-            "imported: the record is as good as the log it came from"
-            if env["devices"]
-            else "no device is recorded"
-        )
-    return "clean", f"{len(env['devices'])} devices, each recorded by its rank"
+    if not devices:
+        return "cannot tell", "no device is recorded"
+    if run["source"]["kind"] == "import":
+        return "cannot tell", "imported: the record is as good as the log it came from"
+    return "clean", f"{len(devices)} devices, each recorded by its rank"
 
 # %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #fd181987
 def _warm(run: Run) -> Said:
@@ -299,38 +287,30 @@ def _lost_loss(run: Run) -> Said | None:
     )
 
 # %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #2fb8f739
+def _above(run: Run, reached: float, ceiling: float) -> Said:
+    "What is said of a run that reaches more TFLOP/s than its devices."
+    measured = run["env"]["platform"] == "cpu"
+    what = "that its own product measured, at another moment than the steps"
+    return "likely" if measured else "certain", (
+        f"{num(reached)} TFLOP/s of model arithmetic is {100 * reached / ceiling:.1f} % of "
+        f"the {num(ceiling)} {what if measured else 'of the data sheet'}"
+    )
+
+
 def over_ceiling(runs: Sequence[tuple[str, Run]]) -> list[Finding]:
     """Fault 11: a run that reaches more FLOP/s than its devices, or whose log states an MFU above
     100 %.
     """
     found = []
     for (file, run), ceiling in zip(runs, best_ceilings([run for _, run in runs]), strict=True):
-        row = run_rates(run, ceiling)
+        row, place = run_rates(run, ceiling), (run["run_id"],)
         reached = row["tflops_per_gpu"] and row["tflops_per_gpu"] * run["spec"]["world_size"]
         if reached and ceiling and reached > ceiling:
-            measured = run["env"]["platform"] == "cpu"
-            what = (
-                "that its own product measured, at another moment than the steps"
-                if measured
-                else "of the data sheet"
-            )
-            text = (
-                f"{num(reached)} TFLOP/s of model arithmetic is {100 * reached / ceiling:.1f} % "
-                f"of the {num(ceiling)} {what}"
-            )
-            found.append(
-                Finding(11, "likely" if measured else "certain", file, (run["run_id"],), text)
-            )
+            verdict, text = _above(run, reached, ceiling)
+            found.append(Finding(11, verdict, file, place, text))
         if (stated := row["stated_mfu_pct"]) is not None and stated > 100:
-            found.append(
-                Finding(
-                    11,
-                    "certain",
-                    file,
-                    (run["run_id"],),
-                    f"the log states an MFU of {num(stated)} %: no device does more than it can",
-                )
-            )
+            text = f"the log states an MFU of {num(stated)} %: no device does more than it can"
+            found.append(Finding(11, "certain", file, place, text))
     return found
 
 # %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #f66e587a

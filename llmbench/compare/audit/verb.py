@@ -128,18 +128,14 @@ def _check_sources(
     findings += check_runs(runs)
     return findings + check_study(runs), problems
 
-# %% ../../../nbs/70_compare/audit/40_verb.ipynb #d7383dcf
-def audit_paths(paths: Iterable[Path | str]) -> Audit:
-    """Ask everything that the paths hold (run files, foreign results, folders of them) for the
-    thirteen faults.
-
-    Raises RequestError for a path that is not there, and where nothing in them is a result;
-    LlmbenchError where that is because a run file is broken.
-    """
+# %% ../../../nbs/70_compare/audit/40_verb.ipynb #c0fd4816
+def _read_sources(
+    paths: Sequence[Path],
+) -> tuple[list[tuple[str, Source]], list[tuple[str, str]], int]:
+    "What can be read, with its path; what cannot, with its problem; how many files hold nothing."
     sources: list[tuple[str, Source]] = []
     problems: list[tuple[str, str]] = []
     ignored = 0
-    paths = [Path(p) for p in paths]
     for path in paths:
         for file, name in result_paths(path):
             try:
@@ -153,6 +149,18 @@ def audit_paths(paths: Iterable[Path | str]) -> Audit:
                 sources.append((str(path), source))
             else:
                 ignored += 1
+    return sources, problems, ignored
+
+# %% ../../../nbs/70_compare/audit/40_verb.ipynb #d7383dcf
+def audit_paths(paths: Iterable[Path | str]) -> Audit:
+    """Ask everything that the paths hold (run files, foreign results, folders of them) for the
+    thirteen faults.
+
+    Raises RequestError for a path that is not there, and where nothing in them is a result;
+    LlmbenchError where that is because a run file is broken.
+    """
+    paths = [Path(p) for p in paths]
+    sources, problems, ignored = _read_sources(paths)
     lost = [file for file, _ in problems if Path(file).name == RUN_FILE]
     if not sources:
         why = f" ({'; '.join(p for _, p in problems[:3])})" if problems else ""

@@ -129,34 +129,22 @@ def _network(job: Job, node: int, options: ContainerOptions) -> tuple[str, ...]:
 # %% ../../../nbs/40_launch/cluster/45_containers.ipynb #5b5e6c2e
 def run_words(job: Job, node: int, options: ContainerOptions) -> tuple[str, ...]:
     "The command that starts one node of a job as a container that stays until it is removed."
-    name = f"{job.name}-{node}"
+    name, variables = f"{job.name}-{node}", _variables(job, node, options)
     limits = ("--shm-size", options.shm, *(("--memory", options.memory) if options.memory else ()))
-    variables = [
-        word for k, v in _variables(job, node, options).items() for word in ("--env", f"{k}={v}")
-    ]
+    given = [word for k, v in variables.items() for word in ("--env", f"{k}={v}")]
+    volume = ("--volume", f"./{job.name}.yaml:/config/spec.yaml:ro")
     return (
-        options.tool,
-        "run",
-        "--detach",
-        "--name",
-        name,
-        "--hostname",
-        name,
+        *(options.tool, "run", "--detach", "--name", name, "--hostname", name),
         *_network(job, node, options),
         *RIGHTS,
         *_TEMPORARY,
         *limits,
         *device_words(job.spec.hardware, options),
-        *variables,
-        "--volume",
-        f"./{job.name}.yaml:/config/spec.yaml:ro",
-        "--entrypoint",
-        "python3",
-        "--",
-        options.image,
+        *given,
+        *volume,
+        *("--entrypoint", "python3", "--", options.image),
         *_ENTRY,
-        "--attempt",
-        str(job.attempt),
+        *("--attempt", str(job.attempt)),
     )
 
 # %% ../../../nbs/40_launch/cluster/45_containers.ipynb #11bd06bc
@@ -211,15 +199,22 @@ def render(job: Job, options: ContainerOptions = ContainerOptions()) -> Plan:
         advice=f"type {tool} info; where it answers, {pull}",
     )
 
+# %% ../../../nbs/40_launch/cluster/45_containers.ipynb #38b52b22
+def _devices(hardware: str, options: ContainerOptions) -> dict[str, Any]:
+    "The accelerators of a service: AMD's device files and their groups, NVIDIA's by a reservation."
+    names, found = group_names(hardware, options), {}
+    if hardware.startswith("mi"):
+        found["devices"] = ["/dev/kfd", "/dev/dri"]
+    if names:
+        found["group_add"] = list(names)
+    if hardware != "cpu" and not hardware.startswith("mi"):
+        cards = [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
+        found["deploy"] = {"resources": {"reservations": {"devices": cards}}}
+    return found
+
 # %% ../../../nbs/40_launch/cluster/45_containers.ipynb #7f551a33
 def _service(job: Job, node: int, options: ContainerOptions) -> dict[str, Any]:
     name, hosts = f"{job.name}-{node}", _hosts(job, options)
-    devices = [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
-    cuda = job.spec.hardware != "cpu" and not job.spec.hardware.startswith("mi")
-    rocm = {"devices": ["/dev/kfd", "/dev/dri"]} if job.spec.hardware.startswith("mi") else {}
-    groups = (
-        {"group_add": list(names)} if (names := group_names(job.spec.hardware, options)) else {}
-    )
     peers = {
         "extra_hosts": [f"{known}:{address}" for known, address in hosts.items()],
         "networks": {"peers": {"aliases": [name], "ipv4_address": hosts[name]}},
@@ -239,9 +234,7 @@ def _service(job: Job, node: int, options: ContainerOptions) -> dict[str, Any]:
         **({"network_mode": "none"} if options.offline else peers),
         "volumes": [f"./{job.name}.yaml:/config/spec.yaml:ro"],
         "restart": "no",
-        **rocm,
-        **groups,
-        **({"deploy": {"resources": {"reservations": {"devices": devices}}}} if cuda else {}),
+        **_devices(job.spec.hardware, options),
     }
 
 # %% ../../../nbs/40_launch/cluster/45_containers.ipynb #58b2cf5e

@@ -325,52 +325,40 @@ def read_answer(text: str) -> dict[str, Any]:
             f"the image's python3 said: {text.strip()[-300:] or 'nothing'}"
         ) from None
 
+# %% ../../../nbs/40_launch/cluster/60_images.ipynb #05d80f9b
+_PLACES = ("/", "/app", "/etc", "/usr/local")
+
+
+def _rights(seen: Mapping[str, Any]) -> Check:
+    can = seen["capabilities"]
+    rights = f"capabilities {can:x}" if can else "no capabilities"
+    fine = seen["user"] != 0 and not can
+    return Check("unprivileged", f"user {seen['user']}, {rights}", fine)
+
+
+def _writes(seen: Mapping[str, Any]) -> Check:
+    "Whether the image's own folders can be written."
+    wrote = [place for place, said in zip(_PLACES, seen["write"], strict=True) if said is None]
+    none = "neither /, /app, /etc nor /usr/local can be written"
+    return Check("read-only", f"it wrote into {', '.join(wrote)}" if wrote else none, not wrote)
+
 # %% ../../../nbs/40_launch/cluster/60_images.ipynb #8a3f5874
-def read_probe(text: str) -> list[Check]:
-    "The checks of what the first container printed; LlmbenchError where it printed something else."
-    seen = read_answer(text)
-    rights = (
-        "no capabilities" if not seen["capabilities"] else f"capabilities {seen['capabilities']:x}"
-    )
-    wrote = [
-        place
-        for place, said in zip(("/", "/app", "/etc", "/usr/local"), seen["write"], strict=True)
-        if said is None
-    ]
-    network = (
+def _isolation(seen: Mapping[str, Any]) -> Check:
+    "Whether there is no network but the loopback."
+    text = (
         f"interfaces {', '.join(seen['interfaces'])}; connect: {seen['connect'] or 'it did'}; "
         f"resolve: {seen['resolve'] or 'it did'}"
     )
-    return [
-        Check(
-            "unprivileged",
-            f"user {seen['user']}, {rights}",
-            seen["user"] != 0 and not seen["capabilities"],
-        ),
-        Check(
-            "read-only",
-            (
-                f"it wrote into {', '.join(wrote)}"
-                if wrote
-                else "neither /, /app, /etc nor /usr/local can be written"
-            ),
-            not wrote,
-        ),
-        Check(
-            "network off",
-            network,
-            set(seen["interfaces"]) <= {"lo"} and bool(seen["connect"]) and bool(seen["resolve"]),
-        ),
-        Check(
-            "no secrets",
-            (
-                f"variables {', '.join(seen['secrets'])}"
-                if seen["secrets"]
-                else "no variable of the image looks like one"
-            ),
-            not seen["secrets"],
-        ),
-    ]
+    off = set(seen["interfaces"]) <= {"lo"} and bool(seen["connect"]) and bool(seen["resolve"])
+    return Check("network off", text, off)
+
+
+def read_probe(text: str) -> list[Check]:
+    "The checks of what the first container printed; LlmbenchError where it printed something else."
+    seen = read_answer(text)
+    told, none = seen["secrets"], "no variable of the image looks like one"
+    secrets = Check("no secrets", f"variables {', '.join(told)}" if told else none, not told)
+    return [_rights(seen), _writes(seen), _isolation(seen), secrets]
 
 # %% ../../../nbs/40_launch/cluster/60_images.ipynb #3781b27b
 def trial_request(platform: str, hardware: str = "", ranks: int = 0) -> dict[str, Any]:

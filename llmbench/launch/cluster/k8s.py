@@ -137,25 +137,26 @@ def _environment(job: Job, options: K8sOptions) -> list[dict[str, str]]:
         {"name": k, "value": v} for k, v in (place | again | offline | dict(options.env)).items()
     ]
 
+# %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #82bcf5dd
+_MOUNTS = {"config": "/config", "results": "/results", "tmp": "/tmp", "shm": "/dev/shm"}
+
+
+def _mount(name: str) -> dict[str, Any]:
+    read_only = {"readOnly": True} if name == "config" else {}
+    return {"name": name, "mountPath": _MOUNTS[name]} | read_only
+
+
+def _command(job: Job, options: K8sOptions) -> list[str]:
+    entry = ["python3", "-m", "llmbench.entrypoint", "/config/spec.yaml", "--out", "/results"]
+    return [*entry, "--attempt", str(job.attempt), "--wait", str(options.wait_s)]
+
 # %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #71b04424
 def _container(job: Job, options: K8sOptions) -> dict[str, Any]:
-    command = [
-        "python3",
-        "-m",
-        "llmbench.entrypoint",
-        "/config/spec.yaml",
-        "--out",
-        "/results",
-        "--attempt",
-        str(job.attempt),
-        "--wait",
-        str(options.wait_s),
-    ]
     rights = {"drop": ["ALL"]} | ({"add": ["IPC_LOCK"]} if options.ipc_lock else {})
     return {
         "name": "train",
         "image": options.image,
-        "command": command,
+        "command": _command(job, options),
         "env": _environment(job, options),
         "resources": _resources(job, options),
         "securityContext": {
@@ -163,12 +164,7 @@ def _container(job: Job, options: K8sOptions) -> dict[str, Any]:
             "readOnlyRootFilesystem": True,
             "capabilities": rights,
         },
-        "volumeMounts": [
-            {"name": "config", "mountPath": "/config", "readOnly": True},
-            {"name": "results", "mountPath": "/results"},
-            {"name": "tmp", "mountPath": "/tmp"},
-            {"name": "shm", "mountPath": "/dev/shm"},
-        ],
+        "volumeMounts": [_mount(name) for name in _MOUNTS],
     }
 
 # %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #261f7715
@@ -188,17 +184,24 @@ def _labels(job: Job) -> dict[str, str]:
         "llmbench/study": job.spec.study[:63].strip("-_."),
     }
 
+# %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #ea1497c9
+def _identity(options: K8sOptions) -> dict[str, Any]:
+    "Who the pod's processes are: no root, in the groups that own the device files."
+    user = {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}
+    return user | {"seccompProfile": {"type": "RuntimeDefault"}} | _groups(options.groups)
+
+
+def _volumes(job: Job, options: K8sOptions) -> list[dict[str, Any]]:
+    memory = {"medium": "Memory", "sizeLimit": options.shm}
+    return [
+        {"name": "config", "configMap": {"name": job.name}},
+        {"name": "results", "emptyDir": {}},
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "shm", "emptyDir": memory},
+    ]
+
 # %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #6d3e0a05
 def _pod(job: Job, options: K8sOptions) -> dict[str, Any]:
-    identity = {
-        "runAsNonRoot": True,
-        "runAsUser": 1000,
-        "runAsGroup": 1000,
-        "fsGroup": 1000,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    identity |= _groups(options.groups)
-    memory = {"medium": "Memory", "sizeLimit": options.shm}
     pod = {
         "restartPolicy": "Never",
         "subdomain": job.name,
@@ -206,14 +209,9 @@ def _pod(job: Job, options: K8sOptions) -> dict[str, Any]:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 30,
-        "securityContext": identity,
+        "securityContext": _identity(options),
         "containers": [_container(job, options)],
-        "volumes": [
-            {"name": "config", "configMap": {"name": job.name}},
-            {"name": "results", "emptyDir": {}},
-            {"name": "tmp", "emptyDir": {}},
-            {"name": "shm", "emptyDir": memory},
-        ],
+        "volumes": _volumes(job, options),
     }
     optional = {
         "affinity": _apart(job) if job.nodes > 1 else None,

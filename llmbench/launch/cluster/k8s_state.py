@@ -104,6 +104,23 @@ def _documents(text: str) -> list[dict[str, Any]]:
         found.append(document)
     return found
 
+# %% ../../../nbs/40_launch/cluster/35_k8s_state.ipynb #e8d59c81
+_NO_JOB = "the cluster has no such Job: somebody deleted it, or no controller made it"
+
+
+def _ended(jobs: list[dict[str, Any]], pods: list[dict[str, Any]]) -> State | None:
+    "The State of a Job that is complete or has failed; None where it goes on."
+    for condition in (c for job in jobs for c in job.get("status", {}).get("conditions", [])):
+        if condition.get("status") != "True":
+            continue
+        if condition["type"] == "Complete":
+            return State(True)
+        if condition["type"] == "Failed":
+            reason = condition.get("reason")
+            status, words = _FAILED.get(reason or "", (Status.crash, "the Job failed"))
+            return _out_of_memory(pods) or State(True, status, f"{reason}: {words}")
+    return None
+
 # %% ../../../nbs/40_launch/cluster/35_k8s_state.ipynb #bf7cae53
 def read_k8s(text: str, count: int = 1) -> list[State]:
     """The State of a job from the lists of its Job, pods and events as JSON; without an answer it
@@ -112,39 +129,13 @@ def read_k8s(text: str, count: int = 1) -> list[State]:
     answer = _documents(text)
     items = [item for listed in answer for item in listed.get("items", [])]
     kinds = {kind: [i for i in items if i.get("kind") == kind] for kind in ("Job", "Pod", "Event")}
-    if answer and not kinds["Job"]:
-        return [
-            State(
-                False,
-                Status.cancelled,
-                "the cluster has no such Job: somebody deleted it, or no controller made it",
-                seen=False,
-            )
-        ]
-    for condition in (
-        c for job in kinds["Job"] for c in job.get("status", {}).get("conditions", [])
-    ):
-        if condition.get("status") == "True" and condition["type"] == "Complete":
-            return [State(True)]
-        if condition.get("status") == "True" and condition["type"] == "Failed":
-            status, words = _FAILED.get(
-                condition.get("reason", ""), (Status.crash, "the Job failed")
-            )
-            return [
-                _out_of_memory(kinds["Pod"])
-                or State(True, status, f"{condition.get('reason')}: {words}")
-            ]
-    if stuck := next(filter(None, map(_stuck, kinds["Pod"])), None) or _no_pod(*kinds.values()):
+    jobs, pods = kinds["Job"], kinds["Pod"]
+    if answer and not jobs:
+        return [State(False, Status.cancelled, _NO_JOB, seen=False)]
+    if ended := _ended(jobs, pods):
+        return [ended]
+    if stuck := next(filter(None, map(_stuck, pods)), None) or _no_pod(*kinds.values()):
         return [stuck]
-    running = bool(kinds["Pod"]) and all(
-        p.get("status", {}).get("phase") != "Pending" for p in kinds["Pod"]
-    )
-    return [
-        State(
-            False,
-            None,
-            _waits_for(kinds["Pod"]) if not running else None,
-            running,
-            seen=bool(kinds["Job"]) or None,
-        )
-    ]
+    running = bool(pods) and all(p.get("status", {}).get("phase") != "Pending" for p in pods)
+    waits = None if running else _waits_for(pods)
+    return [State(False, None, waits, running, seen=bool(jobs) or None)]

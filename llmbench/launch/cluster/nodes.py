@@ -158,6 +158,11 @@ def nodes_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, *chosen, *([""] if hints(rows) else []), *hints(rows)])
 
 # %% ../../../nbs/40_launch/cluster/50_nodes.ipynb #f27d6634
+def _slices(rows: list[dict[str, Any]]) -> list[str]:
+    "The kinds of slices that cards are cut into."
+    return sorted({k for r in rows for k in re.findall(r"mig-\S+?(?=,|$)", r["gpus"] or "")})
+
+
 def hints(rows: list[dict[str, Any]]) -> list[str]:
     "What stands in the way, with what to type."
     found = [
@@ -165,29 +170,20 @@ def hints(rows: list[dict[str, Any]]) -> list[str]:
         for r in rows
         if r["ready"] is False
     ]
+    plug_in = "may be used; is the device plug-in healthy?"
     found += [
-        f"{r['node']}: no card of {r['gpus'].split()[-1]} may be used; "
-        "is the device plug-in healthy?"
+        f"{r['node']}: no card of {r['gpus'].split()[-1]} {plug_in}"
         for r in rows
         if (r["gpus"] or "1").startswith("0 ")
     ]
-    keys = sorted(
-        {key for r in rows if r["gpus"] and r["keeps_away"] for key in r["keeps_away"].split(", ")}
-    )
-    found += [f"nodes with cards keep pods away; type -s tolerate={','.join(keys)}"] if keys else []
-    sliced = sorted(
-        {kind for r in rows for kind in re.findall(r"mig-\S+?(?=,|$)", r["gpus"] or "")}
-    )
-    found += (
-        [f"cards are cut into slices; for one a rank type -s gpu={_VENDOR}{sliced[0]}"]
-        if sliced
-        else []
-    )
-    return found + (
-        []
-        if any(r["gpus"] for r in rows)
-        else ["no node has a card that the API knows; is a device plug-in installed?"]
-    )
+    tainted = [r["keeps_away"] for r in rows if r["gpus"] and r["keeps_away"]]
+    if keys := sorted({key for taints in tainted for key in taints.split(", ")}):
+        found.append(f"nodes with cards keep pods away; type -s tolerate={','.join(keys)}")
+    if sliced := _slices(rows):
+        found.append(f"cards are cut into slices; for one a rank type -s gpu={_VENDOR}{sliced[0]}")
+    if not any(r["gpus"] for r in rows):
+        found.append("no node has a card that the API knows; is a device plug-in installed?")
+    return found
 
 # %% ../../../nbs/40_launch/cluster/50_nodes.ipynb #f04da00a
 def ask_nodes() -> list[dict[str, Any]]:

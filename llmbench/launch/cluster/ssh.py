@@ -136,6 +136,19 @@ _FOLLOW = (
     "node-{i}.pid) node-{i}.log 2>/dev/null"
 )
 
+# %% ../../../nbs/40_launch/cluster/55_ssh.ipynb #2c7acf90
+_ASK = (
+    "cd -- {f} && if [ -s node-{i}.exit ]; then cat node-{i}.exit; elif [ ! -e node-{i}.pid ] "
+    "|| kill -0 $(cat node-{i}.pid); then echo running; else echo lost; fi"
+)
+_END = "kill -TERM $(cat -- {f}/node-{i}.pid)"
+
+
+def _asks(host: str, node: int, folder: str, options: SshOptions) -> str:
+    "A line of shell that asks a host for the state of its node."
+    words = _at(host, _ASK.format(f=folder, i=node), options)
+    return f"{shlex.join(words)} 2>/dev/null || echo silent"
+
 # %% ../../../nbs/40_launch/cluster/55_ssh.ipynb #b9abe06c
 def render(job: Job, options: SshOptions) -> Plan:
     """The plan of one run over the first hosts of `options`, one a node; RequestError where there
@@ -148,36 +161,20 @@ def render(job: Job, options: SshOptions) -> Plan:
         )
     folder, o = shell_word(f"{options.folder}/{job.name}"), options
     numbered = list(enumerate(o.hosts[: job.nodes]))
-    ask = (
-        "cd -- {f} && if [ -s node-{i}.exit ]; then cat node-{i}.exit; elif [ ! -e node-{i}.pid ] "
-        "|| kill -0 $(cat node-{i}.pid); then echo running; else echo lost; fi"
-    )
-    asks = [
-        " ".join(map(shlex.quote, _at(h, ask.format(f=folder, i=i), o)))
-        + " 2>/dev/null || echo silent"
-        for i, h in numbered
-    ]
-    end = "kill -TERM $(cat -- {f}/node-{i}.pid)"
+    scripts = {f"node-{i}.sh": node_script(job, i, o) for i, _ in numbered}
+    starts = (_at(h, f"bash -- {folder}/node-{i}.sh detached", o) for i, h in numbered)
+    answer = f"type {_called(o.hosts[0], 'true', o)}, for each host"
     return Plan(
         engine="ssh",
         jobs=(job,),
-        files={
-            "spec.yaml": job.text,
-            **{f"node-{i}.sh": node_script(job, i, o) for i, _ in numbered},
-        },
-        submit=(
-            *(_send(h, i, folder, o) for i, h in numbered),
-            *(_at(h, f"bash -- {folder}/node-{i}.sh detached", o) for i, h in numbered),
-        ),
-        state=("bash", "-c", "; ".join(asks)),
+        files={"spec.yaml": job.text} | scripts,
+        submit=(*(_send(h, i, folder, o) for i, h in numbered), *starts),
+        state=("bash", "-c", "; ".join(_asks(h, i, folder, o) for i, h in numbered)),
         logs=tuple(_at(h, _FOLLOW.format(f=folder, i=i), o) for i, h in numbered),
         fetch=tuple(_at(h, f"cat -- {folder}/node-{i}.log", o) for i, h in numbered),
-        cancel=tuple(_at(h, end.format(f=folder, i=i), o) for i, h in numbered),
+        cancel=tuple(_at(h, _END.format(f=folder, i=i), o) for i, h in numbered),
         read_states=read_ssh,
         queue_s=600,
         missing_s=300,
-        advice=(
-            f"type {_called(o.hosts[0], 'true', o)}, for each host; "
-            "it has to answer without a password"
-        ),
+        advice=f"{answer}; it has to answer without a password",
     )

@@ -10,7 +10,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -188,6 +188,19 @@ def _refused(plan: Plan, folder: Path, problem: str) -> tuple[list[RunFile], boo
         advice = plan.advice
     return [nothing_of(job, Status.refused, f"{problem}; {advice}") for job in plan.jobs], taken
 
+# %% ../../../nbs/40_launch/cluster/25_submit.ipynb #85eecf45
+def _end_readers(readers: Sequence[tuple[subprocess.Popen, Path]], linger_s: float) -> None:
+    "Give those who read a log time for its last lines."
+    for process, _ in readers:
+        try:
+            process.wait(timeout=linger_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _with_reason(run: RunFile, kept: str) -> RunFile:
+    return run.model_copy(update={"reason": f"{run.reason}; {kept}"})
+
 # %% ../../../nbs/40_launch/cluster/25_submit.ipynb #be2971b9
 def _followed(
     plan: Plan, folder: Path, handle: str, deadline_s: float, poll_s: float, linger_s: float
@@ -198,11 +211,7 @@ def _followed(
     followed: list[tuple[subprocess.Popen, Path]] = []
     try:
         said = _wait(plan, folder, handle, deadline_s, poll_s, followed)
-        for process, _ in followed:
-            try:
-                process.wait(timeout=linger_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        _end_readers(followed, linger_s)
     finally:
         for process, _ in followed:
             if process.poll() is None:
@@ -210,20 +219,15 @@ def _followed(
     again = [_tried(command, folder, handle).stdout for command in plan.fetch]
     log = "\n".join([*(path.read_text(errors="replace") for _, path in followed), *again])
     runs = collect(plan, folder, said, log)
-    lost = [
-        state.over and state.status is None and run.status != Status.ok
-        for state, run in zip(said, runs, strict=True)
-    ]
+    pairs = list(zip(runs, said, strict=True))
+    lost = [s.over and s.status is None and run.status != Status.ok for run, s in pairs]
     if not any(lost) or not plan.cleanup:
         return runs, False
     kept = (
         f"it ended well and is kept; type {_typed(plan.fetch, folder, handle)}, "
         f"and to remove it {_typed(plan.cleanup, folder, handle)}"
     )
-    return [
-        run.model_copy(update={"reason": f"{run.reason}; {kept}"}) if gone else run
-        for run, gone in zip(runs, lost, strict=True)
-    ], True
+    return [_with_reason(r, kept) if gone else r for r, gone in zip(runs, lost, strict=True)], True
 
 # %% ../../../nbs/40_launch/cluster/25_submit.ipynb #83a57022
 def run_plan(

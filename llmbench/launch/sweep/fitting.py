@@ -161,40 +161,24 @@ def _gib(size: int | None) -> str:
     return "–" if size is None else f"{size / 2**30:.2f}"
 
 # %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #29d852d7
+def _trial_row(trial: Trial) -> tuple[str, ...]:
+    batch, seconds = trial.spec.batch, "–"
+    if trial.step_time_s is not None:
+        seconds = f"{trial.step_time_s:.3f}"
+    memory = (_gib(trial.predicted_bytes), _gib(trial.peak_bytes))
+    return (str(batch.micro), str(batch.accum), *memory, seconds, trial.status.value)
+
+
 def fit_table(fit: Fit) -> str:
     "The trials as a text table, and what to write."
     rows = [("micro", "accum", "predicted GiB", "measured GiB", "s a step", "status")]
-    for t in fit.trials:
-        seconds = "–" if t.step_time_s is None else f"{t.step_time_s:.3f}"
-        rows.append(
-            (
-                str(t.spec.batch.micro),
-                str(t.spec.batch.accum),
-                _gib(t.predicted_bytes),
-                _gib(t.peak_bytes),
-                seconds,
-                t.status.value,
-            )
-        )
+    rows += [_trial_row(trial) for trial in fit.trials]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(text.rjust(w) for text, w in zip(row, widths, strict=True)) for row in rows]
     limit = "no limit that is known" if fit.limit_gib is None else f"{fit.limit_gib:g} GiB a rank"
     if fit.largest is None:
-        return "\n".join(
-            [
-                *lines,
-                "",
-                (
-                    f"no micro batch fits ({limit}); write a smaller model or sequence, "
-                    "recompute: full, or more ranks"
-                ),
-            ]
-        )
+        less = "write a smaller model or sequence, recompute: full, or more ranks"
+        return "\n".join([*lines, "", f"no micro batch fits ({limit}); {less}"])
     b = fit.largest.batch
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"the largest that fits ({limit}): batch: {{micro: {b.micro}, accum: {b.accum}}}",
-        ]
-    )
+    fits = f"batch: {{micro: {b.micro}, accum: {b.accum}}}"
+    return "\n".join([*lines, "", f"the largest that fits ({limit}): {fits}"])

@@ -16,8 +16,9 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +326,24 @@ def _go(
         progress.close()
     return SweepOutcome(tuple(rows))
 
+# %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #39288732
+def _check_earlier(requests: Sequence[SheetRequest], aloud: bool) -> None:
+    """RequestError where a result of other hardware stands in a run's place; stderr names the run
+    files that are damaged.
+    """
+    for request in requests:
+        if _earlier(request) is None and aloud and os.path.lexists(request.folder / "run.json"):
+            sys.stderr.write(
+                f"llmbench: {request.run_id}: its run.json is not this run's, or damaged; "
+                "it is trained again\n"
+            )
+
+
+def _repeats(requests: Sequence[SheetRequest]) -> list[list[SheetRequest]]:
+    "The requests by repeat."
+    attempt = attrgetter("attempt")
+    return [list(g) for _, g in itertools.groupby(sorted(requests, key=attempt), key=attempt)]
+
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #3bd1ab0b
 def run_requests(
     requests: list[SheetRequest],
@@ -346,34 +365,21 @@ def run_requests(
     holds the study's folder, and RequestError, before anything starts, where a result of other
     hardware stands in a run's place, or where there is no run sheet.
     """
-    for request in requests:
-        if _earlier(request) is None and progress and os.path.lexists(request.folder / "run.json"):
-            sys.stderr.write(
-                f"llmbench: {request.run_id}: its run.json is not this run's, or damaged; "
-                "it is trained again\n"
-            )
+    _check_earlier(requests, progress)
     if in_turns:  # a run that follows another one asks for its sheet when its turn comes
         _check_sheet_is_there(run_one)
     with locked(requests[0].folder.parent), _terminate_is_interrupt():
         if begin:
             begin()
         shown = Progress(len(requests), progress)
-        if in_turns:
-            repeats = [
-                list(g)
-                for _, g in itertools.groupby(
-                    sorted(requests, key=lambda r: r.attempt), key=lambda r: r.attempt
-                )
-            ]
-            outcome = _go(repeats, shown, lambda group: _together(group, shown, force, run_one))
-            if run_one is through_the_sheet and not outcome.interrupted:
-                _show(requests, progress)
-            return outcome
-        return _go(
-            [[r] for r in requests],
-            shown,
-            lambda group: [_one(group[0], shown, force, run_one, resume)],
-        )
+        if not in_turns:
+            single = [[request] for request in requests]
+            return _go(single, shown, lambda g: [_one(g[0], shown, force, run_one, resume)])
+        repeats = _repeats(requests)
+        outcome = _go(repeats, shown, lambda group: _together(group, shown, force, run_one))
+        if run_one is through_the_sheet and not outcome.interrupted:
+            _show(requests, progress)
+        return outcome
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #0e30d33b
 def study_record(study: StudySpec) -> dict[str, Any]:
