@@ -1241,6 +1241,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'llmbench/compare/selection.py'),
                                             'llmbench.compare.selection._listed': ( '70_compare/selection.html#_listed',
                                                                                     'llmbench/compare/selection.py'),
+                                            'llmbench.compare.selection._matching_sql': ( '70_compare/selection.html#_matching_sql',
+                                                                                          'llmbench/compare/selection.py'),
                                             'llmbench.compare.selection._no_match': ( '70_compare/selection.html#_no_match',
                                                                                       'llmbench/compare/selection.py'),
                                             'llmbench.compare.selection._set_of': ( '70_compare/selection.html#_set_of',

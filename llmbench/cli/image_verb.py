@@ -19,11 +19,8 @@ from ..core.errors import RequestError
 from ..core.files import load_settings
 
 # %% ../../nbs/90_cli/55_image_verb.ipynb #608fdbc8
-_PLATFORMS = (
-    "cpu",
-    "cuda",
-    "rocm",
-)  # written once more, because --help imports nothing that takes time
+# written once more, because --help imports nothing that takes time
+_PLATFORMS = ("cpu", "cuda", "rocm")
 
 
 def _commit(root: Path) -> str:

@@ -86,10 +86,8 @@ def _imported(
     from llmbench.importers.table import all_formats
 
     done, unknown = [], []
-    for (
-        path,
-        named,
-    ) in files:  # first whether all that were named are known, so that a wrong name writes nothing
+    # first whether all that were named are known, so that a wrong name writes nothing
+    for path, named in files:
         if named or name:
             chosen(Source(path), all_formats(), name)
     for path, named in files:

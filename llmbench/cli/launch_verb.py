@@ -143,9 +143,8 @@ def _render(arguments: argparse.Namespace, jobs: tuple[Any, ...]) -> int:
     for i, plan in enumerate(made):
         paths += write_plan(plan, folder / _folder_of(plan, i, len(made)))
         commands += [f"## {plan.jobs[0].run_id}\n{paths[-1].read_text()}"]
-    if (
-        arguments.engine == "k8s"
-    ):  # all runs in one folder, where each plan wrote commands.txt over that of the one before
+    # all runs in one folder, where each plan wrote commands.txt over that of the one before
+    if arguments.engine == "k8s":
         paths += [
             write_text_atomic(folder / "commands.txt", "".join(commands)),
             write_text_atomic(folder / "kustomization.yaml", _kustomization(jobs)),

@@ -303,9 +303,8 @@ def main(argv: list[str] | None = None) -> int:
         _complain(e)
         return e.exit_code
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), 1
-        )  # what Python still wants to flush at its end goes nowhere
+        # what Python still wants to flush at its end goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except OSError as e:
         _complain(e)

@@ -126,7 +126,7 @@ def _add_trained(p: argparse.ArgumentParser) -> None:
     p.add_argument("--in-turns", action="store_true", help=turns)
     p.add_argument("--keep", metavar="DIR", help=keep)
 
-
+# %% ../../nbs/70_compare/45_calibrate.ipynb #0cc42db9
 def _parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(
         prog="python -m llmbench.compare.calibrate",

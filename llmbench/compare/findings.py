@@ -53,20 +53,16 @@ class Contender:
     platform: str | None = None
     label: str | None = None  # what tables call it, with the sign of unsteady repeats
     turns: tuple[str | None, ...] = ()  # of each repeat the rotation in which it took its steps
-    runs: tuple[
-        Mapping[str, Any], ...
-    ] = ()  # their run files, which say whether they may be compared
+    # their run files, which say whether they may be compared
+    runs: tuple[Mapping[str, Any], ...] = ()
     mean_steps: tuple[float | None, ...] = ()
 
     @property
     def spent_times(self) -> Values:
         "The step times, stretched so that they add up to the time spent on them."
-        return [
-            stretched(times, mean)
-            for times, mean in zip(
-                self.step_times, self.mean_steps or [None] * len(self.step_times), strict=True
-            )
-        ]
+        means = self.mean_steps or [None] * len(self.step_times)
+        pairs = zip(self.step_times, means, strict=True)
+        return [stretched(times, mean) for times, mean in pairs]
 
     @property
     def throughput(self) -> Interval:
@@ -82,10 +78,8 @@ class Contender:
     def memory(self) -> Interval:
         "GiB of tensors at once on the fullest rank: median over repeats, least and most."
         known = sorted(v for repeat in self.peaks for v in repeat)
-        middle, ends = (
-            (statistics.median(known), (known[0], known[-1])) if known else (None, (None, None))
-        )
-        return Interval(middle, *ends, n_runs=len(known), n_steps=len(known))
+        ends = (statistics.median(known), known[0], known[-1]) if known else (None, None, None)
+        return Interval(*ends, n_runs=len(known), n_steps=len(known))
 
 # %% ../../nbs/70_compare/20_findings.ipynb #e4272c06
 @dataclass(frozen=True)
@@ -111,9 +105,8 @@ class Decision:
     @property
     def claimed(self) -> bool:
         "Whether a winner may be named."
-        return bool(
-            self.comparable and self.ratio and shows_difference(self.ratio) and not self.tied
-        )
+        shown = self.ratio and shows_difference(self.ratio)
+        return bool(self.comparable and shown and not self.tied)
 
     @property
     def opposed(self) -> bool:

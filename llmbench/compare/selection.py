@@ -68,6 +68,20 @@ class Pool(Protocol):
     def values(self, column: str) -> list[str]: ...
     def run(self, row: Row) -> Run: ...
 
+# %% ../../nbs/70_compare/10_selection.ipynb #bf1d1120
+def _matching_sql(wanted: Wanted) -> str:
+    "The rows of `runs` that match, with name, spec_hash, attempt and file; in order of their time."
+    tests = [
+        f"CAST({column} AS VARCHAR) = {sql_literal(value)}" for column, value in wanted.filters
+    ]
+    if wanted.run_id is not None:
+        attempts = f"starts_with(run_id, {sql_literal(wanted.run_id + '.')})"
+        tests.append(f"(run_id = {sql_literal(wanted.run_id)} OR {attempts})")
+    return (
+        "SELECT * FROM runs JOIN (SELECT run_id, name, spec_hash, attempt, file FROM details) "
+        f"USING (run_id) WHERE {' AND '.join(tests) or 'true'} ORDER BY started_at, run_id"
+    )
+
 # %% ../../nbs/70_compare/10_selection.ipynb #76a2d74e
 class ResultsPool:
     "The runs of a results folder; stderr says where files of it could not be used."
@@ -86,18 +100,7 @@ class ResultsPool:
         """Rows of `runs`, with name, spec_hash, attempt and file, that match; in order of their
         time.
         """
-        tests = [
-            f"CAST({column} AS VARCHAR) = {sql_literal(value)}" for column, value in wanted.filters
-        ]
-        if wanted.run_id is not None:
-            tests.append(
-                f"(run_id = {sql_literal(wanted.run_id)} OR starts_with(run_id, "
-                f"{sql_literal(wanted.run_id + '.')}))"
-            )
-        return self._ask(
-            "SELECT * FROM runs JOIN (SELECT run_id, name, spec_hash, attempt, file FROM details) "
-            f"USING (run_id) WHERE {' AND '.join(tests) or 'true'} ORDER BY started_at, run_id"
-        )
+        return self._ask(_matching_sql(wanted))
 
     def values(self, column: str) -> list[str]:
         "The different values of a column, as text."

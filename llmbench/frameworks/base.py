@@ -289,9 +289,8 @@ def differences(launch: Launch) -> list[str]:
     return [n.text for n in launch.notes if n.kind == "not_honoured" and n.text]
 
 
-_PLACE = re.compile(
-    r"[$][A-Z_]+(/[A-Za-z0-9_.-]+)+"
-)  # $MEGATRON_PATH/…, which a shell is to fill in
+# $MEGATRON_PATH/…, which a shell is to fill in
+_PLACE = re.compile(r"[$][A-Z_]+(/[A-Za-z0-9_.-]+)+")
 
 
 def shell_text(launch: Launch) -> str:

@@ -100,34 +100,19 @@ class Recorder(Recording):
         device: Any = None,
         **more: Any,
     ):
-        super().__init__(
-            results, framework=framework or ("accelerate" if accelerator else None), **more
-        )
-        self.model, self.optimizer, self.accelerator, self._inside = (
-            model,
-            optimizer,
-            accelerator,
-            False,
-        )
+        framework = framework or ("accelerate" if accelerator else None)
+        super().__init__(results, framework=framework, **more)
+        self.model, self.optimizer = model, optimizer
+        self.accelerator, self._inside = accelerator, False
         compute = _MIXED.get(accelerator.mixed_precision) if accelerator else None
         seen = {"batch": {"micro": micro}, "precision": precision_facts(model, compute)}
-        seen = merged(
-            merged(seen, accelerate_facts(accelerator) if accelerator else {}), facts or {}
-        )
-        self.facts, self.step_tokens = _with_tokens(seen, seq_len)
-        self.device = device or (
-            accelerator.device if accelerator else next(model.parameters()).device
-        )
+        seen = merged(seen, accelerate_facts(accelerator) if accelerator else {})
+        self.facts, self.step_tokens = _with_tokens(merged(seen, facts or {}), seq_len)
+        self.device = device or (accelerator or next(model.parameters())).device
 
     def __enter__(self) -> "Recorder":
-        _begin(
-            self,
-            self.model,
-            self.optimizer,
-            self.facts,
-            self.device,
-            ("accelerate",) if self.framework == "accelerate" else (),
-        )
+        packages = ("accelerate",) if self.framework == "accelerate" else ()
+        _begin(self, self.model, self.optimizer, self.facts, self.device, packages)
         return self
 
     @contextlib.contextmanager
@@ -139,17 +124,13 @@ class Recorder(Recording):
         """
 
         def done(loss: Any = None, **known: Any) -> None:
-            self._losses.extend(
-                [] if loss is None else [loss.detach() if hasattr(loss, "detach") else loss]
-            )
+            if loss is not None:
+                self._losses.append(loss.detach() if hasattr(loss, "detach") else loss)
             self._known.update(known)
 
         if not self._inside:
-            self._losses, self._known, self._inside = (
-                [],
-                {"step_tokens": self.step_tokens} if self.step_tokens else {},
-                True,
-            )
+            self._losses, self._inside = [], True
+            self._known = {"step_tokens": self.step_tokens} if self.step_tokens else {}
             self.rows.begin(rate_of(self.optimizer))
         yield done
         if self.accelerator is None or self.accelerator.sync_gradients:
@@ -211,20 +192,14 @@ class TrainerEvents:
         **more: Any,
     ) -> None:
         compute = "bfloat16" if args.bf16 else "float16" if args.fp16 else None
-        facts = trainer_facts(args, state.max_steps) | {
-            "precision": precision_facts(model, compute)
-        }
-        if args.deepspeed:
-            facts["precision"]["param"] = (
-                None  # the model holds copies, and the optimizer the parameters
-            )
+        facts = trainer_facts(args, state.max_steps)
+        facts["precision"] = precision_facts(model, compute)
+        if args.deepspeed:  # the model holds copies, and the optimizer the parameters
+            facts["precision"]["param"] = None
         facts, self._step_tokens = _with_tokens(facts, self.seq_len)
         if args.logging_nan_inf_filter:
-            self.recording.note(
-                "nan_filter",
-                "the Trainer replaces a loss that is not a number in its mean "
-                "(logging_nan_inf_filter)",
-            )
+            filtered = "the Trainer replaces a loss that is not a number in its mean"
+            self.recording.note("nan_filter", f"{filtered} (logging_nan_inf_filter)")
         self._logged_at, self._tokens_seen = state.global_step, state.num_input_tokens_seen
         _begin(self.recording, model, optimizer, facts, args.device, ("transformers", "accelerate"))
 
@@ -339,14 +314,9 @@ class LightningEvents:
         facts["precision"] = precision_facts(module, compute)
         facts, self._step_tokens = _with_tokens(facts, self.seq_len or facts.get("seq_len"))
         self._done = trainer.global_step
-        _begin(
-            self.recording,
-            module,
-            trainer.optimizers[0],
-            facts,
-            trainer.strategy.root_device,
-            ("lightning", "pytorch-lightning", "nemo_toolkit"),
-        )
+        packages = ("lightning", "pytorch-lightning", "nemo_toolkit")
+        device = trainer.strategy.root_device
+        _begin(self.recording, module, trainer.optimizers[0], facts, device, packages)
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         if not self._inside:

@@ -288,9 +288,8 @@ def write_megatron(spec: RunSpec, site: Site) -> Rendered:
     script = f"{os.environ.get('MEGATRON_PATH', '$MEGATRON_PATH')}/pretrain_gpt.py"
     arguments = arguments_of(model_settings(spec.model, spec.seq_len) | training_settings(spec))
     shards = spec.strategy.name in ("fsdp", *_SHARDS) and not shards_moments(spec)
-    env = (
-        {} if shards else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    )  # overlaps collectives with products; sharding forbids it
+    # overlaps collectives with products; sharding forbids it
+    env = {} if shards else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     return Rendered(
         {"arguments.txt": "\n".join(arguments) + "\n"},
         torchrun(spec, site, script, *arguments),

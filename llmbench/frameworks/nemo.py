@@ -178,9 +178,8 @@ PRIMUS_MODELS = {
 }
 _OTHER_NAMES = {"fp8_format": "fp8", "data_path": "train_data_path"}
 _NEGATED = {"no_gradient_accumulation_fusion": "gradient_accumulation_fusion"}
-_UNKNOWN = (
-    "torch_fsdp2_no_reshard_after_forward",
-)  # an argument of Megatron's that Primus' configuration does not have
+# an argument of Megatron's that Primus' configuration does not have
+_UNKNOWN = ("torch_fsdp2_no_reshard_after_forward",)
 
 # %% ../../nbs/55_frameworks/45_nemo.ipynb #ed25ca43
 def primus_overrides(spec: RunSpec) -> dict[str, Any]:

@@ -23,9 +23,8 @@ def parameter_count_of(model: Any) -> int | None:
     "Parameters of the whole model; None where a rank sees a piece of it only."
     if any(type(m).__name__ == _SHARDS_OF for m in model.modules()):
         return None
-    return sum(
-        getattr(p, "ds_numel", None) or p.numel() for p in model.parameters()
-    )  # ds_numel: sharded by ZeRO-3
+    # ds_numel: sharded by ZeRO-3
+    return sum(getattr(p, "ds_numel", None) or p.numel() for p in model.parameters())
 
 # %% ../../nbs/55_frameworks/15_observed.ipynb #9a975181
 def model_facts(model: Any) -> dict[str, Any]:

@@ -96,27 +96,19 @@ class StepRows:
         sequences: Callable[[int], list] | None = None,
         warmup_steps: int | None = None,
     ):
-        self.log, self.clock, self.memory, self.sequences, self.warmup_steps = (
-            log,
-            clock,
-            memory,
-            sequences,
-            warmup_steps,
-        )
+        self.log, self.clock, self.memory = log, clock, memory
+        self.sequences, self.warmup_steps = sequences, warmup_steps
         self.count, self.last_loss = 0, None
         self._waiting: list[dict[str, Any]] = []
         self._left_at: float | None = None
-        self._window: list[
-            Any
-        ] = []  # where the clock began the first measured step, and where it left the last
+        # where the clock began the first measured step, and where it left the last
+        self._window: list[Any] = []
 
     def begin(self, lr: float | None = None) -> None:
         "The step's work begins; `lr` is its learning rate."
         now = time.perf_counter()
-        self._row = {
-            "lr": lr,
-            "between_steps_s": None if self._left_at is None else max(0.0, now - self._left_at),
-        }
+        between = None if self._left_at is None else max(0.0, now - self._left_at)
+        self._row = {"lr": lr, "between_steps_s": between}
         self._mark = self.clock.begin()
 
     def end(self, losses: list | None = None, *, weight: float | None = None, **facts: Any) -> None:
@@ -161,13 +153,8 @@ class StepRows:
         facts = row.pop("facts")
         self.last_loss = facts.pop("loss", loss)
         if self.last_loss is not None and not math.isfinite(self.last_loss):
-            self.log.write(
-                "event",
-                name="nan_loss",
-                step=row["step"],
-                text=f"loss {self.last_loss}",
-                time=utc_now(),
-            )
+            lost = {"name": "nan_loss", "step": row["step"], "text": f"loss {self.last_loss}"}
+            self.log.write("event", **lost, time=utc_now())
         seen = {"sequences": self.sequences(row["step"])} if self.sequences else {}
         known = {"tokens": None, "loss": self.last_loss, "grad_norm": None} | seen | facts
         self.log.write("step", **row, time_s=time_s, **known)
@@ -285,26 +272,15 @@ class Recording:
 
         device = torch.device(device)
         start = machine_facts(device, self.framework, versions or {})
-        record = merged(
-            merged(self.asked, {"name": self.name} | start.pop("spec")), merged(facts, self.known)
-        )
+        here = merged(self.asked, {"name": self.name} | start.pop("spec"))
+        record = merged(here, merged(facts, self.known))
         self.folder, run_id = agreed(self._named(record) if start["rank"] == 0 else None)
-        spec = SpecRecord.model_validate({"hash": settings_hash(record)} | record).model_dump(
-            mode="json"
-        )
-        self.log, clock, memory = (
-            RankLog(self.folder, start["rank"]),
-            make_clock(device),
-            make_memory(device),
-        )
-        self.log.write(
-            "start",
-            **start,
-            run_id=run_id,
-            study=self.study,
-            attempt=int(run_id.rpartition(".")[2]),
-            spec=spec,
-        )
+        asked = SpecRecord.model_validate({"hash": settings_hash(record)} | record)
+        spec, attempt = asked.model_dump(mode="json"), int(run_id.rpartition(".")[2])
+        self.log = RankLog(self.folder, start["rank"])
+        clock, memory = make_clock(device), make_memory(device)
+        name = {"run_id": run_id, "study": self.study, "attempt": attempt}
+        self.log.write("start", **start, **name, spec=spec)
         self.log.write("measurement", clock=clock.name, clock_cost_s=clock_cost_s(device))
         self.rows = StepRows(self.log, clock, memory, self.sequences, spec["warmup_steps"])
         for name, text in self._notes:
@@ -348,17 +324,12 @@ class Recording:
         if not self.running:
             return None
         self.rows.flush()
-        self.log.write(
-            "memory",
-            **self.rows.memory.peaks(),
-            **state or {},
-            memory_source=self.rows.memory.source,
-        )
+        memory = self.rows.memory
+        self.log.write("memory", **memory.peaks(), **state or {}, memory_source=memory.source)
         lost = self.rows.last_loss is not None and not math.isfinite(self.rows.last_loss)
         why = f"the loss of the last step is {self.rows.last_loss}" if lost else None
-        self.log.write(
-            "end", status=Status.diverged if lost else Status.ok, reason=why, time=utc_now()
-        )
+        status = Status.diverged if lost else Status.ok
+        self.log.write("end", status=status, reason=why, time=utc_now())
         gathered = gather_to_main(self.log.rows)
         return self._close(gathered if len(gathered or ()) == place()[1] else None)
 
@@ -395,7 +366,5 @@ class Recording:
 
     def _left_alone(self) -> None:
         if self.running:
-            self._give_up(
-                Status.crash,
-                f"the script ended after {self.rows.count} steps, without an end of training",
-            )
+            done = f"the script ended after {self.rows.count} steps"
+            self._give_up(Status.crash, f"{done}, without an end of training")

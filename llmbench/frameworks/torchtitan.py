@@ -85,7 +85,7 @@ def _titan_training(spec: RunSpec) -> dict[str, Any]:
         "gc_freq": 1_000_000,
     }
 
-
+# %% ../../nbs/55_frameworks/55_torchtitan.ipynb #2e40a6bb
 def titan_job(spec: RunSpec, out: str) -> dict[str, dict[str, Any]]:
     "torchtitan's job file by sections; raises RequestError for what its Llama is not."
     _check_trains(spec)

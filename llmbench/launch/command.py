@@ -58,9 +58,8 @@ class Launch:
     env: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     notes: tuple[EventRecord, ...] = ()
-    after: tuple[
-        tuple[str, ...], ...
-    ] = ()  # commands over what the run left, whatever their success
+    # commands over what the run left, whatever their success
+    after: tuple[tuple[str, ...], ...] = ()
     log: str = "stdout.log"
     first_rank: int = 0  # the first rank of this host: its steps are followed
 

@@ -284,9 +284,8 @@ def _prepare(arguments: argparse.Namespace) -> tuple[RunSpec, Place]:
     place = place_here(spec.world_size)
     target = arguments.out / "spec.yaml"
     text = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    if (
-        not target.exists() or target.read_text() != text
-    ):  # nodes that share a folder write the same
+    # nodes that share a folder write the same
+    if not target.exists() or target.read_text() != text:
         write_text_atomic(target, text)
     return spec, place
 

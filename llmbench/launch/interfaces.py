@@ -66,9 +66,8 @@ def way_out(found: Mapping[str, str | None]) -> str | None:
     outside = {
         name: address for name, address in found.items() if address and not is_loopback(address)
     }
-    routed = interface_towards(
-        "203.0.113.1", outside
-    )  # an address of nobody: only a default route leads there
+    # an address of nobody: only a default route leads there
+    routed = interface_towards("203.0.113.1", outside)
     if routed or len(outside) < 2:
         return routed or next(iter(outside), None)
     known = ", ".join(f"{address} ({name})" for name, address in outside.items())

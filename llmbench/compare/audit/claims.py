@@ -161,9 +161,8 @@ def number(text: Any) -> float | None:
         return None
     size = re.match(r"\s?([KMBT])(?![A-Za-z])", str(text)[found.end() :])
     value = float(found[0].replace(",", "")) * (_SIZES[size[1]] if size else 1)
-    return (
-        value if value == 0 or 1e-18 < abs(value) < 1e18 else None
-    )  # outside of it nothing was measured
+    # outside of it nothing was measured
+    return value if value == 0 or 1e-18 < abs(value) < 1e18 else None
 
 # %% ../../../nbs/70_compare/audit/10_claims.ipynb #d28bbe5e
 def value_of(name: str, header: str, printed: Any) -> Any:

@@ -47,10 +47,8 @@ def result_paths(path: Path) -> list[tuple[Path, str]]:
         if not os.path.lexists(path):
             raise RequestError(f"{path}: no such file or folder; audit reads {UNDERSTOOD}")
         return [(path, str(path))]
-    own = {
-        *result_files(path),
-        *result_files(path, STUDY_FILE),
-    }  # whatever they are: one that is no file is named
+    # whatever they are: one that is no file is named
+    own = {*result_files(path), *result_files(path, STUDY_FILE)}
     inside = [
         (f, f.relative_to(path))
         for f in sorted(
@@ -63,9 +61,8 @@ def result_paths(path: Path) -> list[tuple[Path, str]]:
         for f, name in inside
         if not _RANK_LINES.fullmatch(f.name)
         and not any(p in hidden or p.startswith(".") for p in name.parts)
-        if not (
-            f.name == "stdout.log" and (f.parent / "run.json").exists()
-        )  # the same run again, between marker lines
+        # the same run again, between marker lines
+        if not (f.name == "stdout.log" and (f.parent / "run.json").exists())
     ]
 
 # %% ../../../nbs/70_compare/audit/40_verb.ipynb #da6d52ce

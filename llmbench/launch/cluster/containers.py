@@ -108,13 +108,8 @@ RIGHTS = (
 _TEMPORARY = ("--tmpfs", "/tmp", "--tmpfs", "/results:mode=1777")
 
 # %% ../../../nbs/40_launch/cluster/45_containers.ipynb #f94f5ca9
-_ENTRY = (
-    "-m",
-    "llmbench.entrypoint",
-    "/config/spec.yaml",
-    "--out",
-    "/results",
-)  # of python3, whatever the image's entrypoint is
+# of python3, whatever the image's entrypoint is
+_ENTRY = ("-m", "llmbench.entrypoint", "/config/spec.yaml", "--out", "/results")
 
 # %% ../../../nbs/40_launch/cluster/45_containers.ipynb #523fb664
 def _network(job: Job, node: int, options: ContainerOptions) -> tuple[str, ...]:
@@ -254,7 +249,6 @@ def compose_text(job: Job, options: ContainerOptions = ContainerOptions()) -> st
         }
     )
     content = {"name": job.name, "services": services} | networks
-    text = yaml.safe_dump(content, sort_keys=False, width=110).replace(
-        "$", "$$"
-    )  # compose puts variables in for a single one
+    # compose puts variables in for a single one
+    text = yaml.safe_dump(content, sort_keys=False, width=110).replace("$", "$$")
     return f"# {job.run_id} over {job.nodes} containers: docker compose up\n{text}"

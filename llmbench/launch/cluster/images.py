@@ -28,11 +28,8 @@ from ..operands import checked
 from ...spec.resolve import resolve_run
 
 # %% ../../../nbs/40_launch/cluster/60_images.ipynb #137e6c56
-PLATFORMS = {
-    "cpu": "cpu",
-    "cuda": "a10",
-    "rocm": "mi300x",
-}  # and the hardware that a trial run names where none is given
+# and the hardware that a trial run names where none is given
+PLATFORMS = {"cpu": "cpu", "cuda": "a10", "rocm": "mi300x"}
 
 
 def platform_of(hardware: str) -> str:
@@ -382,9 +379,8 @@ def trial_request(platform: str, hardware: str = "", ranks: int = 0) -> dict[str
 # %% ../../../nbs/40_launch/cluster/60_images.ipynb #186b1ab2
 def read_trial(run: RunFile) -> Check:
     "Whether a trial run trained: ended ok, every loss known, the last below the first."
-    losses = [
-        loss for loss in run.steps.loss or () if loss is not None
-    ]  # a run that never began has no column at all
+    # a run that never began has no column at all
+    losses = [loss for loss in run.steps.loss or () if loss is not None]
     if run.status != "ok" or len(losses) < run.spec.steps:
         return Check(
             "trains",

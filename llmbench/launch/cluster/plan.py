@@ -84,13 +84,11 @@ def make_job(
     return Job(spec.model_copy(update={"launcher": engine}), attempt, count)
 
 # %% ../../../nbs/40_launch/cluster/15_plan.ipynb #e7e36f0c
-_SECRET = re.compile(
-    r"token(_|$)|secret|passw|credential|api_?key", re.IGNORECASE
-)  # TOKENIZERS_PARALLELISM is none
+# TOKENIZERS_PARALLELISM is none
+_SECRET = re.compile(r"token(_|$)|secret|passw|credential|api_?key", re.IGNORECASE)
 _KEYS = r"(hf_|gh[oprsu]_|sk-(proj-|ant-)?|AKIA)[A-Za-z0-9]{16,}|(github_pat_|dckr_pat_|glpat-|nvapi-|xox[abp]-)[\w-]{16,}"
-_SECRET_VALUE = re.compile(
-    rf"(?<![A-Za-z0-9])({_KEYS})"
-)  # as Hugging Face, GitHub, GitLab, NVIDIA and others hand them out
+# as Hugging Face, GitHub, GitLab, NVIDIA and others hand them out
+_SECRET_VALUE = re.compile(rf"(?<![A-Za-z0-9])({_KEYS})")
 _RANGES = {"port": (1, 65535), "together": (1, 10**6)}
 
 

@@ -53,14 +53,8 @@ def sheet_path(root: Path | None = None) -> Path:
     return path
 
 
-_MAY_HAVE_DEFAULT = (
-    "model",
-    "strategy",
-    "world_size",
-    "seq_len",
-    "study",
-    "attempt",
-)  # always passed, or harmless
+# always passed, or harmless
+_MAY_HAVE_DEFAULT = ("model", "strategy", "world_size", "seq_len", "study", "attempt")
 
 # %% ../../../nbs/40_launch/sweep/15_execute.ipynb #c1c5bda7
 def check_sheet(path: Path | str, parameters: dict[str, Any]) -> None:
@@ -151,9 +145,8 @@ class SheetThread(threading.Thread):
         self.finished = threading.Event()
         self.client: SheetClient | None = None
         self.kernel: Any = None  # a KernelManager of jupyter_client
-        self.tag = secrets.token_hex(
-            8
-        )  # of the kernel; it does not outlive this process, even when it is frozen
+        # of the kernel; it does not outlive this process, even when it is frozen
+        self.tag = secrets.token_hex(8)
 
     def run(self) -> None:
         try:
@@ -179,9 +172,8 @@ class SheetThread(threading.Thread):
         # Whatever it was, the run file decides, and the row has the reason.
         except Exception as e:  # noqa: BLE001
             self.error = e
-            if not isinstance(
-                e, PapermillExecutionError
-            ):  # the kernel may be gone; the next notebook gets its own
+            # the kernel may be gone; the next notebook gets its own
+            if not isinstance(e, PapermillExecutionError):
                 self._end_kernel()
 
     def _end_kernel(self) -> None:

@@ -44,28 +44,17 @@ class Member:
         self.run: RunFile | None = None
         self.error: BaseException | None = None
         self.wall_s: float | None = None
-        self._folder, self._steps, self._on_steps = (
-            Path(tempfile.mkdtemp(prefix="llmbench-turns-")),
-            0,
-            on_steps,
-        )
+        self._folder = Path(tempfile.mkdtemp(prefix="llmbench-turns-"))
+        self._steps, self._on_steps = 0, on_steps
         make_pipes(self._folder / "pipes", self.ranks)
         names = ("said", *(f"rank-{rank}" for rank in range(self.ranks)))
-        self._said, *self._gates = (
-            os.open(self._folder / "pipes" / n, os.O_RDWR) for n in names
-        )  # so that no side waits for the other to open
-        self._used_s, self._since = (
-            0.0,
-            time.monotonic(),
-        )  # of earlier turns; when the present one began, None between turns
-        more = {
-            "env": {FOLDER: str(self._folder / "pipes"), NAME: name},
-            "clock": self.used_s,
-            "stop": stop,
-        }
-        self.thread = threading.Thread(
-            target=self._train, args=(partial(runner, **more),), name=request.run_id
-        )
+        # so that no side waits for the other to open
+        self._said, *self._gates = (os.open(self._folder / "pipes" / n, os.O_RDWR) for n in names)
+        # of earlier turns; when the present one began, None between turns
+        self._used_s, self._since = 0.0, time.monotonic()
+        env = {FOLDER: str(self._folder / "pipes"), NAME: name}
+        trains = (partial(runner, env=env, clock=self.used_s, stop=stop),)
+        self.thread = threading.Thread(target=self._train, args=trains, name=request.run_id)
         self.thread.start()
 
     def _train(self, runner: Runner) -> None:

@@ -30,13 +30,8 @@ from ...spec.resolve import default_name, resolve_run
 
 # %% ../../../nbs/40_launch/sweep/10_sheet.ipynb #876aaff0
 SHEET_KEYS = (*RunSpec.model_fields, "attempt", "results", "resume", "show")
-_REQUIRED = (
-    "model",
-    "strategy",
-    "world_size",
-    "seq_len",
-    "batch",
-)  # a pipeline is judged by its batch
+# a pipeline is judged by its batch
+_REQUIRED = ("model", "strategy", "world_size", "seq_len", "batch")
 
 
 def _named_form(full: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
@@ -46,9 +41,8 @@ def _named_form(full: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
         short["model"] = spec.model.name
     if spec.strategy == Strategy(name=spec.strategy.name, dp=spec.world_size):
         short["strategy"] = spec.strategy.name
-    if (
-        PRECISIONS.get(name := precision_name(spec.precision)) == spec.precision
-    ):  # the name tells dtypes only
+    # the name tells dtypes only
+    if PRECISIONS.get(name := precision_name(spec.precision)) == spec.precision:
         short["precision"] = name
     return full | short
 
@@ -56,9 +50,8 @@ def _named_form(full: dict[str, Any], spec: RunSpec) -> dict[str, Any]:
 def parameters_of(spec: RunSpec) -> dict[str, Any]:
     "The shortest parameters that resolve to `spec` again: what differs from the defaults."
     full = spec.model_dump(mode="json")
-    required = {
-        key: getattr(spec, key) for key in _REQUIRED
-    }  # not resolved: they need not be sound without the rest
+    # not resolved: they need not be sound without the rest
+    required = {key: getattr(spec, key) for key in _REQUIRED}
     plain = RunSpec(name=default_name(spec.strategy.name, spec.world_size), **required).model_dump(
         mode="json"
     )
@@ -154,10 +147,8 @@ def earlier_run(folder: Path, spec: RunSpec) -> RunFile | None:
     RequestError where it was trained on other hardware.
     """
     old = _standing(folder)
-    if old and old.spec.hardware not in (
-        None,
-        spec.hardware,
-    ):  # the hash of a run id does not cover the hardware
+    # the hash of a run id does not cover the hardware
+    if old and old.spec.hardware not in (None, spec.hardware):
         name = f"{spec.hardware}-{spec.name.removeprefix(f'{old.spec.hardware}-')}"
         ways = (
             f"type -o name={name} or --attempt N for a run, another study: "

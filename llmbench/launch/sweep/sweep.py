@@ -397,7 +397,6 @@ def sweep(study: StudySpec, *, results: Path | str, **options: Any) -> SweepOutc
     """
     requests = [SheetRequest(spec, attempt, Path(results)) for spec, attempt in study.attempts()]
     place = Path(results) / study.study / "study.json"
-    note = {
-        "begin": lambda: write_json_atomic(place, study_record(study))
-    }  # of a sweep that is refused, nothing is written
+    # of a sweep that is refused, nothing is written
+    note = {"begin": lambda: write_json_atomic(place, study_record(study))}
     return run_requests(requests, **{"in_turns": study.in_turns} | options | note)
