@@ -203,16 +203,16 @@ def request_problem(spec: Mapping[str, Any], own: bool) -> str | None:
     )
     if None not in degrees and world_size is not None and prod(degrees) != world_size:
         return (
-            f"spec.world_size: {world_size}: the degrees dp, tp, pp, cp {degrees} multiply to"
-            f" {prod(degrees)}"
+            f"spec.world_size: {world_size}: the degrees dp, tp, pp, cp {degrees} "
+            f"multiply to {prod(degrees)}"
         )
     model = spec["model"]
     if None not in (model["n_experts"], model["experts_per_token"]) and model[
         "experts_per_token"
     ] > max(1, model["n_experts"]):
         return (
-            f"spec.model.experts_per_token: {model['experts_per_token']}: the model has"
-            f" {model['n_experts']} experts"
+            f"spec.model.experts_per_token: {model['experts_per_token']}: the model has "
+            f"{model['n_experts']} experts"
         )
     batch = spec["batch"]
     factors = [batch["micro"], batch["accum"], degrees[0], spec["seq_len"]]
@@ -222,8 +222,8 @@ def request_problem(spec: Mapping[str, Any], own: bool) -> str | None:
         and prod(factors) != batch["global_tokens"]
     ):
         return (
-            f"spec.batch.global_tokens: {batch['global_tokens']}: micro, accum, dp and seq_len"
-            f" {factors} multiply to {prod(factors)}"
+            f"spec.batch.global_tokens: {batch['global_tokens']}: micro, accum, dp and seq_len "
+            f"{factors} multiply to {prod(factors)}"
         )
     return None
 

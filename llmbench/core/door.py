@@ -103,8 +103,8 @@ def strict_json(content: bytes) -> Any:
     for mark, encoding in _MARKS.items():
         if content.startswith(mark):
             raise LlmbenchError(
-                f"not JSON: it begins with the byte order mark of {encoding}; save it as UTF-8"
-                " without a mark"
+                f"not JSON: it begins with the byte order mark of {encoding}; "
+                "save it as UTF-8 without a mark"
             )
     try:
         return json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_no_constant)

@@ -36,8 +36,8 @@ def short_label(text: str, most: int = 60) -> str:
     if line == text and len(text) <= most:
         return text
     return (
-        f"{line[:most].strip()}…"
-        f" {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"
+        f"{line[:most].strip()}… "
+        f"{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:6]}"
     )
 
 # %% ../../nbs/10_core/35_escape.ipynb #e5c00012

@@ -491,8 +491,8 @@ class RunFile(_Record):
         for column in self.logged:
             if len(column.values) != len(self.steps.step):
                 raise ValueError(
-                    f"logged {column.name}: {len(column.values)} values for {len(self.steps.step)}"
-                    " steps"
+                    f"logged {column.name}: {len(column.values)} values for "
+                    f"{len(self.steps.step)} steps"
                 )
         return self
 

@@ -63,8 +63,8 @@ class Source:
         "All of it; raises LlmbenchError where it is larger than `largest` bytes."
         if self.size > largest:
             raise LlmbenchError(
-                f"{self.name}: {self.size / _BLOCK:,.0f} MiB; this format is read as a whole, up to"
-                f" {largest / _BLOCK:,.0f} MiB"
+                f"{self.name}: {self.size / _BLOCK:,.0f} MiB; this format is read as a whole, up "
+                f"to {largest / _BLOCK:,.0f} MiB"
             )
         return self.path.read_bytes()
 

@@ -93,8 +93,8 @@ def _within_limits(draft: Draft) -> None:
             draft.warn(f"{wrong} {what} of {name} were left out")
     if len(draft.steps) > MOST_STEPS:
         raise LlmbenchError(
-            f"{len(draft.steps):,} rows: a run file holds at most {MOST_STEPS:,}; import a part of"
-            " the log"
+            f"{len(draft.steps):,} rows: a run file holds at most "
+            f"{MOST_STEPS:,}; import a part of the log"
         )
 
 # %% ../../nbs/50_importers/15_finish.ipynb #06626c87

@@ -203,19 +203,19 @@ def chosen(source: Source, formats: Sequence[Format], name: str | None) -> Forma
         if other := second_log(source, found, formats):
             both = f"{found.name} and of {other.name}"
             raise RequestError(
-                f"{source.name}: rows of {both}: two logs in one file; cut it in two, or name one"
-                f" with --format {found.name}"
+                f"{source.name}: rows of {both}: two logs in one file; cut it in two, or name "
+                f"one with --format {found.name}"
             )
         return found
     if is_document(source.sample):
         raise RequestError(
-            f"{source.name}: source code or a document, no result; name a format with --format to"
-            " read it all the same"
+            f"{source.name}: source code or a document, no result; name a format with "
+            "--format to read it all the same"
         )
     near = "; ".join(nearest(source, formats))
     raise RequestError(
-        f"{source.name}: no known format. Nearest: {near}. Name one with --format:"
-        f" {', '.join(f.name for f in formats)}"
+        f"{source.name}: no known format. Nearest: {near}. Name one with --format: "
+        f"{', '.join(f.name for f in formats)}"
     )
 
 # %% ../../nbs/50_importers/20_formats.ipynb #cf90f9b7
@@ -243,8 +243,8 @@ def import_file(
     ]
     if not told:
         raise RequestError(
-            f"{source.name}: {tally.text()}, but no row of {kind.name} was found; nothing was"
-            " imported"
+            f"{source.name}: {tally.text()}, but no row of {kind.name} "
+            "was found; nothing was imported"
         )
     for draft in drafts:
         draft.event("imported", tally.text())

@@ -271,6 +271,6 @@ def warm_up(draft: Draft, rows: int = 3) -> None:
         draft.fact("spec.warmup_steps", timed[rows - 1] + 1)
         draft.event(
             "warmup",
-            f"rows up to the third timed one count as warm-up ({timed[rows - 1] + 1}); the file"
-            " does not say which are",
+            f"rows up to the third timed one count as warm-up ({timed[rows - 1] + 1}); "
+            "the file does not say which are",
         )

@@ -74,8 +74,8 @@ def attention_reason(
     if can_use_flash_attention(SDPAParams(q, q, q, None, 0.0, True, False)):
         return None
     return (
-        f"{torch.cuda.get_device_name(device)} has no flash kernel for heads of {head_dim} in"
-        f" {str(dtype).removeprefix('torch.')}"
+        f"{torch.cuda.get_device_name(device)} has no flash kernel for heads of {head_dim} in "
+        f"{str(dtype).removeprefix('torch.')}"
     )
 
 # %% ../../nbs/25_model/10_attention.ipynb #d951d02e

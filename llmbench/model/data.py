@@ -62,8 +62,8 @@ class TextTokens:
         self.pieces = (len(tokens) - 1) // seq_len
         if self.pieces < 1:
             raise RequestError(
-                f"data: {len(tokens):,} tokens are fewer than one sequence of {seq_len} + 1; give"
-                " more text"
+                f"data: {len(tokens):,} tokens are fewer than one sequence of "
+                f"{seq_len} + 1; give more text"
             )
         self.tokens, self.seq_len, self.seed = tokens, seq_len, seed
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
@@ -91,8 +91,8 @@ class MegatronTokens(TextTokens):
         counts = [(len(f.tokens) - 1) // seq_len for f in files]
         if short := [f for f, n in zip(files, counts, strict=True) if n < 1]:
             raise RequestError(
-                f"data: {short[0].prefix} has fewer tokens than one sequence of {seq_len} + 1;"
-                " leave it out"
+                f"data: {short[0].prefix} has fewer tokens than one sequence of "
+                f"{seq_len} + 1; leave it out"
             )
         self._ends = np.cumsum(counts)
         self.pieces = int(self._ends[-1])

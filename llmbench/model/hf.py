@@ -42,8 +42,8 @@ def hf_name(name: str) -> str:
     module, _, kind = re.sub(r"\.\d+\.", ".{}.", name, count=1).rpartition(".")
     if module not in _THEIRS:
         raise RequestError(
-            f"convert: {name} has no counterpart in a Llama, Qwen, Mistral or Mixtral of Hugging"
-            " Face"
+            f"convert: {name} has no counterpart in a Llama, Qwen, "
+            "Mistral or Mixtral of Hugging Face"
         )
     return f"{_THEIRS[module].format(layer)}.{kind}"
 
@@ -183,8 +183,8 @@ def _sizes(config: Mapping[str, Any], wanted: Mapping[str, str]) -> dict[str, An
         sizes["n_kv_heads"] = sizes["n_heads"]
     if missing := [theirs for ours, theirs in wanted.items() if sizes[ours] is None]:
         raise RequestError(
-            f"convert: config.json lacks {', '.join(missing)}; transformers would guess, this"
-            " does not"
+            f"convert: config.json lacks {', '.join(missing)}; "
+            "transformers would guess, this does not"
         )
     for ours, theirs in wanted.items():
         if (
@@ -217,8 +217,8 @@ def shape_from_config(config: Mapping[str, Any], name: str) -> ModelShape:
         _refuse(
             "head_dim",
             config["head_dim"],
-            "this decoder has hidden_size / num_attention_heads ="
-            f" {sizes['d_model'] // sizes['n_heads']}",
+            "this decoder has hidden_size / num_attention_heads = "
+            f"{sizes['d_model'] // sizes['n_heads']}",
         )
     sizes["max_seq_len"] = _window(config, sizes["max_seq_len"])
     tied = bool(config.get("tie_word_embeddings", False))
@@ -248,13 +248,13 @@ def _refuse_shape(shape: ModelShape, kind: str) -> None:
     if shape.family != "llama" or other:
         what = f"{other[0]} = {getattr(shape, other[0])}" if other else f"family = {shape.family}"
         raise RequestError(
-            f"convert: {shape.name} has {what}; only the plain llama family has a counterpart in"
-            f" {', '.join(HF_TYPES)}"
+            f"convert: {shape.name} has {what}; only the plain llama family has a "
+            f"counterpart in {', '.join(HF_TYPES)}"
         )
     if kind not in HF_TYPES or (kind == "qwen2") != shape.bias:
         raise RequestError(
-            f"convert: {shape.name} with bias = {shape.bias} is no {kind}; qwen2 has biases, llama,"
-            " mistral and mixtral have none"
+            f"convert: {shape.name} with bias = {shape.bias} is no {kind}; qwen2 has biases, "
+            "llama, mistral and mixtral have none"
         )
     if kind == "mixtral" and shape.n_experts == 1:
         raise RequestError(

@@ -82,8 +82,8 @@ def float8_reason(device: torch.device) -> str | None:
         None
         if major >= 9
         else (
-            f"{properties.name} (compute capability {major}.{minor}) is older than Hopper (9.0),"
-            " from where on float8 is used"
+            f"{properties.name} (compute capability {major}.{minor}) is older than Hopper (9.0), "
+            "from where on float8 is used"
         )
     )
 
@@ -132,8 +132,8 @@ def _transformer_engine() -> tuple[Any, Any]:
         )
     except ImportError as e:
         how = (
-            "pip install --no-build-isolation 'transformer-engine[pytorch]', or write float8_by:"
-            " torchao"
+            "pip install --no-build-isolation "
+            "'transformer-engine[pytorch]', or write float8_by: torchao"
         )
         raise LlmbenchError(
             f"precision float8 by transformer_engine needs that package, built for this GPU; {how}"

@@ -78,13 +78,13 @@ def _fitting(document: np.ndarray, dtype: np.dtype) -> bytes:
     kept = given.astype(dtype)
     if len(given) >= 2**31:
         raise RequestError(
-            f"megatron: a document of {len(given):,} tokens; the format counts to 2,147,483,647:"
-            " cut it"
+            f"megatron: a document of {len(given):,} tokens; the format "
+            "counts to 2,147,483,647: cut it"
         )
     if not np.array_equal(kept, given):
         raise RequestError(
-            f"megatron: token ids from {given.min()} to {given.max()} do not fit {dtype.name};"
-            " choose int32"
+            f"megatron: token ids from {given.min()} to {given.max()} do not "
+            f"fit {dtype.name}; choose int32"
         )
     return kept.tobytes()
 
@@ -140,8 +140,8 @@ def _read_header(path: Path, raw: bytes) -> tuple[np.dtype, int, int]:
     "Type of the tokens, number of sequences, number of document marks; raises RequestError."
     if len(raw) < HEADER.size or raw[: len(MAGIC)] != MAGIC:
         raise RequestError(
-            f"data: {path} is no Megatron index: it does not begin with MMIDIDX; give PREFIX of"
-            " PREFIX.bin and PREFIX.idx"
+            f"data: {path} is no Megatron index: it does not begin with MMIDIDX; give PREFIX "
+            "of PREFIX.bin and PREFIX.idx"
         )
     _, version, code, sequences, marks = HEADER.unpack(raw[: HEADER.size])
     if version != VERSION:
@@ -150,8 +150,8 @@ def _read_header(path: Path, raw: bytes) -> tuple[np.dtype, int, int]:
         )
     if code not in DTYPES:
         raise RequestError(
-            f"data: {path} names token type {code}; known are 1 to {max(DTYPES)}; the file is"
-            " damaged"
+            f"data: {path} names token type {code}; known are 1 to "
+            f"{max(DTYPES)}; the file is damaged"
         )
     if DTYPES[code].kind == "f":
         raise RequestError(
@@ -175,8 +175,8 @@ def _check_index(
         )
     if len(marks) < 2 or marks[0] != 0 or marks[-1] != len(sizes) or (np.diff(marks) < 0).any():
         raise RequestError(
-            f"data: {path}: its documents do not cover its {len(sizes)} sequences; write the file"
-            " again"
+            f"data: {path}: its documents do not cover its {len(sizes)} "
+            "sequences; write the file again"
         )
 
 # %% ../../nbs/25_model/35_token_files.ipynb #3716141a
@@ -186,16 +186,16 @@ def open_indexed(prefix: Path | str) -> Indexed:
     for needed in (path, tokens):
         if not needed.is_file():
             raise RequestError(
-                f"data: {needed}: no such file; a Megatron data set is PREFIX.bin and PREFIX.idx,"
-                " given as PREFIX"
+                f"data: {needed}: no such file; a Megatron data set is PREFIX.bin "
+                "and PREFIX.idx, given as PREFIX"
             )
     raw = np.memmap(path, mode="r", dtype="u1") if path.stat().st_size else np.empty(0, "u1")
     dtype, n, d = _read_header(path, raw[: HEADER.size].tobytes())
     ends = list(accumulate([HEADER.size, 4 * n, 8 * n, 8 * d]))
     if len(raw) not in (ends[-1], ends[-1] + n):
         raise RequestError(
-            f"data: {path} has {len(raw):,} bytes, {n:,} sequences need {ends[-1]:,}; it was cut or"
-            " damaged"
+            f"data: {path} has {len(raw):,} bytes, {n:,} sequences need "
+            f"{ends[-1]:,}; it was cut or damaged"
         )
     sizes, offsets, marks = (
         raw[a:b].view(t) for a, b, t in zip(ends[:-1], ends[1:], ("<i4", "<i8", "<i8"), strict=True)
@@ -204,8 +204,8 @@ def open_indexed(prefix: Path | str) -> Indexed:
     asked, found = int(sizes.sum(dtype=np.int64)) * dtype.itemsize, tokens.stat().st_size
     if asked != found or not found:
         raise RequestError(
-            f"data: {tokens} has {found:,} bytes, its index describes {asked:,}; it was cut or"
-            " belongs to another index"
+            f"data: {tokens} has {found:,} bytes, its index describes {asked:,}; it was "
+            "cut or belongs to another index"
         )
     return Indexed(Path(prefix), np.memmap(tokens, mode="r", dtype=dtype), sizes, marks)
 
@@ -227,8 +227,8 @@ def load_tokenizer(path: Path | str) -> Any:
         return Tokenizer.from_file(str(file))
     except Exception as e:  # the package raises nothing narrower
         raise RequestError(
-            f"data: {file} is no tokenizer: {str(e).splitlines()[0]}; give a Hugging Face"
-            " tokenizer.json"
+            f"data: {file} is no tokenizer: {str(e).splitlines()[0]}; give "
+            "a Hugging Face tokenizer.json"
         ) from e
 
 
@@ -253,8 +253,8 @@ def read_documents(path: Path | str, key: str = "text") -> Iterator[str]:
                 row = json.loads(line)
                 if not isinstance(row, dict) or not isinstance(row.get(key), str):
                     raise RequestError(
-                        f"data: {path}, line {number}: no text under {key!r}; name the key with"
-                        " --key"
+                        f"data: {path}, line {number}: no text under "
+                        f"{key!r}; name the key with --key"
                     )
                 yield row[key]
     except OSError as e:
@@ -274,8 +274,8 @@ def _encoder(
     if tokenizer is None:
         if end is not None:
             raise RequestError(
-                f"bytes have no token {end!r} to end a document with; leave --end out, or give"
-                " --tokenizer"
+                f"bytes have no token {end!r} to end a document with; leave "
+                "--end out, or give --tokenizer"
             )
         return lambda text: encode(text, None), 256
     made = load_tokenizer(tokenizer)
@@ -359,8 +359,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"tokenize: {e}\n")
         return e.exit_code
     sys.stdout.write(
-        f"{a.out}.bin, {a.out}.idx: {done['documents']:,} documents, {done['tokens']:,} tokens as"
-        f" {done['dtype']}; a model needs vocab_size of at least {done['vocab_size']:,}\n"
+        f"{a.out}.bin, {a.out}.idx: {done['documents']:,} documents, {done['tokens']:,} tokens as "
+        f"{done['dtype']}; a model needs vocab_size of at least {done['vocab_size']:,}\n"
     )
     return 0
 

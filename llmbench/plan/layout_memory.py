@@ -423,8 +423,8 @@ def memory_of(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:
         raise ValueError(f"strategy {s.name}: what ZeRO++ holds is not derived")
     if s.stages_per_rank > AT_HAND and s.name in ("fsdp", "hsdp"):
         raise ValueError(
-            f"strategy {s.name}: what shards of {s.stages_per_rank} stages a rank hold is not"
-            f" derived, of {AT_HAND} at most"
+            f"strategy {s.name}: what shards of {s.stages_per_rank} stages a rank hold is not "
+            f"derived, of {AT_HAND} at most"
         )
     if s.compression == "powersgd":
         return factored_memory(spec, platform)

@@ -216,8 +216,8 @@ def gatherings(strategy: Strategy, accum: int, pp_rank: int) -> list[int]:
     again = strategy.reshard_after_forward
     if strategy.stages_per_rank > AT_HAND:
         raise ValueError(
-            f"stages_per_rank {strategy.stages_per_rank}: how often shards are gathered is derived"
-            f" for {AT_HAND} at most"
+            f"stages_per_rank {strategy.stages_per_rank}: how often shards are gathered is "
+            f"derived for {AT_HAND} at most"
         )
     if strategy.pp == 1:
         return [accum * (2 if again else 1)]

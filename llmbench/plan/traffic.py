@@ -246,8 +246,8 @@ def predicted_collectives(
     strategy = formulas_of(strategy)
     if (strategy == "ep" or ep > 1) and tokens is None:
         raise ValueError(
-            f"strategy = {strategy!r} with ep {ep}: tokens of a rank's micro step (micro × seq_len)"
-            " decide what travels; give tokens="
+            f"strategy = {strategy!r} with ep {ep}: tokens of a rank's micro step (micro × "
+            "seq_len) decide what travels; give tokens="
         )
     rows = (tokens or 0) * shape.experts_per_token
     travel = (shape, dp, accum, c, r, ep, rows, recompute == "full")

@@ -6,7 +6,7 @@
 __all__ = ['Answer', 'answer_of', 'single_sentence']
 
 # %% ../../nbs/80_report/55_answer.ipynb #37e32ddd
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,7 +27,6 @@ from ..analysis.stats import Interval, spent
 from llmbench.compare.findings import (
     Contender,
     Decision,
-    Values,
     decide,
     decide_memory,
     decide_speed,
@@ -43,8 +42,8 @@ from .workbench import Study, Workbench
 
 # %% ../../nbs/80_report/55_answer.ipynb #efe6067d
 @dataclass(frozen=True)
-class Answer:
-    "What the first page says of one study."
+class _Decided:
+    "A study's contests, and the decision on each."
 
     study: Study
     facts: Mapping[str, Any]
@@ -52,46 +51,39 @@ class Answer:
     contests: tuple[Contest, ...]
     efficiency: Mapping[str | None, Interval]  # scaling efficiency in % by label of the set
 
-    def _decided(
-        self, contenders: Sequence[Contender], values: Callable[[Contender], Values], **how: Any
-    ) -> Decision:
-        """The decision with the verdict on those who take part, as `llmbench compare` judges the
-        first against each of the others.
-        """
-        return self._judged(decide(contenders, values, comparable=None, **how))
+    @property
+    def model(self) -> str:
+        return self.facts.get("model") or "the model"
 
     def _judged(self, decision: Decision) -> Decision:
-        return replace(
-            decision, comparable=fairness_among(decision.order, self.study.varies).comparable
-        )
+        "The decision with the verdict on those who take part, judged as `llmbench compare` does."
+        judged = fairness_among(decision.order, self.study.varies)
+        return replace(decision, comparable=judged.comparable)
 
     @cached_property
     def _speeds(self) -> Mapping[int, Decision]:
-        return {
-            id(c): self._judged(decide_speed(c.contenders, comparable=None)) for c in self.contests
-        }
+        decided = {id(c): decide_speed(c.contenders, comparable=None) for c in self.contests}
+        return {k: self._judged(decision) for k, decision in decided.items()}
 
     def speed(self, contest: Contest) -> Decision:
         return self._speeds[id(contest)]
 
     def memory(self, contest: Contest) -> Decision:
-        decision = decide_memory(contest.contenders)
-        return replace(
-            decision, comparable=fairness_among(decision.order, self.study.varies).comparable
-        )
+        return self._judged(decide_memory(contest.contenders))
+
+# %% ../../nbs/80_report/55_answer.ipynb #74e19b03
+class _Verdicts(_Decided):
+    "The decision on scaling, and whether those who take part may be compared."
 
     def scaling(self) -> Decision:
         """Contenders on several ranks by the rank-seconds that a token costs them: the least is the
         best efficiency.
         """
-        known = [
-            c
-            for x in self.contests
-            for c in x.contenders
-            if (c.world_size or 0) > 1 and c.label in self.efficiency
-        ]
+        several = (c for x in self.contests for c in x.contenders if (c.world_size or 0) > 1)
+        known = [c for c in several if c.label in self.efficiency]
         costs = {id(c): [[t * c.world_size for t in run] for run in c.spent_times] for c in known}
-        return self._decided(known, lambda c: costs[id(c)], at=spent, in_turns=took_turns(known))
+        how = {"at": spent, "in_turns": took_turns(known), "comparable": None}
+        return self._judged(decide(known, lambda c: costs[id(c)], **how))
 
     def verdict(self, contest: Contest) -> Fairness:
         """On those who take part, the fastest against each of the others; on all runs of the study
@@ -105,50 +97,38 @@ class Answer:
         "The verdict over the study and over each of its contests."
         return fairness_of([str(self.fairness), *(str(self.verdict(c)) for c in self.contests)])
 
+# %% ../../nbs/80_report/55_answer.ipynb #0a392a17
+class Answer(_Verdicts):
+    "What the first page says of one study."
+
     def shares_ranks(self, contest: Contest) -> bool:
         return sum(c.world_size == contest.world_size for c in self.contests) > 1
 
     def place(self, contest: Contest) -> str:
         "'2 ranks', with the names of its contenders where another contest of several has as many."
-        words, names = (
-            ranks_words(contest.contenders[0]),
-            ", ".join(c.name for c in contest.contenders),
-        )
-        others = (
-            c for c in self.contests if c is not contest and c.world_size == contest.world_size
-        )
-        return f"{words} among {names}" if any(len(c.contenders) > 1 for c in others) else words
+        words = ranks_words(contest.contenders[0])
+        several = (c for c in self.contests if c is not contest and len(c.contenders) > 1)
+        if all(c.world_size != contest.world_size for c in several):
+            return words
+        return f"{words} among {', '.join(c.name for c in contest.contenders)}"
 
     @property
     def apart(self) -> list[str]:
         "Who stands alone beside a contest at as many ranks."
-        return [
-            c.contenders[0].name
-            for c in self.contests
-            if len(c.contenders) == 1 and self.shares_ranks(c)
-        ]
+        alone = [c for c in self.contests if len(c.contenders) == 1]
+        return [c.contenders[0].name for c in alone if self.shares_ranks(c)]
 
     @property
     def fair_places(self) -> list[str]:
         "Where several contenders may be compared."
-        return [
-            self.place(c) for c in self.contests if self.speed(c).rival and self.speed(c).comparable
-        ]
+        fair = (c for c in self.contests if self.speed(c).rival and self.speed(c).comparable)
+        return [self.place(c) for c in fair]
 
     @property
     def main(self) -> Contest | None:
-        """The contest that the headline is about: of those with several contenders the one with
-        most ranks.
-        """
-        return max(
-            self.contests,
-            key=lambda c: (len(c.contenders) > 1, c.world_size or 0, len(c.contenders)),
-            default=None,
-        )
-
-    @property
-    def model(self) -> str:
-        return self.facts.get("model") or "the model"
+        "The headline's contest: of those with several contenders the one with most ranks."
+        sizes = lambda c: (len(c.contenders) > 1, c.world_size or 0, len(c.contenders))
+        return max(self.contests, key=sizes, default=None)
 
 # %% ../../nbs/80_report/55_answer.ipynb #000309c0
 def answer_of(bench: Workbench, study: Study) -> Answer:
@@ -189,14 +169,14 @@ def single_sentence(answer: Answer) -> str | None:
         return None
     both = [order[0], lone]
     said = (
-        f"The single process{' on the same cores' if _same_cores(both) else ''} does"
-        f" {rate_words(lone.throughput)}"
+        f"The single process{' on the same cores' if _same_cores(both) else ''} does "
+        f"{rate_words(lone.throughput)}"
     )
     fairness = fairness_among([lone, order[0]], answer.study.varies)
     if not fairness.comparable:
         return (
-            f"{said}; it is not compared with {order[0].name}:"
-            f" {', '.join(reason_lines(fairness)) or 'no reason was recorded'}."
+            f"{said}; it is not compared with {order[0].name}: "
+            f"{', '.join(reason_lines(fairness)) or 'no reason was recorded'}."
         )
     ratio = steps_ratio(*both, lambda c: c.spent_times, spent, took_turns(both))
     doubt = "" if shows_difference(ratio) else ": no difference is shown"

@@ -79,8 +79,8 @@ def result_folders(
     for folder in folders:
         if not folder.is_dir():
             raise RequestError(
-                f"results {folder}: no such folder; name one that holds run files, or leave"
-                " --results out"
+                f"results {folder}: no such folder; name one that holds run "
+                "files, or leave --results out"
             )
     if not given:
         own = settings.path("study", "results")
@@ -90,8 +90,8 @@ def result_folders(
     if not found:
         places = ", ".join(str(f) for f in folders)
         raise RequestError(
-            f"no run files in {places}; make some first: llmbench sweep"
-            f" {settings.get('study', 'default')}"
+            f"no run files in {places}; make some first: llmbench sweep "
+            f"{settings.get('study', 'default')}"
         )
     return found
 
@@ -213,8 +213,8 @@ def _run_text(bench: Workbench, row: Mapping[str, Any]) -> str:
 def write_run_pages(bench: Workbench) -> None:
     "`runs/<run_id>.qmd`, the run file and its request for each run of the bench."
     columns = (
-        "run_id, started_at, step_time_s, tokens_per_s, live_memory_gib, peak_memory_gib,"
-        " loss_first, loss_last, fairness, comparison_group, unsteady_from_step"
+        "run_id, started_at, step_time_s, tokens_per_s, live_memory_gib, peak_memory_gib, "
+        "loss_first, loss_last, fairness, comparison_group, unsteady_from_step"
     )
     columns += (
         ", stated_tokens_per_s_per_gpu, stated_tflops_per_gpu, stated_mfu_pct, stated_memory_gib"
@@ -230,44 +230,37 @@ def write_run_pages(bench: Workbench) -> None:
         bench.write("runs", f"{slug(row['run_id'])}.qmd", text=text)
 
 # %% ../../nbs/80_report/60_build.ipynb #07cef29b
+def _comparable(answer: Answer) -> str:
+    "Whether the runs of a study are comparable, or at which numbers of ranks, and why not."
+    word, where = answer.whole.word, ""
+    if answer.fair_places and not answer.whole.comparable:
+        places = ", ".join(f"at {md_text(place)}" for place in answer.fair_places)
+        word, where = "in part", f": {places}; not all of the study's runs"
+    reasons = "".join(f"\n- {md_text(r)}" for r in reason_lines(answer.whole))
+    return f"Comparable: **{word}**{where}{reasons}\n"
+
+
 def summary_part(answer: Answer, more: Sequence[str] = ()) -> str:
     """A study's part of the report in Markdown: sentences, winners, verdict and setting; `more`:
     sentences on vendors and frameworks.
     """
-    word = answer.whole.word if answer.whole.comparable or not answer.fair_places else "in part"
-    where = (
-        ""
-        if word != "in part"
-        else (
-            f": {', '.join(f'at {md_text(place)}' for place in answer.fair_places)}; not all of the"
-            " study's runs"
-        )
-    )
     parts = [
         f"## {md_text(answer.study.title, 200)}\n",
         *(md_text(s) + "\n" for s in answer_sentences(answer)),
         *(f"- {s}\n" for s in more),
+        _comparable(answer),
+        winners_table(answer),
+        contenders_table(answer),
+        facts_table(setting_facts(answer)),
     ]
-    parts.append(
-        f"Comparable: **{word}**{where}"
-        + "".join(f"\n- {md_text(r)}" for r in reason_lines(answer.whole))
-        + "\n"
-    )
-    return "\n".join(
-        [
-            *parts,
-            winners_table(answer),
-            contenders_table(answer),
-            facts_table(setting_facts(answer)),
-        ]
-    )
+    return "\n".join(parts)
 
 # %% ../../nbs/80_report/60_build.ipynb #5aea80ed
 def summary_md(title: str, parts: Sequence[str]) -> str:
     "The report as plain Markdown, one part a study."
     closing = (
-        "Intervals are 95 %, over steps and repeats. All rows: `metrics.csv` beside this file; the"
-        " site: `index.html`.\n"
+        "Intervals are 95 %, over steps and repeats. All rows: `metrics.csv` beside this "
+        "file; the site: `index.html`.\n"
     )
     return "\n".join([f"# {title}\n", *parts, closing])
 
@@ -372,8 +365,8 @@ def beside_part(bench: Workbench, told: Sequence[Told]) -> str:
     if not told:
         return ""
     counts = (
-        "SELECT status, count(*) FROM runs WHERE study = ? GROUP BY status ORDER BY count(*) DESC,"
-        " status"
+        "SELECT status, count(*) FROM runs WHERE study = ? GROUP BY status "
+        "ORDER BY count(*) DESC, status"
     )
     lines = []
     for t in told:
@@ -383,11 +376,20 @@ def beside_part(bench: Workbench, told: Sequence[Told]) -> str:
         )
         lines.append(f"- {md_text(t.study.name, 200)}: {ended}")
     return (
-        "## Runs outside a study {#sec-beside}\n\nSingle runs, trials and studies without a"
-        " finished run; they are on the page of runs.\n\n" + "\n".join(lines) + "\n"
+        "## Runs outside a study {#sec-beside}\n\nSingle runs, trials and studies without a "
+        "finished run; they are on the page of runs.\n\n" + "\n".join(lines) + "\n"
     )
 
 # %% ../../nbs/80_report/60_build.ipynb #1ade67fe
+def _write_told(bench: Workbench, told: Sequence[Told], title: str) -> None:
+    "The overview and report.md: what was told of each study, those that stand beside it last."
+    shown = [t for t in told if not stands_beside(bench, t)]
+    beside = beside_part(bench, [t for t in told if stands_beside(bench, t)])
+    overview = "\n\n".join([*(t.page for t in shown), beside]) + "\n"
+    bench.write("_generated", "overview.md", text=overview)
+    bench.write("report.md", text=summary_md(title, [*(t.summary for t in shown), beside]))
+
+
 def fill(bench: Workbench, settings: Settings, measured: Mapping[str, Any]) -> list[Told]:
     """Everything generated that the pages include or link to; `measured` are bench files by name.
     Returns what was told of each study.
@@ -398,27 +400,12 @@ def fill(bench: Workbench, settings: Settings, measured: Mapping[str, Any]) -> l
         drop_page(bench.folder, page)
     bench.write("_generated", "methods.md", text=methods_md())
     write_layouts(bench)
-    shown, beside = (
-        [t for t in told if not stands_beside(bench, t)],
-        [t for t in told if stands_beside(bench, t)],
-    )
-    bench.write(
-        "_generated",
-        "overview.md",
-        text="\n\n".join([*(t.page for t in shown), beside_part(bench, beside)]) + "\n",
-    )
     write_run_pages(bench)
     _write_metrics(bench)
     variables = _variables(bench.connection, settings)
-    bench.write(
-        "_variables.yml", text=yaml.safe_dump(variables, allow_unicode=True, sort_keys=True)
-    )
-    bench.write(
-        "report.md",
-        text=summary_md(
-            variables["site"]["title"], [*(t.summary for t in shown), beside_part(bench, beside)]
-        ),
-    )
+    text = yaml.safe_dump(variables, allow_unicode=True, sort_keys=True)
+    bench.write("_variables.yml", text=text)
+    _write_told(bench, told, variables["site"]["title"])
     return told
 
 # %% ../../nbs/80_report/60_build.ipynb #529d540c
@@ -439,8 +426,8 @@ class ReportOutcome:
     def __str__(self) -> str:
         names = ", ".join(one_line(name, 60) for name in self.studies)
         return (
-            f"{self.pages} pages from {self.runs} runs ({self.ok} ok) of {names}:"
-            f" {self.out / 'index.html'}"
+            f"{self.pages} pages from {self.runs} runs ({self.ok} ok) of "
+            f"{names}: {self.out / 'index.html'}"
         )
 
 # %% ../../nbs/80_report/60_build.ipynb #6e25c207
@@ -457,6 +444,15 @@ def _keep_script(site: Path, folder: Path) -> None:
 _NOT_SOURCES = ("_site", "published", "_generated", ".quarto", "data", "sql", "runs", "assets")
 
 # %% ../../nbs/80_report/60_build.ipynb #78d4c34b
+def _outcome(bench: Workbench, out: Path, told: Sequence[Told]) -> ReportOutcome:
+    "What was built: studies, runs, pages, the headline of each study, and the problems."
+    counts = "SELECT count(*), count(*) FILTER (status = 'ok') FROM runs"
+    runs, ok = bench.connection.sql(counts).fetchone()
+    headlines = tuple(one_line(answer_sentences(t.answer)[0]) for t in told if t.answer)
+    studies, pages = tuple(t.study.name for t in told), len(list(out.rglob("*.html")))
+    return ReportOutcome(out, studies, runs, ok, pages, headlines, tuple(bench.problems))
+
+# %% ../../nbs/80_report/60_build.ipynb #ea0a1642
 def build_report(
     results: Path | Sequence[Path] | None = None,
     out: Path | None = None,
@@ -477,8 +473,8 @@ def build_report(
     out = Path(out) if out else settings.path("report", "out")
     if not (source / "_quarto.yml").is_file():
         raise RequestError(
-            f"report source {source}: no _quarto.yml in it; name the folder of the website's"
-            " sources"
+            f"report source {source}: no _quarto.yml in it; name the "
+            "folder of the website's sources"
         )
     folders = result_folders(results, settings, source)
     with tempfile.TemporaryDirectory(prefix="llmbench-report-") as scratch:
@@ -489,16 +485,4 @@ def build_report(
         told = fill(bench, settings, read_bench(source / "published" / "bench"))
         _keep_script(out, folder)
         render_site(folder, out, engine=engine, problems=bench.problems)
-        runs, ok = bench.connection.sql(
-            "SELECT count(*), count(*) FILTER (status = 'ok') FROM runs"
-        ).fetchone()
-    headlines = tuple(one_line(answer_sentences(t.answer)[0]) for t in told if t.answer)
-    return ReportOutcome(
-        out,
-        tuple(t.study.name for t in told),
-        runs,
-        ok,
-        len(list(out.rglob("*.html"))),
-        headlines,
-        tuple(bench.problems),
-    )
+        return _outcome(bench, out, told)

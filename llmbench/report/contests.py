@@ -42,6 +42,27 @@ def _without_ranks(label: str, strategy: str | None) -> str:
     return name if ranks.endswith(("rank", "ranks")) else short_label(strategy or label)
 
 # %% ../../nbs/80_report/50_contests.ipynb #072a129d
+def _contender(
+    name: str, key: tuple[Any, int | None, str, str], runs: Sequence[Mapping[str, Any]]
+) -> Contender:
+    "The runs of one set as a contender; its run files only where each run has one."
+    _, world_size, strategy, label = key
+    files = tuple(r["run"] for r in runs if r.get("run"))
+    return Contender(
+        name,
+        strategy,
+        world_size,
+        runs[0]["global_batch_tokens"],
+        [r["times_s"] for r in runs],
+        [[r["live_memory_gib"]] for r in runs if r["live_memory_gib"] is not None],
+        _common(runs, "platform"),
+        label,
+        tuple(r.get("turns") for r in runs),
+        files if len(files) == len(runs) else (),
+        tuple(r.get("mean_step_s") for r in runs),
+    )
+
+# %% ../../nbs/80_report/50_contests.ipynb #1a52c627
 def contests_of(rows: Sequence[Mapping[str, Any]]) -> list[Contest]:
     """Rows of contenders.sql (one a run, with its run file as `run`) as contests, by number of
     ranks.
@@ -52,26 +73,10 @@ def contests_of(rows: Sequence[Mapping[str, Any]]) -> list[Contest]:
         sets.setdefault(key, []).append(row)
     often = Counter(key[:3] for key in sets)
     contests: dict[tuple, list[Contender]] = {}
-    for (group, world_size, strategy, label), runs in sets.items():
-        plain = label.partition(" △")[0]
-        name = _without_ranks(plain, strategy) if often[group, world_size, strategy] == 1 else plain
-        peaks = [[r["live_memory_gib"]] for r in runs if r["live_memory_gib"] is not None]
-        tokens = runs[0]["global_batch_tokens"]
-        files = tuple(r["run"] for r in runs if r.get("run"))
-        one = Contender(
-            name,
-            strategy,
-            world_size,
-            tokens,
-            [r["times_s"] for r in runs],
-            peaks,
-            _common(runs, "platform"),
-            label,
-            tuple(r.get("turns") for r in runs),
-            files if len(files) == len(runs) else (),
-            tuple(r.get("mean_step_s") for r in runs),
-        )
-        contests.setdefault((group, world_size), []).append(one)
+    for key, runs in sets.items():
+        plain = key[3].partition(" △")[0]
+        name = _without_ranks(plain, key[2]) if often[key[:3]] == 1 else plain
+        contests.setdefault(key[:2], []).append(_contender(name, key, runs))
     order = sorted(contests, key=lambda k: (k[1] or 0, k[0] or ""))
     return [Contest(k[0], k[1], tuple(contests[k])) for k in order]
 

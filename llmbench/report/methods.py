@@ -41,474 +41,493 @@ class Definition:
         return f"sec-{self.key}"
 
 # %% ../../nbs/80_report/35_methods.ipynb #1188d675
-_REQUEST = (
-    Definition(
-        "ranks",
-        "Ranks",
-        "1",
-        "A rank is one process with one accelerator, or with its share of the cores. The ranks are"
-        " the product of the parallel degrees: data, tensor, pipeline, context. Experts are dealt"
-        " out to ranks of the data degree, so their degree divides it and is no factor. Nodes are"
-        " the hosts that they ran on.",
-        r"N = d_{\text{dp}} \cdot d_{\text{tp}} \cdot d_{\text{pp}} \cdot d_{\text{cp}}",
-        "Shoeybi et al. 2019, arXiv:1909.08053, for the term",
-        "how much hardware was used where ranks share a processor",
-        "dp tp pp cp ep world_size nodes",
-        "world_size nodes",
-    ),
-    Definition(
-        "batch",
-        "Tokens of a step",
-        "tokens (sequences for the micro batch)",
-        "Sequences of a rank in a micro step, micro steps in an optimizer step, and what follows"
-        " from them. Ranks that share their data (tensor or pipeline peers) are not counted twice.",
-        r"B = b_{\text{micro}} \cdot a \cdot d_{\text{dp}} \cdot s",
-        "the request; checked as whole numbers before anything starts",
-        "that every token was a new one: short data repeat",
-        "seq_len micro_batch grad_accum global_batch_tokens",
-        "seq_len micro_batch grad_accum global_batch_tokens",
-    ),
-    Definition(
-        "steps",
-        "Steps",
-        "1",
-        "Optimizer steps that were recorded, warm-up included; a run that failed has those before"
-        " its end.",
-        r"n = w + n_{\text{measured}}",
-        "the run file",
-        "how many steps would be needed to train the model",
-        "steps",
-    ),
-    Definition(
-        "parameters",
-        "Parameters",
-        "10⁹",
-        "All weights of the model, tied ones once, all experts.",
-        r"P = P_{\text{embedding}} + P_{\text{blocks}} + P_{\text{norms}} + P_{\text{head}}",
-        "counted from the shape; the built model is compared with it",
-        "how many of them take part in a matrix product",
-        "params_b",
-        "params_b",
-    ),
+_RANKS = Definition(
+    "ranks",
+    "Ranks",
+    "1",
+    "A rank is one process with one accelerator, or with its share of the cores. The ranks "
+    "are the product of the parallel degrees: data, tensor, pipeline, context. Experts are "
+    "dealt out to ranks of the data degree, so their degree divides it and is no factor. "
+    "Nodes are the hosts that they ran on.",
+    r"N = d_{\text{dp}} \cdot d_{\text{tp}} \cdot d_{\text{pp}} \cdot d_{\text{cp}}",
+    "Shoeybi et al. 2019, arXiv:1909.08053, for the term",
+    "how much hardware was used where ranks share a processor",
+    "dp tp pp cp ep world_size nodes",
+    "world_size nodes",
 )
+_BATCH = Definition(
+    "batch",
+    "Tokens of a step",
+    "tokens (sequences for the micro batch)",
+    "Sequences of a rank in a micro step, micro steps in an optimizer step, and what follows "
+    "from them. Ranks that share their data (tensor or pipeline peers) are not counted twice.",
+    r"B = b_{\text{micro}} \cdot a \cdot d_{\text{dp}} \cdot s",
+    "the request; checked as whole numbers before anything starts",
+    "that every token was a new one: short data repeat",
+    "seq_len micro_batch grad_accum global_batch_tokens",
+    "seq_len micro_batch grad_accum global_batch_tokens",
+)
+
+# %% ../../nbs/80_report/35_methods.ipynb #037f9303
+_STEPS = Definition(
+    "steps",
+    "Steps",
+    "1",
+    "Optimizer steps that were recorded, warm-up included; a run that "
+    "failed has those before its end.",
+    r"n = w + n_{\text{measured}}",
+    "the run file",
+    "how many steps would be needed to train the model",
+    "steps",
+)
+_PARAMETERS = Definition(
+    "parameters",
+    "Parameters",
+    "10⁹",
+    "All weights of the model, tied ones once, all experts.",
+    r"P = P_{\text{embedding}} + P_{\text{blocks}} + P_{\text{norms}} + P_{\text{head}}",
+    "counted from the shape; the built model is compared with it",
+    "how many of them take part in a matrix product",
+    "params_b",
+    "params_b",
+)
+_REQUEST = (_RANKS, _BATCH, _STEPS, _PARAMETERS)
 
 # %% ../../nbs/80_report/35_methods.ipynb #27380003
-_TIME = (
-    Definition(
-        "step-time",
-        "Step time",
-        "s",
-        "From the start of an optimizer step to its end: forward, backward, accumulation,"
-        " communication and update. On a CPU the host's clock is read at both ends. On a GPU two"
-        " events are recorded in the device's stream, and the time between them is read later:"
-        " nothing waits for the device before the first, and what the device does or leaves undone"
-        " between two steps is in neither. The others wait for the slowest rank, so its time is the"
-        " step's. The first *w* steps (allocation, caches, compilation) are warm-up: recorded,"
-        " shown, and left out of every estimate. A run has the median of the rest; a set of repeats"
-        " has the geometric mean of its runs' medians.",
-        r"t = \operatorname*{median}_{k \ge w} \; \max_{r}\, t_{k,r}",
-        "Hoefler and Belli 2015, SC15, rules 5 to 8",
-        "what stalls cost that come once in a hundred steps (they are among the points of"
-        " [Latency](latency.qmd)), nor the time to make and move the batch, which lies outside of"
-        " the step: both are in the time spent",
-        "step_time_s step_time_ci_low step_time_ci_high",
-        "step_time_s step_time_s_low step_time_s_high",
-    ),
-    Definition(
-        "spent",
-        "Time spent",
-        "s; % of it",
-        "The wall time of the measured window: from an idle device before the first step that is"
-        " not warm-up to an idle device after the last, on the rank where that takes longest."
-        " Making and moving batches (`data_time_pct`), gaps of the host, idle time of the device"
-        " and the harness's own bookkeeping are in it; pauses for checkpoints and for other runs'"
-        " turns are not. `mean_step_s` is its share per step, `between_steps_pct` what of it lies"
-        " between steps. Files that have no such window count the sum of their steps, with the wait"
-        " for data where the host's clock timed them.",
-        r"W = \max_r W_r, \qquad \text{else}\quad \sum_{k \ge w} \bigl(\max_r t_{k,r} + \max_r"
-        r" d_{k,r}\bigr)",
-        "measured in each run",
-        "whose fault a long step was: a neighbour's visit counts like the strategy's own; only"
-        " repeats tell them apart",
-        "window_s mean_step_s data_time_pct between_steps_pct",
-    ),
-    Definition(
-        "interval",
-        "Intervals and repeats",
-        "that of the quantity",
-        "Steps of one run differ a little; repeats differ by what stays the same during a run and"
-        " changes between runs (placement, clocks, neighbours). With *n* repeats the interval is"
-        " Student's, over the logarithms of the *n* values. With one repeat it can only cover the"
-        " steps (order statistics of the sign test), and the page says so. Repeats are interleaved"
-        " (A B C A B C), so that a bad minute meets all alike.",
-        r"\log \hat t \;\pm\; t_{0.95,\,n-1}\,\frac{s}{\sqrt n}",
-        "Davison and Hinkley 1997, section 3.8; Hesterberg 2015, The American Statistician "
-        "69:371; Conover 1999, section 3.2",
-        "that the truth is inside: of twenty such intervals one is expected to miss",
-        groups="repeats failed measured_steps steps_only all_ok",
-    ),
-    Definition(
-        "unsteady",
-        "Unsteady",
-        "step number; for a set the number of repeats",
-        "Whether the level of the measured steps changed: the split with the largest rank sum,"
-        " where it would come by chance in at most one of a hundred runs and the medians differ by"
-        " at least 5 %. The run keeps all its steps and carries △ with the first step after the"
-        " change.",
-        r"\max_{c} \frac{|U_c|}{\sqrt{c\,(n-c)(n+1)/3}}, \qquad U_c = \sum_{i \le c}\sum_{j > c}"
-        r" \operatorname{sgn}(t_j - t_i)",
-        "Pettitt 1979, Applied Statistics 28:126; Lausen and Schumacher 1992, Biometrics 48:73",
-        "why: a neighbour, heat and a slow start look alike; below ten measured steps nothing is"
-        " said",
-        "unsteady unsteady_from_step",
-        "unsteady",
-    ),
-    Definition(
-        "overhead",
-        "Cost of measuring",
-        "% of the step time",
-        "What is done only because somebody watches: reading the clock at both ends of a step"
-        " (*c*), and reading and writing down the step's figures after it (*b*), on the rank where"
-        " that takes longest.",
-        r"100 \cdot \frac{c + \max_r \operatorname*{median}_k b_{k,r}}{t}",
-        "measured in each run",
-        "what a profiler costs; it runs in other steps, which are not timed",
-        "overhead_pct",
-    ),
-    Definition(
-        "stated",
-        "Stated by a log",
-        "tokens/s, TFLOP/s, %, GiB",
-        "What an imported log prints itself in its rows: the median after warm-up, of a smoothed"
-        " figure the last value, of memory the largest. They stand beside the derived figures and"
-        " are never compared with them.",
-        r"\operatorname*{median}_{k \ge w} \; x_k",
-        "the imported log",
-        "by which count of FLOPs, of which peak and over which time; nothing of runs of this"
-        " harness",
-        "stated_tokens_per_s_per_gpu stated_tflops_per_gpu stated_mfu_pct stated_memory_gib",
-    ),
+_STEP_TIME = Definition(
+    "step-time",
+    "Step time",
+    "s",
+    "From the start of an optimizer step to its end: forward, backward, accumulation, "
+    "communication and update. On a CPU the host's clock is read at both ends. On a GPU two "
+    "events are recorded in the device's stream, and the time between them is read later: "
+    "nothing waits for the device before the first, and what the device does or leaves undone "
+    "between two steps is in neither. The others wait for the slowest rank, so its time is the "
+    "step's. The first *w* steps (allocation, caches, compilation) are warm-up: recorded, "
+    "shown, and left out of every estimate. A run has the median of the rest; a set of repeats "
+    "has the geometric mean of its runs' medians.",
+    r"t = \operatorname*{median}_{k \ge w} \; \max_{r}\, t_{k,r}",
+    "Hoefler and Belli 2015, SC15, rules 5 to 8",
+    "what stalls cost that come once in a hundred steps (they are among the points of "
+    "[Latency](latency.qmd)), nor the time to make and move the batch, which lies outside of "
+    "the step: both are in the time spent",
+    "step_time_s step_time_ci_low step_time_ci_high",
+    "step_time_s step_time_s_low step_time_s_high",
 )
+
+# %% ../../nbs/80_report/35_methods.ipynb #b11b1980
+_SPENT = Definition(
+    "spent",
+    "Time spent",
+    "s; % of it",
+    "The wall time of the measured window: from an idle device before the first step that is "
+    "not warm-up to an idle device after the last, on the rank where that takes longest. "
+    "Making and moving batches (`data_time_pct`), gaps of the host, idle time of the device "
+    "and the harness's own bookkeeping are in it; pauses for checkpoints and for other runs' "
+    "turns are not. `mean_step_s` is its share per step, `between_steps_pct` what of it lies "
+    "between steps. Files that have no such window count the sum of their steps, with the wait "
+    "for data where the host's clock timed them.",
+    r"W = \max_r W_r, \qquad \text{else}\quad \sum_{k \ge w} \bigl(\max_r t_{k,r} + \max_r"
+    r" d_{k,r}\bigr)",
+    "measured in each run",
+    "whose fault a long step was: a neighbour's visit counts like the strategy's own; "
+    "only repeats tell them apart",
+    "window_s mean_step_s data_time_pct between_steps_pct",
+)
+
+# %% ../../nbs/80_report/35_methods.ipynb #91eaa38a
+_INTERVAL = Definition(
+    "interval",
+    "Intervals and repeats",
+    "that of the quantity",
+    "Steps of one run differ a little; repeats differ by what stays the same during a run and "
+    "changes between runs (placement, clocks, neighbours). With *n* repeats the interval is "
+    "Student's, over the logarithms of the *n* values. With one repeat it can only cover the "
+    "steps (order statistics of the sign test), and the page says so. Repeats are interleaved "
+    "(A B C A B C), so that a bad minute meets all alike.",
+    r"\log \hat t \;\pm\; t_{0.95,\,n-1}\,\frac{s}{\sqrt n}",
+    "Davison and Hinkley 1997, section 3.8; Hesterberg 2015, The American Statistician "
+    "69:371; Conover 1999, section 3.2",
+    "that the truth is inside: of twenty such intervals one is expected to miss",
+    groups="repeats failed measured_steps steps_only all_ok",
+)
+
+# %% ../../nbs/80_report/35_methods.ipynb #7d1aa933
+_UNSTEADY = Definition(
+    "unsteady",
+    "Unsteady",
+    "step number; for a set the number of repeats",
+    "Whether the level of the measured steps changed: the split with the largest rank "
+    "sum, where it would come by chance in at most one of a hundred runs and the "
+    "medians differ by at least 5 %. The run keeps all its steps and carries △ with the "
+    "first step after the change.",
+    r"\max_{c} \frac{|U_c|}{\sqrt{c\,(n-c)(n+1)/3}}, \qquad U_c = \sum_{i \le c}\sum_{j > c}"
+    r" \operatorname{sgn}(t_j - t_i)",
+    "Pettitt 1979, Applied Statistics 28:126; Lausen and Schumacher 1992, Biometrics 48:73",
+    "why: a neighbour, heat and a slow start look alike; below ten measured steps nothing is said",
+    "unsteady unsteady_from_step",
+    "unsteady",
+)
+_OVERHEAD = Definition(
+    "overhead",
+    "Cost of measuring",
+    "% of the step time",
+    "What is done only because somebody watches: reading the clock at both ends of a "
+    "step (*c*), and reading and writing down the step's figures after it (*b*), on the "
+    "rank where that takes longest.",
+    r"100 \cdot \frac{c + \max_r \operatorname*{median}_k b_{k,r}}{t}",
+    "measured in each run",
+    "what a profiler costs; it runs in other steps, which are not timed",
+    "overhead_pct",
+)
+
+# %% ../../nbs/80_report/35_methods.ipynb #aabae833
+_STATED = Definition(
+    "stated",
+    "Stated by a log",
+    "tokens/s, TFLOP/s, %, GiB",
+    "What an imported log prints itself in its rows: the median after warm-up, of a smoothed "
+    "figure the last value, of memory the largest. They stand beside the derived figures and "
+    "are never compared with them.",
+    r"\operatorname*{median}_{k \ge w} \; x_k",
+    "the imported log",
+    "by which count of FLOPs, of which peak and over which time; nothing of runs of this harness",
+    "stated_tokens_per_s_per_gpu stated_tflops_per_gpu stated_mfu_pct stated_memory_gib",
+)
+_TIME = (_STEP_TIME, _SPENT, _INTERVAL, _UNSTEADY, _OVERHEAD, _STATED)
 
 # %% ../../nbs/80_report/35_methods.ipynb #ed501174
-_WORK = (
-    Definition(
-        "throughput",
-        "Throughput",
-        "tokens/s",
-        "Tokens of the measured steps over all ranks, per second of time spent; a set of repeats"
-        " has the geometric mean over its runs. The second column is for one rank, which holds one"
-        " accelerator; there is no number for a “core”.",
-        r"T = \frac{\sum_{k \ge w} B_k}{W}, \qquad T_{\text{rank}} = \frac{T}{N}",
-        "tokens and times of the run file",
-        "how fast the model learns: a larger batch has more tokens a second and takes fewer steps"
-        " for them",
-        "tokens_per_s tokens_per_s_per_gpu",
-        "tokens_per_s tokens_per_s_low tokens_per_s_high tokens_per_s_per_gpu",
-    ),
-    Definition(
-        "flops",
-        "Model FLOP/s",
-        "TFLOP/s of a rank",
-        "Arithmetic that the mathematics of the model needs for a token, forward and backward, by"
-        " throughput. *P* counts weights that take part in a matrix product, LM head included and"
-        " of the experts only the active ones; attention counts the positions that a causal mask"
-        " lets through.",
-        r"F = 3\,\bigl(2\,P_{\text{matmul}} + F_{\text{attention}}\bigr), \qquad \frac{T \cdot"
-        r" F}{10^{12}\,N}",
-        "Kaplan et al. 2020, arXiv:2001.08361; checked against torch's own counter within 0.5 %",
-        "what was executed: recomputation and padding are not in it",
-        "tflops_per_gpu",
-        "tflops_per_gpu",
-    ),
-    Definition(
-        "bound",
-        "Theoretical bound",
-        "tokens/s",
-        "What the devices would train at most, if they did nothing but the model's arithmetic at"
-        " their ceiling *C*. For an accelerator that is the dense rate of the vendor's data sheet"
-        " in the dtype of the arithmetic, from a table with date and source; for a CPU a matrix"
-        " product that each run measures on all its ranks at once. A device that the table does not"
-        " hold has no bound.",
-        r"T_{\max} = \frac{\sum_{r} C_r}{F}",
-        "a roofline with one roof: Williams et al. 2009, Communications of the ACM 52:65",
-        "what can be reached: memory bandwidth, communication and everything that is no matrix"
-        " product stay below it",
-        "ceiling_tokens_per_s",
-    ),
-    Definition(
-        "mfu",
-        "MFU and HFU",
-        "%",
-        "Throughput as a share of the bound. Of attention only the causal half is counted, here and"
-        " in the bound; PaLM counts all of it, which gives a larger share (for Llama 3.1 8B at"
-        " 8,192 tokens 12.5 % larger). HFU counts recomputed arithmetic too, so it is the larger"
-        " one under recomputation and equal without.",
-        r"\text{MFU} = 100\,\frac{T}{T_{\max}}, \qquad \text{HFU} = \text{MFU} \cdot"
-        r" \frac{F_{\text{executed}}}{F}",
-        "Chowdhery et al. 2022, arXiv:2204.02311, appendix B",
-        "anything across ceilings of two kinds: a share of a measured product is not a share of a"
-        " data sheet",
-        "mfu_pct hfu_pct",
-        "mfu_pct hfu_pct",
-    ),
+_THROUGHPUT = Definition(
+    "throughput",
+    "Throughput",
+    "tokens/s",
+    "Tokens of the measured steps over all ranks, per second of time spent; a set of repeats "
+    "has the geometric mean over its runs. The second column is for one rank, which holds one "
+    "accelerator; there is no number for a “core”.",
+    r"T = \frac{\sum_{k \ge w} B_k}{W}, \qquad T_{\text{rank}} = \frac{T}{N}",
+    "tokens and times of the run file",
+    "how fast the model learns: a larger batch has more tokens a second "
+    "and takes fewer steps for them",
+    "tokens_per_s tokens_per_s_per_gpu",
+    "tokens_per_s tokens_per_s_low tokens_per_s_high tokens_per_s_per_gpu",
 )
+_FLOPS = Definition(
+    "flops",
+    "Model FLOP/s",
+    "TFLOP/s of a rank",
+    "Arithmetic that the mathematics of the model needs for a token, forward and "
+    "backward, by throughput. *P* counts weights that take part in a matrix product, LM "
+    "head included and of the experts only the active ones; attention counts the "
+    "positions that a causal mask lets through.",
+    r"F = 3\,\bigl(2\,P_{\text{matmul}} + F_{\text{attention}}\bigr), \qquad \frac{T \cdot"
+    r" F}{10^{12}\,N}",
+    "Kaplan et al. 2020, arXiv:2001.08361; checked against torch's own counter within 0.5 %",
+    "what was executed: recomputation and padding are not in it",
+    "tflops_per_gpu",
+    "tflops_per_gpu",
+)
+
+# %% ../../nbs/80_report/35_methods.ipynb #9fe708ee
+_BOUND = Definition(
+    "bound",
+    "Theoretical bound",
+    "tokens/s",
+    "What the devices would train at most, if they did nothing but the model's arithmetic "
+    "at their ceiling *C*. For an accelerator that is the dense rate of the vendor's data "
+    "sheet in the dtype of the arithmetic, from a table with date and source; for a CPU a "
+    "matrix product that each run measures on all its ranks at once. A device that the "
+    "table does not hold has no bound.",
+    r"T_{\max} = \frac{\sum_{r} C_r}{F}",
+    "a roofline with one roof: Williams et al. 2009, Communications of the ACM 52:65",
+    "what can be reached: memory bandwidth, communication and everything that is no "
+    "matrix product stay below it",
+    "ceiling_tokens_per_s",
+)
+
+# %% ../../nbs/80_report/35_methods.ipynb #8768c991
+_MFU = Definition(
+    "mfu",
+    "MFU and HFU",
+    "%",
+    "Throughput as a share of the bound. Of attention only the causal half is counted, here "
+    "and in the bound; PaLM counts all of it, which gives a larger share (for Llama 3.1 8B at "
+    "8,192 tokens 12.5 % larger). HFU counts recomputed arithmetic too, so it is the larger "
+    "one under recomputation and equal without.",
+    r"\text{MFU} = 100\,\frac{T}{T_{\max}}, \qquad \text{HFU} = \text{MFU} \cdot"
+    r" \frac{F_{\text{executed}}}{F}",
+    "Chowdhery et al. 2022, arXiv:2204.02311, appendix B",
+    "anything across ceilings of two kinds: a share of a measured product "
+    "is not a share of a data sheet",
+    "mfu_pct hfu_pct",
+    "mfu_pct hfu_pct",
+)
+_WORK = (_THROUGHPUT, _FLOPS, _BOUND, _MFU)
 
 # %% ../../nbs/80_report/35_methods.ipynb #b19154bb
-_MACHINE = (
-    Definition(
-        "memory",
-        "Memory",
-        "GiB",
-        "The most bytes of tensors that existed at one time, on the rank where that is largest; a"
-        " set has the median of its repeats, with the least and the most. On an accelerator the"
-        " caching allocator counts them. On a CPU every operator of one more step, after the timed"
-        " ones, is watched; a compiled model cannot be, and older runs were not. This decides who"
-        " needs least memory.",
-        r"\max_r \max_\tau m_r(\tau) \,/\, 2^{30}",
-        "torch.cuda.max_memory_allocated; torch's dispatcher; /proc/self/status",
-        "on a CPU, what kernels take within themselves; on a GPU, what the allocator reserved"
-        " beyond it (on the page of each run)",
-        "live_memory_gib",
-        "live_memory_gib live_memory_gib_low live_memory_gib_high",
-    ),
-    Definition(
-        "growth",
-        "Measured peak",
-        "GiB",
-        "On an accelerator the same peak of its allocator. On a CPU how much the process's resident"
-        " memory grew, which also counts what the C library kept and what libraries map; the"
-        " launcher tells that library to give nothing back (MALLOC_TRIM_THRESHOLD_,"
-        " MALLOC_MMAP_MAX_). It stands beside the bytes of tensors and names no winner. The fullest"
-        " rank; a set has the median of its repeats.",
-        r"\max_r \bigl(R_r^{\max} - R_r^{0}\bigr) \,/\, 2^{30}",
-        "torch.cuda.max_memory_allocated; VmHWM in /proc/self/status",
-        "which strategy needs less memory: a process keeps what it freed",
-        "peak_memory_gib",
-        "peak_memory_gib",
-    ),
-    Definition(
-        "state",
-        "Model state",
-        "GiB",
-        "Parameters, gradients and optimizer state that the rank holds; this is what sharding"
-        " divides.",
-        r"\max_r \bigl(m_{\text{parameters}} + m_{\text{gradients}} + m_{\text{optimizer}}\bigr)_r"
-        r" \,/\, 2^{30}",
-        "Rajbhandari et al. 2020, arXiv:1910.02054",
-        "activations, buffers and the framework, which are the rest of the peak",
-        "model_state_gib",
-        "model_state_gib",
-    ),
-    Definition(
-        "exposed",
-        "Exposed communication",
-        "% of the profiled steps",
-        "The time in which a collective ran and nothing was computed, all kinds together, as a"
-        " share of the profiled steps. Those are extra steps after the timed ones, because a"
-        " profiler slows down what it watches. A set has the median of its repeats.",
-        r"100\,\frac{\sum_{\text{kind}} e_{\text{kind}}}{t_{\text{window}}}",
-        "intervals of the torch profiler's trace",
-        "whether a rank waited for data or for another rank: both look like communication",
-        "comm_exposed_pct",
-        "comm_exposed_pct",
-    ),
-    Definition(
-        "bus",
-        "Bus bandwidth",
-        "GB/s (10⁹ bytes)",
-        "Bytes of the whole tensor by the time of the collective, times what each link has to carry"
-        " of it on *n* ranks. So it does not depend on *n* and can be held against the all-reduce"
-        " that each run measures with nothing beside it.",
-        r"\frac{S}{t} \cdot \frac{2(n-1)}{n} \ \text{(all-reduce)}, \qquad \frac{S}{t} \cdot"
-        r" \frac{n-1}{n} \ \text{(all-gather, reduce-scatter)}",
-        "nccl-tests, doc/PERFORMANCE.md; Patarasu and Yuan 2009",
-        "the speed of the link alone: waiting for a slower rank is in the time",
-    ),
-    Definition(
-        "link",
-        "Bytes over bandwidth",
-        "s",
-        "What a rank sends for a collective of *S* bytes in a ring of *n* ranks, over the bandwidth"
-        " *b* of the link, which each run measures: rank 0 sends a tensor to rank 1 until that has"
-        " all of it. Gloo has no reduce-scatter and makes an all-reduce of it, so there *c* is 2."
-        " Beside it stands the time of the same calls *alone*: the profiled step's collectives once"
-        " more, all ranks waiting for each other before each, nothing computed, the fastest of"
-        " five. Waiting for a slower rank is in the time inside the step, and not in this one. Only"
-        " for one rank a node, where every step of the ring takes a link.",
-        r"t = \frac{c\,S}{b} \cdot \frac{n-1}{n}, \qquad c = 2 \ \text{(all-reduce)}, \quad c = 1"
-        r" \ \text{(all-gather, reduce-scatter)}",
-        "Patarasu and Yuan 2009, Journal of Parallel and Distributed Computing 69:117;"
-        " gloo/allreduce.cc for the ring, and the bytes that the interface counted",
-        "what a step pays: part of the time is hidden behind arithmetic, and waiting comes on top",
-    ),
-    Definition(
-        "transfer",
-        "Host to device",
-        "GB/s (10⁹ bytes)",
-        "Measured copies of page-locked memory; null where there is no device.",
-        r"S / t",
-        "measured in each run",
-        "what the training used of it",
-        "h2d_gb_s",
-    ),
-    Definition(
-        "energy",
-        "Energy of a token",
-        "J",
-        "What the counters of the devices (NVML, AMD SMI, RAPL) say about the measured steps, over"
-        " all ranks; null where there is no counter.",
-        r"\frac{E}{\sum_{k \ge w} B_k}",
-        "the counter that the run file names",
-        "the rest of the machine: fans, memory, network and power supply are not in a device's"
-        " counter",
-        "energy_j_per_token",
-    ),
+_MEMORY = Definition(
+    "memory",
+    "Memory",
+    "GiB",
+    "The most bytes of tensors that existed at one time, on the rank where that is largest; "
+    "a set has the median of its repeats, with the least and the most. On an accelerator the "
+    "caching allocator counts them. On a CPU every operator of one more step, after the "
+    "timed ones, is watched; a compiled model cannot be, and older runs were not. This "
+    "decides who needs least memory.",
+    r"\max_r \max_\tau m_r(\tau) \,/\, 2^{30}",
+    "torch.cuda.max_memory_allocated; torch's dispatcher; /proc/self/status",
+    "on a CPU, what kernels take within themselves; on a GPU, what the allocator reserved "
+    "beyond it (on the page of each run)",
+    "live_memory_gib",
+    "live_memory_gib live_memory_gib_low live_memory_gib_high",
 )
+
+# %% ../../nbs/80_report/35_methods.ipynb #b641cede
+_GROWTH = Definition(
+    "growth",
+    "Measured peak",
+    "GiB",
+    "On an accelerator the same peak of its allocator. On a CPU how much the process's "
+    "resident memory grew, which also counts what the C library kept and what libraries map; "
+    "the launcher tells that library to give nothing back (MALLOC_TRIM_THRESHOLD_, "
+    "MALLOC_MMAP_MAX_). It stands beside the bytes of tensors and names no winner. The fullest "
+    "rank; a set has the median of its repeats.",
+    r"\max_r \bigl(R_r^{\max} - R_r^{0}\bigr) \,/\, 2^{30}",
+    "torch.cuda.max_memory_allocated; VmHWM in /proc/self/status",
+    "which strategy needs less memory: a process keeps what it freed",
+    "peak_memory_gib",
+    "peak_memory_gib",
+)
+_STATE = Definition(
+    "state",
+    "Model state",
+    "GiB",
+    "Parameters, gradients and optimizer state that the rank holds; this is what sharding divides.",
+    r"\max_r \bigl(m_{\text{parameters}} + m_{\text{gradients}} + m_{\text{optimizer}}\bigr)_r"
+    r" \,/\, 2^{30}",
+    "Rajbhandari et al. 2020, arXiv:1910.02054",
+    "activations, buffers and the framework, which are the rest of the peak",
+    "model_state_gib",
+    "model_state_gib",
+)
+
+# %% ../../nbs/80_report/35_methods.ipynb #4ccd2cca
+_EXPOSED = Definition(
+    "exposed",
+    "Exposed communication",
+    "% of the profiled steps",
+    "The time in which a collective ran and nothing was computed, all kinds together, as a "
+    "share of the profiled steps. Those are extra steps after the timed ones, because a "
+    "profiler slows down what it watches. A set has the median of its repeats.",
+    r"100\,\frac{\sum_{\text{kind}} e_{\text{kind}}}{t_{\text{window}}}",
+    "intervals of the torch profiler's trace",
+    "whether a rank waited for data or for another rank: both look like communication",
+    "comm_exposed_pct",
+    "comm_exposed_pct",
+)
+_BUS = Definition(
+    "bus",
+    "Bus bandwidth",
+    "GB/s (10⁹ bytes)",
+    "Bytes of the whole tensor by the time of the collective, times what each link has to "
+    "carry of it on *n* ranks. So it does not depend on *n* and can be held against the "
+    "all-reduce that each run measures with nothing beside it.",
+    r"\frac{S}{t} \cdot \frac{2(n-1)}{n} \ \text{(all-reduce)}, \qquad \frac{S}{t} \cdot"
+    r" \frac{n-1}{n} \ \text{(all-gather, reduce-scatter)}",
+    "nccl-tests, doc/PERFORMANCE.md; Patarasu and Yuan 2009",
+    "the speed of the link alone: waiting for a slower rank is in the time",
+)
+
+# %% ../../nbs/80_report/35_methods.ipynb #08a7a74b
+_LINK = Definition(
+    "link",
+    "Bytes over bandwidth",
+    "s",
+    "What a rank sends for a collective of *S* bytes in a ring of *n* ranks, over the "
+    "bandwidth *b* of the link, which each run measures: rank 0 sends a tensor to rank 1 until "
+    "that has all of it. Gloo has no reduce-scatter and makes an all-reduce of it, so there "
+    "*c* is 2. Beside it stands the time of the same calls *alone*: the profiled step's "
+    "collectives once more, all ranks waiting for each other before each, nothing computed, "
+    "the fastest of five. Waiting for a slower rank is in the time inside the step, and not in "
+    "this one. Only for one rank a node, where every step of the ring takes a link.",
+    r"t = \frac{c\,S}{b} \cdot \frac{n-1}{n}, \qquad c = 2 \ \text{(all-reduce)}, \quad c = 1"
+    r" \ \text{(all-gather, reduce-scatter)}",
+    "Patarasu and Yuan 2009, Journal of Parallel and Distributed Computing 69:117; "
+    "gloo/allreduce.cc for the ring, and the bytes that the interface counted",
+    "what a step pays: part of the time is hidden behind arithmetic, and waiting comes on top",
+)
+_TRANSFER = Definition(
+    "transfer",
+    "Host to device",
+    "GB/s (10⁹ bytes)",
+    "Measured copies of page-locked memory; null where there is no device.",
+    r"S / t",
+    "measured in each run",
+    "what the training used of it",
+    "h2d_gb_s",
+)
+
+# %% ../../nbs/80_report/35_methods.ipynb #4465dbb3
+_ENERGY = Definition(
+    "energy",
+    "Energy of a token",
+    "J",
+    "What the counters of the devices (NVML, AMD SMI, RAPL) say about the measured steps, over "
+    "all ranks; null where there is no counter.",
+    r"\frac{E}{\sum_{k \ge w} B_k}",
+    "the counter that the run file names",
+    "the rest of the machine: fans, memory, network and power supply are not in a device's counter",
+    "energy_j_per_token",
+)
+_MACHINE = (_MEMORY, _GROWTH, _STATE, _EXPOSED, _BUS, _LINK, _TRANSFER, _ENERGY)
 
 # %% ../../nbs/80_report/35_methods.ipynb #612d6d61
-_LEARNING = (
-    Definition(
-        "loss",
-        "Loss",
-        "nats a token",
-        "Mean cross-entropy of the step's tokens, before the step's update: of the first and of the"
-        " last recorded step. A set has the median of its repeats.",
-        r"L = -\frac{1}{B}\sum_i \log p(x_{i+1} \mid x_{\le i})",
-        "the run file",
-        "how good a model is: these runs are far too short",
-        "loss_first loss_last",
-        "loss_first loss_last",
-    ),
-    Definition(
-        "parity",
-        "Loss parity",
-        "1 (a relative difference)",
-        "The largest relative difference of the loss to the reference with the same global batch,"
-        " over all steps and repeats. In float32 it has to stay within 10^−5^ (10^−4^ between"
-        " frameworks or devices), in a bfloat16 policy within 2·10^−2^: far above what another"
-        " order of summation causes, far below what a wrong batch, scale or mask causes. A run that"
-        " is further off is not comparable. Norms of gradients have to agree within 10^−3^"
-        " (5·10^−3^; a quarter in bfloat16) and learning rates within 10^−3^: Adam and clipping"
-        " hide gradients that are summed instead of averaged from the loss. Where model, data,"
-        " seed, batch or optimizer differ, losses need not agree.",
-        r"\max_{k} \frac{|L_k - L_k^{\text{ref}}|}{L_k^{\text{ref}}}",
-        "the limits were found by trial: at most 10^−6^ and 3·10^−3^ between all strategies",
-        "that the tokens were the same; the fingerprint of the data says that",
-        groups="loss_parity",
-    ),
+_LOSS = Definition(
+    "loss",
+    "Loss",
+    "nats a token",
+    "Mean cross-entropy of the step's tokens, before the step's update: of the first and of "
+    "the last recorded step. A set has the median of its repeats.",
+    r"L = -\frac{1}{B}\sum_i \log p(x_{i+1} \mid x_{\le i})",
+    "the run file",
+    "how good a model is: these runs are far too short",
+    "loss_first loss_last",
+    "loss_first loss_last",
 )
+_PARITY = Definition(
+    "parity",
+    "Loss parity",
+    "1 (a relative difference)",
+    "The largest relative difference of the loss to the reference with the same global batch, "
+    "over all steps and repeats. In float32 it has to stay within 10^−5^ (10^−4^ between "
+    "frameworks or devices), in a bfloat16 policy within 2·10^−2^: far above what another "
+    "order of summation causes, far below what a wrong batch, scale or mask causes. A run that "
+    "is further off is not comparable. Norms of gradients have to agree within 10^−3^ "
+    "(5·10^−3^; a quarter in bfloat16) and learning rates within 10^−3^: Adam and clipping "
+    "hide gradients that are summed instead of averaged from the loss. Where model, data, "
+    "seed, batch or optimizer differ, losses need not agree.",
+    r"\max_{k} \frac{|L_k - L_k^{\text{ref}}|}{L_k^{\text{ref}}}",
+    "the limits were found by trial: at most 10^−6^ and 3·10^−3^ between all strategies",
+    "that the tokens were the same; the fingerprint of the data says that",
+    groups="loss_parity",
+)
+
+# %% ../../nbs/80_report/35_methods.ipynb #c3109be4
+_LEARNING = (_LOSS, _PARITY)
 
 # %% ../../nbs/80_report/35_methods.ipynb #d1fa3aa6
-_SCALING = (
-    Definition(
-        "speedup",
-        "Speed-up",
-        "1 (times)",
-        "Throughput over that of the baseline, which the study declares and each figure names."
-        " *Ideal* is how many times more hardware was used: ranks, or 1 where they share as many"
-        " cores of a processor as the baseline used. The baseline against itself is 1 by definition"
-        " and has no interval.",
-        r"S = \frac{T}{T_0}, \qquad S_{\text{ideal}} = \frac{N}{N_0}",
-        "Amdahl 1967; the interval is that of a ratio (below)",
-        "what splitting costs beyond the cores that both used: the single process has its own best"
-        " micro batch",
-        groups="speedup speedup_low speedup_high ideal",
-    ),
-    Definition(
-        "scaling",
-        "Scaling efficiency",
-        "%",
-        "Throughput of a rank over that of the baseline's rank: 100 % for the baseline, whatever"
-        " its number of ranks. The baseline is the one that the study declares, in `runs` as in"
-        " `groups`; without a declaration it is the strategy's own smallest number of ranks. It is"
-        " unknown at equal cores, where more ranks are not more hardware.",
-        r"100\,\frac{T / N}{T_0 / N_0}",
-        "Hoefler and Belli 2015, rule 1: name the base case",
-        "which strategy is faster: a slow start scales well",
-        "scaling_efficiency_pct",
-        "scaling_efficiency_pct scaling_efficiency_pct_low scaling_efficiency_pct_high",
-    ),
-    Definition(
-        "cost",
-        "Cost",
-        "USD for 10⁶ tokens",
-        "The price of an hour of one accelerator, from a table with date and source that the reader"
-        " may edit, times accelerators, by throughput. A device without a price has no cost; it is"
-        " not free. The interval is that of the throughput: the price is exact on its date.",
-        r"\frac{p \cdot N}{3600 \cdot T} \cdot 10^6",
-        "arithmetic; “tokens/s over dollars an hour” is not tokens a dollar",
-        "what failed runs, storage and waiting cost",
-        "usd_per_1m_tokens",
-        "usd_per_1m_tokens usd_per_1m_tokens_low usd_per_1m_tokens_high",
-    ),
+_SPEEDUP = Definition(
+    "speedup",
+    "Speed-up",
+    "1 (times)",
+    "Throughput over that of the baseline, which the study declares and each figure names. "
+    "*Ideal* is how many times more hardware was used: ranks, or 1 where they share as many "
+    "cores of a processor as the baseline used. The baseline against itself is 1 by "
+    "definition and has no interval.",
+    r"S = \frac{T}{T_0}, \qquad S_{\text{ideal}} = \frac{N}{N_0}",
+    "Amdahl 1967; the interval is that of a ratio (below)",
+    "what splitting costs beyond the cores that both used: the single process "
+    "has its own best micro batch",
+    groups="speedup speedup_low speedup_high ideal",
+)
+_SCALING_EFFICIENCY = Definition(
+    "scaling",
+    "Scaling efficiency",
+    "%",
+    "Throughput of a rank over that of the baseline's rank: 100 % for the baseline, whatever "
+    "its number of ranks. The baseline is the one that the study declares, in `runs` as in "
+    "`groups`; without a declaration it is the strategy's own smallest number of ranks. It is "
+    "unknown at equal cores, where more ranks are not more hardware.",
+    r"100\,\frac{T / N}{T_0 / N_0}",
+    "Hoefler and Belli 2015, rule 1: name the base case",
+    "which strategy is faster: a slow start scales well",
+    "scaling_efficiency_pct",
+    "scaling_efficiency_pct scaling_efficiency_pct_low scaling_efficiency_pct_high",
 )
 
-# %% ../../nbs/80_report/35_methods.ipynb #124937c4
-_COMPARING = (
-    Definition(
-        "ratio",
-        "Which one is faster",
-        "1 (a ratio)",
-        "Overlapping intervals do not settle it; the interval of the ratio does. The groups are"
-        " independent, so their variances add, with the degrees of freedom of Welch and"
-        " Satterthwaite. A winner is named when the runs are comparable and this interval excludes"
-        " 1. The overview, the page of settings and `llmbench compare` decide alike, by time spent"
-        " per token; from six repeats of both on by ranks (the interval of Hodges and Lehmann);"
-        " never from one repeat. Beside it stands the ratio of the undisturbed steps (on a CPU the"
-        " fastest quarter, or the faster half of runs in turns; on an accelerator the median step),"
-        " which explains: where it is shown to lie on the other side of 1, nothing is claimed;"
-        " where it is another size, the long steps are counted. Each claim covers the machine and"
-        " the hours in which its repeats were made, which stand beside it.",
-        r"\log \frac{\hat t_a}{\hat t_b} \;\pm\; t_{0.95,\,\nu}\sqrt{\frac{s_a^2}{n_a} +"
-        r" \frac{s_b^2}{n_b}}",
-        "Welch 1947, Biometrika 34:28; Hodges and Lehmann 1963 for ranks",
-        "anything about many comparisons at once: of the 15 pairs of six equals at least one is"
-        " claimed in 21 to 42 % of studies; `llmbench compare` gives the interval that holds for"
-        " all pairs of a study together (Šidák)",
-    ),
-    Definition(
-        "turns",
-        "Which one is faster, of runs that took turns",
-        "1 (a ratio)",
-        "With `in_turns: true` in a study, or `llmbench sweep --in-turns`, the runs of a repeat are"
-        " loaded side by side, and one of them takes a step at a time, in an order that is drawn"
-        " for every round. What disturbs the machine for longer than a step then disturbs all of"
-        " them. Each pair of runs gives one ratio, that of their times spent. There are two"
-        " intervals, and the wider one is taken: Student's t over the *n* pairs, and, because a few"
-        " pairs agree by luck, t over all *m* turns (*w* is the standard deviation of such a ratio"
-        " by the residuals of its turns). So it covers more than 95 %: about 98.5 % on the recorded"
-        " rotations of equal runs. All models are in memory at once, and each step begins with"
-        " caches that the others have used.",
-        r"\overline{x} \;\pm\; \frac{\max(t_{0.95,\,n-1}\, s_x,\; t_{0.95,\,m-n}\, w)}{\sqrt n},"
-        r" \quad x_k = \log \frac{W_{a,k}}{W_{b,k}}, \quad w^2 ="
-        r" \overline{\operatorname{var}_i\Bigl(\frac{t_{a,i}}{\bar t_a} - \frac{t_{b,i}}{\bar"
-        r" t_b}\Bigr) / m_k}",
-        "Student 1908 for paired differences; Knapp and Hartung 2003, Statistics in Medicine"
-        " 22:2693, and Röver, Knapp and Friede 2015, BMC Medical Research Methodology 15:99, for"
-        " the bound",
-        "the speed that each would have alone: it is the ratio that is sharp",
-    ),
-    Definition(
-        "fairness",
-        "Comparable or not",
-        "yes, no or unknown",
-        "Every field of the run file has one rule ([all of them](#sec-rules)). Two runs are"
-        " comparable when the request is equal in all that changes the work (model, data, batch,"
-        " precision, optimizer, kernels, steps), when machine and software are equal in all that"
-        " can change the speed by itself (devices and their power limit, driver, topology,"
-        " versions, variables, cores, on every host and rank), when they were measured alike, and"
-        " each of them trained: finite falling loss, gradients that are not zero, parameters that"
-        " changed, no data seen twice, the tokens and the learning rate of its request. Only what"
-        " the study varies may differ. An essential fact that is unknown makes the verdict unknown,"
-        " not yes; what means nothing in a run (a driver on a CPU) is not applicable. What probably"
-        " changes no speed is a remark beside the comparison. Runs with equal facts share a"
-        " comparison group.",
-        r"\text{facts}(a) \setminus \text{varied} = \text{facts}(b) \setminus \text{varied}",
-        "the differences are printed with every verdict",
-        "that the settings are the best ones for each: what was not varied stands at its default",
-    ),
+# %% ../../nbs/80_report/35_methods.ipynb #ef1f2564
+_COST = Definition(
+    "cost",
+    "Cost",
+    "USD for 10⁶ tokens",
+    "The price of an hour of one accelerator, from a table with date and source that the "
+    "reader may edit, times accelerators, by throughput. A device without a price has no cost; "
+    "it is not free. The interval is that of the throughput: the price is exact on its date.",
+    r"\frac{p \cdot N}{3600 \cdot T} \cdot 10^6",
+    "arithmetic; “tokens/s over dollars an hour” is not tokens a dollar",
+    "what failed runs, storage and waiting cost",
+    "usd_per_1m_tokens",
+    "usd_per_1m_tokens usd_per_1m_tokens_low usd_per_1m_tokens_high",
 )
+_SCALING = (_SPEEDUP, _SCALING_EFFICIENCY, _COST)
+
+# %% ../../nbs/80_report/35_methods.ipynb #124937c4
+_RATIO = Definition(
+    "ratio",
+    "Which one is faster",
+    "1 (a ratio)",
+    "Overlapping intervals do not settle it; the interval of the ratio does. The groups are "
+    "independent, so their variances add, with the degrees of freedom of Welch and "
+    "Satterthwaite. A winner is named when the runs are comparable and this interval excludes "
+    "1. The overview, the page of settings and `llmbench compare` decide alike, by time spent "
+    "per token; from six repeats of both on by ranks (the interval of Hodges and Lehmann); "
+    "never from one repeat. Beside it stands the ratio of the undisturbed steps (on a CPU the "
+    "fastest quarter, or the faster half of runs in turns; on an accelerator the median step), "
+    "which explains: where it is shown to lie on the other side of 1, nothing is claimed; "
+    "where it is another size, the long steps are counted. Each claim covers the machine and "
+    "the hours in which its repeats were made, which stand beside it.",
+    r"\log \frac{\hat t_a}{\hat t_b} \;\pm\; t_{0.95,\,\nu}\sqrt{\frac{s_a^2}{n_a} +"
+    r" \frac{s_b^2}{n_b}}",
+    "Welch 1947, Biometrika 34:28; Hodges and Lehmann 1963 for ranks",
+    "anything about many comparisons at once: of the 15 pairs of six equals at least one is "
+    "claimed in 21 to 42 % of studies; `llmbench compare` gives the interval that holds for "
+    "all pairs of a study together (Šidák)",
+)
+
+# %% ../../nbs/80_report/35_methods.ipynb #df8986e7
+_TURNS = Definition(
+    "turns",
+    "Which one is faster, of runs that took turns",
+    "1 (a ratio)",
+    "With `in_turns: true` in a study, or `llmbench sweep --in-turns`, the runs of a repeat "
+    "are loaded side by side, and one of them takes a step at a time, in an order that is "
+    "drawn for every round. What disturbs the machine for longer than a step then disturbs all "
+    "of them. Each pair of runs gives one ratio, that of their times spent. There are two "
+    "intervals, and the wider one is taken: Student's t over the *n* pairs, and, because a few "
+    "pairs agree by luck, t over all *m* turns (*w* is the standard deviation of such a ratio "
+    "by the residuals of its turns). So it covers more than 95 %: about 98.5 % on the recorded "
+    "rotations of equal runs. All models are in memory at once, and each step begins with "
+    "caches that the others have used.",
+    r"\overline{x} \;\pm\; \frac{\max(t_{0.95,\,n-1}\, s_x,\; t_{0.95,\,m-n}\, w)}{\sqrt n},"
+    r" \quad x_k = \log \frac{W_{a,k}}{W_{b,k}}, \quad w^2 ="
+    r" \overline{\operatorname{var}_i\Bigl(\frac{t_{a,i}}{\bar t_a} - \frac{t_{b,i}}{\bar"
+    r" t_b}\Bigr) / m_k}",
+    "Student 1908 for paired differences; Knapp and Hartung 2003, Statistics in "
+    "Medicine 22:2693, and Röver, Knapp and Friede 2015, BMC Medical Research "
+    "Methodology 15:99, for the bound",
+    "the speed that each would have alone: it is the ratio that is sharp",
+)
+
+# %% ../../nbs/80_report/35_methods.ipynb #034752c4
+_FAIRNESS = Definition(
+    "fairness",
+    "Comparable or not",
+    "yes, no or unknown",
+    "Every field of the run file has one rule ([all of them](#sec-rules)). Two runs are "
+    "comparable when the request is equal in all that changes the work (model, data, batch, "
+    "precision, optimizer, kernels, steps), when machine and software are equal in all that "
+    "can change the speed by itself (devices and their power limit, driver, topology, "
+    "versions, variables, cores, on every host and rank), when they were measured alike, "
+    "and each of them trained: finite falling loss, gradients that are not zero, parameters "
+    "that changed, no data seen twice, the tokens and the learning rate of its request. "
+    "Only what the study varies may differ. An essential fact that is unknown makes the "
+    "verdict unknown, not yes; what means nothing in a run (a driver on a CPU) is not "
+    "applicable. What probably changes no speed is a remark beside the comparison. Runs "
+    "with equal facts share a comparison group.",
+    r"\text{facts}(a) \setminus \text{varied} = \text{facts}(b) \setminus \text{varied}",
+    "the differences are printed with every verdict",
+    "that the settings are the best ones for each: what was not varied stands at its default",
+)
+_COMPARING = (_RATIO, _TURNS, _FAIRNESS)
 
 # %% ../../nbs/80_report/35_methods.ipynb #79605347
 DEFINITIONS = (*_REQUEST, *_TIME, *_WORK, *_MACHINE, *_LEARNING, *_SCALING, *_COMPARING)

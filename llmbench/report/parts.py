@@ -171,8 +171,8 @@ def source_links(
     for name in names:
         words = f"{name.replace('_', ' ')}: " if several else ""
         parts.append(
-            f"{words}[SQL]({root}sql/{folder}/{name}.sql)\u00a0·"
-            f" [CSV]({root}data/{folder}/{name}.csv)"
+            f"{words}[SQL]({root}sql/{folder}/{name}.sql)\u00a0· "
+            f"[CSV]({root}data/{folder}/{name}.csv)"
         )
     return "; ".join(parts)
 
@@ -225,8 +225,8 @@ def definition_md(definition: Definition) -> str:
         f" **Columns:** {columns}." if columns else ""
     )
     return (
-        f"### {d.name} {{#{d.anchor}}}\n\n{d.says}\n\n$$ {d.formula} $$"
-        f" {{#eq-{d.key}}}\n\n{facts}\n\nIt does not say {d.silent}.\n"
+        f"### {d.name} {{#{d.anchor}}}\n\n{d.says}\n\n$$ {d.formula} $$ "
+        f"{{#eq-{d.key}}}\n\n{facts}\n\nIt does not say {d.silent}.\n"
     )
 
 # %% ../../nbs/80_report/40_parts.ipynb #466395da

@@ -43,6 +43,24 @@ def _around_one(rows: Sequence[dict[str, Any]]) -> list[float]:
     return [low - margin, high + margin]
 
 # %% ../../nbs/80_report/20_ratios.ipynb #d136e721
+def _ratio_layers(known: alt.Chart, title: str, scale: alt.Scale) -> list[alt.Chart]:
+    "The line at one, the intervals and the ratios."
+    tips = [alt.Tooltip(f"{k}:Q", format=".4~f", title=k) for k in ("ratio", "low", "high")]
+    one = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 4], color=NEUTRAL)
+    lines = known.mark_rule(strokeWidth=2.5, clip=True)
+    dots = known.mark_point(filled=True, size=60, opacity=1)
+    return [
+        one.encode(x=alt.X("one:Q", title=title, scale=scale)),
+        lines.encode(x=alt.X("low:Q", scale=scale), x2="high:Q"),
+        dots.encode(x=alt.X("ratio:Q", scale=scale), tooltip=["label:N", "measure:N", *tips]),
+    ]
+
+
+def _ratio_words(row: dict[str, Any]) -> str:
+    ratio = "unknown" if row["ratio"] is None else format(row["ratio"], ".3f")
+    return f"{row['label']} ({row['measure']}) {ratio}"
+
+# %% ../../nbs/80_report/20_ratios.ipynb #99e490f2
 def ratio_chart(rows: Any, *, title: str) -> alt.LayerChart:
     """Ratios as dots with 95 % intervals around a line at one, a line of the chart a label.
 
@@ -57,67 +75,53 @@ def ratio_chart(rows: Any, *, title: str) -> alt.LayerChart:
         yOffset=alt.YOffset("measure:N", sort=None),
         color=_colour(rows),
     )
-    known = base.transform_filter("isValid(datum.ratio)")
-    tips = [
-        "label:N",
-        "measure:N",
-        *(alt.Tooltip(f"{k}:Q", format=".4~f", title=k) for k in ("ratio", "low", "high")),
-    ]
-    one = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 4], color=NEUTRAL)
-    layers = [
-        one.encode(x=alt.X("one:Q", title=title, scale=scale)),
-        known.mark_rule(strokeWidth=2.5, clip=True).encode(
-            x=alt.X("low:Q", scale=scale), x2="high:Q"
-        ),
-        known.mark_point(filled=True, size=60, opacity=1).encode(
-            x=alt.X("ratio:Q", scale=scale), tooltip=tips
-        ),
-    ]
-    told = [
-        f"{r['label']} ({r['measure']})"
-        f" {'unknown' if r['ratio'] is None else format(r['ratio'], '.3f')}"
-        for r in rows
-    ]
-    return alt.layer(*layers).properties(
-        height=alt.Step(34, **{"for": "position"}), description=f"{title}: {'; '.join(told)}."
-    )
+    layers = _ratio_layers(base.transform_filter("isValid(datum.ratio)"), title, scale)
+    said = f"{title}: {'; '.join(map(_ratio_words, rows))}."
+    height = alt.Step(34, **{"for": "position"})
+    return alt.layer(*layers).properties(height=height, description=said)
 
 # %% ../../nbs/80_report/20_ratios.ipynb #64acd3b5
 _SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down")
 
 # %% ../../nbs/80_report/20_ratios.ipynb #2858ee90
+def _powers_axis(values: Sequence[float], title: str) -> alt.Y:
+    "A logarithmic axis from the power of ten below all values to the one above, at least one apart."
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    powers = [10.0**k for k in range(low, max(high, low + 1) + 1)]
+    scale = alt.Scale(type="log", domain=[powers[0], powers[-1]], nice=False)
+    return alt.Y("cost:Q", title=title, scale=scale, axis=alt.Axis(format="~g", values=powers))
+
+
+def _sizes_axis(sizes: Sequence[float], title: str) -> alt.X:
+    axis = alt.Axis(values=sizes, format=",d", grid=False)
+    return alt.X("size:Q", title=title, scale=alt.Scale(type="log", nice=False), axis=axis)
+
+
+def _proportion(rows: Sequence[dict[str, Any]], sizes: Sequence[float]) -> alt.Chart:
+    "The line of slope one that ends at the largest case of the costliest curve."
+    last = max(rows, key=lambda r: (r["size"], r["cost"]))
+    ends = [{"size": s, "cost": last["cost"] * s / last["size"]} for s in (sizes[0], sizes[-1])]
+    line = alt.Chart(alt.Data(values=ends))
+    return line.mark_line(strokeDash=[4, 4], color=NEUTRAL, strokeWidth=1.5, clip=True)
+
+# %% ../../nbs/80_report/20_ratios.ipynb #f7bbabca
+def _growth_marks(base: alt.Chart, rows: Sequence[dict[str, Any]]) -> alt.Chart:
+    "A mark for each case, of its measure's shape."
+    names = list(dict.fromkeys(r["measure"] for r in rows))
+    shapes = alt.Scale(domain=names, range=[_SHAPES[i % len(_SHAPES)] for i in range(len(names))])
+    shape = alt.Shape("measure:N", scale=shapes, legend=alt.Legend(title=None))
+    return base.mark_point(filled=True, size=60, opacity=1).encode(shape=shape)
+
+# %% ../../nbs/80_report/20_ratios.ipynb #e881c13e
 def growth_chart(rows: Any, *, x_title: str, y_title: str) -> alt.LayerChart:
     """Cost against size on logarithmic axes, a curve a measure, with a line of slope one (size,
     measure, cost; both positive).
     """
     rows = [r for r in chart_rows(rows) if r["cost"]]
-    last = max(rows, key=lambda r: (r["size"], r["cost"]))
     sizes = sorted({r["size"] for r in rows})
-    slope = [{"size": s, "cost": last["cost"] * s / last["size"]} for s in (sizes[0], sizes[-1])]
-    x = alt.X(
-        "size:Q",
-        title=x_title,
-        scale=alt.Scale(type="log", nice=False),
-        axis=alt.Axis(values=sizes, format=",d", grid=False),
-    )
-    ends = [
-        math.floor(math.log10(min(r["cost"] for r in rows))),
-        math.ceil(math.log10(max(r["cost"] for r in rows))),
-    ]
-    powers = [10.0**k for k in range(ends[0], max(ends[1], ends[0] + 1) + 1)]
-    scale = alt.Scale(type="log", domain=[powers[0], powers[-1]], nice=False)
-    y = alt.Y("cost:Q", title=y_title, scale=scale, axis=alt.Axis(format="~g", values=powers))
-    straight = (
-        alt.Chart(alt.Data(values=slope))
-        .mark_line(strokeDash=[4, 4], color=NEUTRAL, strokeWidth=1.5, clip=True)
-        .encode(x=x, y=y)
-    )
+    x, y = _sizes_axis(sizes, x_title), _powers_axis([r["cost"] for r in rows], y_title)
+    straight = _proportion(rows, sizes).encode(x=x, y=y)
     base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y, color=_colour(rows))
-    names = list(dict.fromkeys(r["measure"] for r in rows))
-    shapes = alt.Scale(domain=names, range=[_SHAPES[i % len(_SHAPES)] for i in range(len(names))])
-    marks = base.mark_point(filled=True, size=60, opacity=1).encode(
-        shape=alt.Shape("measure:N", scale=shapes, legend=alt.Legend(title=None))
-    )
     tips = [
         "measure:N",
         alt.Tooltip("size:Q", format=",d", title=x_title),
@@ -125,9 +129,8 @@ def growth_chart(rows: Any, *, x_title: str, y_title: str) -> alt.LayerChart:
     ]
     told = [f"{r['measure']} at {r['size']:,}: {significant(r['cost'], 3)}" for r in rows]
     said = (
-        f"{y_title} against {x_title.lower()}, both logarithmic: {'; '.join(told)}. Dashed: in"
-        " proportion."
+        f"{y_title} against {x_title.lower()}, both logarithmic: "
+        f"{'; '.join(told)}. Dashed: in proportion."
     )
-    return alt.layer(straight, base.mark_line(), marks.encode(tooltip=tips)).properties(
-        height=280, description=said
-    )
+    layers = (straight, base.mark_line(), _growth_marks(base, rows).encode(tooltip=tips))
+    return alt.layer(*layers).properties(height=280, description=said)

@@ -13,6 +13,23 @@ from ..core.numbers import significant
 from .charts import alt, best_first, in_words, labelled
 
 # %% ../../nbs/80_report/15_shares.ipynb #92c2a6a5
+def _stacks(
+    stacks: Sequence[Mapping[str, Any]], y: alt.Y, title: str, colours: Mapping[str, str]
+) -> alt.Chart:
+    "The parts of each bar, one beside the other."
+    present = [p for p in colours if p in {s["part"] for s in stacks}]
+    # long names leave a phone room for one
+    columns = 2 if max(map(len, present), default=0) > 12 else 3
+    colour = alt.Color(
+        "part:N",
+        legend=alt.Legend(title=None, columns=columns),
+        scale=alt.Scale(domain=present, range=[colours[p] for p in present]),
+    )
+    tips = ["label:N", "part:N", alt.Tooltip("amount:Q", format=",.3~g", title=title)]
+    bars = alt.Chart(alt.Data(values=stacks)).mark_bar(size=18, opacity=0.8)
+    return bars.encode(y=y, color=colour, order="place:Q", tooltip=tips)
+
+# %% ../../nbs/80_report/15_shares.ipynb #f00d1dc6
 def parts_chart(
     parts: Sequence[Mapping[str, Any]],
     *,
@@ -30,38 +47,17 @@ def parts_chart(
     """
     place = {part: i for i, part in enumerate(colours)}
     stacks = [dict(p) | {"place": place[p["part"]]} for p in parts]
-    present = [p for p in colours if p in {s["part"] for s in stacks}]
-    columns = (
-        2 if max(map(len, present), default=0) > 12 else 3
-    )  # long names leave a phone room for one
-    colour = alt.Color(
-        "part:N",
-        legend=alt.Legend(title=None, columns=columns),
-        scale=alt.Scale(domain=present, range=[colours[p] for p in present]),
-    )
     y = alt.Y("label:N", sort=list(order), title=None, axis=alt.Axis(ticks=False))
     sums = {label: sum(s["amount"] or 0 for s in stacks if s["label"] == label) for label in order}
     room = alt.Scale(domainMax=1.16 * max(sums.values())) if any(sums.values()) else alt.Scale()
-    bars = (
-        alt.Chart(alt.Data(values=stacks))
-        .mark_bar(size=18, opacity=0.8)
-        .encode(
-            x=alt.X("amount:Q", title=title, stack="zero", scale=room),
-            y=y,
-            color=colour,
-            order="place:Q",
-            tooltip=["label:N", "part:N", alt.Tooltip("amount:Q", format=",.3~g", title=title)],
-        )
+    x = alt.X("amount:Q", title=title, stack="zero", scale=room)
+    texts = [{"label": k, "end": end, "text": ends.get(k, "")} for k, end in sums.items()]
+    words = alt.Chart(alt.Data(values=texts)).mark_text(align="left", dx=6)
+    layers = (
+        _stacks(stacks, y, title, colours).encode(x=x),
+        words.encode(x="end:Q", y=y, text="text:N"),
     )
-    texts = [
-        {"label": label, "end": end, "text": ends.get(label, "")} for label, end in sums.items()
-    ]
-    words = (
-        alt.Chart(alt.Data(values=texts))
-        .mark_text(align="left", dx=6)
-        .encode(x="end:Q", y=y, text="text:N")
-    )
-    return alt.layer(bars, words).properties(height=alt.Step(32), description=said)
+    return alt.layer(*layers).properties(height=alt.Step(32), description=said)
 
 # %% ../../nbs/80_report/15_shares.ipynb #e820def7
 MEMORY_COLOURS = {

@@ -9,6 +9,7 @@ __all__ = ['Study', 'Workbench', 'drawn', 'study_figure', 'study_table']
 import hashlib
 import re
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,11 +49,9 @@ class Study:
     @property
     def anchor(self) -> str:
         "What its parts of a page are called: letters, digits and dashes; no two studies share one."
-        name = site_folder(self.name)
-        plain = re.sub(r"[._]", "-", name)
-        return (
-            plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:4]}"
-        )
+        plain = re.sub(r"[._]", "-", name := site_folder(self.name))
+        digest = hashlib.sha256(name.encode()).hexdigest()[:4]
+        return plain if plain == name else f"{plain}-{digest}"
 
     @property
     def of_settings(self) -> bool:
@@ -72,6 +71,50 @@ _MOST = dict.fromkeys(
 )  # characters of what says something; names are shorter
 
 # %% ../../nbs/80_report/45_workbench.ipynb #abcbb5ba
+def _shortened(name: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    "Rows whose texts are no longer than a table has room for; ids of runs stay whole."
+    most = 1000 if name == "study" else 200  # its texts are lists of names
+    return [
+        {
+            k: short_label(v, _MOST.get(k, most)) if isinstance(v, str) and k != "run_id" else v
+            for k, v in row.items()
+        }
+        for row in rows
+    ]
+
+
+def _queried(
+    connection: duckdb.DuckDBPyConnection, name: str, text: str
+) -> tuple[list[str], list[dict[str, Any]]]:
+    "Columns and rows of a query; raises LlmbenchError with its name where it fails."
+    try:
+        found = connection.sql(text)
+        columns, rows = found.columns, found.fetchall()
+    except duckdb.Error as e:
+        first = str(e).splitlines()[0]
+        raise LlmbenchError(f"query {name}.sql of the report failed: {first}") from e
+    return columns, chart_rows([dict(zip(columns, row, strict=True)) for row in rows])
+
+# %% ../../nbs/80_report/45_workbench.ipynb #fd04ae11
+class _Labels:
+    "The labels of a study's sets and of their runs, from the rows of sets.sql."
+
+    def __init__(self, sets: Sequence[Mapping[str, Any]]):
+        self.of_sets = set_labels(sets)
+        self.names = set_labels([s | {"unsteady_from": None} for s in sets])
+        often = Counter(key[:4] for key in self.names)
+        self.alone = {k[:4]: name for k, name in self.names.items() if often[k[:4]] == 1}
+
+    def label(self, row: Mapping[str, Any]) -> str:
+        "The label of a set, or of one run where the row has `unsteady_from_step`."
+        key = set_key(row)  # a run that failed early does not know its hardware, as its set does
+        name = self.names.get(key) or self.alone.get(key[:4])
+        name = name or run_label(split_name(row), row["world_size"])
+        if "unsteady_from_step" in row:
+            return marked(name, row["unsteady_from_step"])
+        return self.of_sets.get(key, name)
+
+# %% ../../nbs/80_report/45_workbench.ipynb #8478de00
 @dataclass
 class Workbench:
     """A copy of the report's sources that is being filled, and what it is filled from; `kernels`:
@@ -83,7 +126,7 @@ class Workbench:
     kernels: dict[str, Path] = field(default_factory=dict)
     runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    _sets: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    _labels: dict[str, _Labels] = field(default_factory=dict)
 
     def write(self, *names: str, text: str) -> Path:
         "Write a file of the report; raises LlmbenchError for one that would not lie in its folder."
@@ -106,62 +149,23 @@ class Workbench:
         fails.
         """
         text = (self.folder / "_sql" / f"{name}.sql").read_text(encoding="utf-8")
-        values, folder = {"study": study, **values}, folder or site_folder(study)
-        path = self.write("sql", folder, f"{file or name}.sql", text=filled(text, values))
-        try:
-            found = self.connection.sql(path.read_text(encoding="utf-8"))
-            columns, rows = found.columns, found.fetchall()
-        except duckdb.Error as e:
-            raise LlmbenchError(
-                f"query {name}.sql of the report failed: {str(e).splitlines()[0]}"
-            ) from e
-        rows = chart_rows([dict(zip(columns, row, strict=True)) for row in rows])
-        self.keep(file or name, folder, rows, columns)
-        most = 1000 if name == "study" else 200  # its texts are lists of names
-        rows = [
-            {
-                k: short_label(v, _MOST.get(k, most)) if isinstance(v, str) and k != "run_id" else v
-                for k, v in row.items()
-            }
-            for row in rows
-        ]
-        return (
-            self._labelled(study, rows)
-            if {"strategy", "world_size", "spec_hash"} <= set(columns) and name != "sets"
-            else rows
-        )
+        text = filled(text, {"study": study, **values})
+        folder, file = folder or site_folder(study), file or name
+        self.write("sql", folder, f"{file}.sql", text=text)
+        columns, rows = _queried(self.connection, name, text)
+        self.keep(file, folder, rows, columns)
+        rows = _shortened(name, rows)
+        if name == "sets" or not {"strategy", "world_size", "spec_hash"} <= set(columns):
+            return rows
+        if study not in self._labels:
+            self._labels[study] = _Labels(self.rows("sets", study))
+        return [{"label": self._labels[study].label(row)} | row for row in rows]
 
     def keep(
         self, name: str, folder: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]
     ) -> None:
         "Leave rows in data/<folder>/<name>.csv."
         self.write("data", folder, f"{name}.csv", text=csv_text(rows, columns))
-
-    def _labelled(self, study: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if study not in self._sets:
-            self._sets[study] = self.rows("sets", study)
-        sets = self._sets[study]
-        of_sets, names = set_labels(sets), set_labels([s | {"unsteady_from": None} for s in sets])
-        alone = {
-            k[:4]: name
-            for k, name in names.items()
-            if sum(k[:4] == other[:4] for other in names) == 1
-        }
-
-        def label(row: Mapping[str, Any]) -> str:
-            key = set_key(
-                row
-            )  # a run that failed early does not know its hardware, as its set does
-            name = (
-                names.get(key)
-                or alone.get(key[:4])
-                or run_label(split_name(row), row["world_size"])
-            )
-            if "unsteady_from_step" in row:
-                return marked(name, row["unsteady_from_step"])
-            return of_sets.get(key, name)
-
-        return [{"label": label(row)} | row for row in rows]
 
 # %% ../../nbs/80_report/45_workbench.ipynb #61b00002
 def _place(error: BaseException) -> str:
@@ -181,8 +185,8 @@ def drawn(bench: Workbench, what: str, draw: Callable[[], str | None]) -> str | 
         cause = str(e) if isinstance(e, LlmbenchError) else f"{type(e).__name__}: {e} ({_place(e)})"
         bench.problems.append(one_line(f"{what}: {cause}", 500))
         return (
-            "::: {.callout-warning}\n## This part could not be"
-            f" drawn\n\n{md_text(cause, 500)}\n:::\n"
+            "::: {.callout-warning}\n## This part could not be "
+            f"drawn\n\n{md_text(cause, 500)}\n:::\n"
         )
 
 # %% ../../nbs/80_report/45_workbench.ipynb #5bb726a9

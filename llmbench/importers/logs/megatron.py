@@ -468,8 +468,8 @@ def _first_mean(draft: Draft) -> None:
         for place in ("time_s", "loss"):
             draft.event(
                 "derived",
-                f"steps.{place} = 2 × printed - the row before, where the row is the mean of the"
-                " first two",
+                f"steps.{place} = 2 × printed - the row before, where the row "
+                "is the mean of the first two",
                 steps[at + 1],
             )
 

@@ -89,8 +89,8 @@ def read_modded(source: Source, tally: Tally) -> list[Draft]:
             draft.fact("env.platform", "cuda" if "AMD" not in str(cards[0]["name"]) else "rocm")
         if len(draft.steps):
             draft.warn(
-                "the log prints times since the start and their mean; the mean is in"
-                " logged.time_mean_s"
+                "the log prints times since the start and their mean; the "
+                "mean is in logged.time_mean_s"
             )
     return drafts
 

@@ -66,8 +66,8 @@ def read_nanogpt(source: Source, tally: Tally) -> list[Draft]:
         if gaps and gaps[len(gaps) // 2] > 1:
             draft.event(
                 "log_interval",
-                f"a row every {gaps[len(gaps) // 2]} steps; its time and loss are those of its own"
-                " step",
+                f"a row every {gaps[len(gaps) // 2]} steps; its time and "
+                "loss are those of its own step",
             )
     return drafts
 

@@ -80,8 +80,8 @@ def undo_mean(draft: Draft, size: int | None, exact: bool) -> None:
     times = [round(v, 6) for v in back] + [math.nan] * (len(column) - len(back))
     draft.columns["time_s"] = array("d", times)
     draft.warn(
-        f"the log prints the mean over the last {size} steps, not step times; the means are in"
-        " logged.time_mean_s"
+        f"the log prints the mean over the last {size} steps, not step times; the "
+        "means are in logged.time_mean_s"
     )
     if back:
         draft.event("derived", f"steps.time_s = what each step adds to the mean over {size} steps")

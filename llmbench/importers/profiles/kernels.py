@@ -166,8 +166,8 @@ class Kernels:
             draft.fact("collectives", self.collectives())
             draft.event(
                 "derived",
-                "collectives = sums over the kernels of a kind; times without overlap where it is"
-                " known when each ran",
+                "collectives = sums over the kernels of a kind; times without overlap "
+                "where it is known when each ran",
             )
         for name, time_s in self.time.most_common(top):
             draft.event("kernel", f"{self.calls[name]:,} × {name}", time_s=max(0.0, time_s))

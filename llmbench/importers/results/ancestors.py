@@ -64,8 +64,8 @@ def _hardware(draft: Draft, content: Mapping[str, Any], extracted: bool) -> None
     draft.fact("env.platform", _platform(name))
     if extracted:
         draft.warn(
-            f"extracted from a log: '{name}' is the card of the machine that parsed it (fault 9),"
-            " which may not be the one that ran"
+            f"extracted from a log: '{name}' is the card of the machine that parsed it (fault 9), "
+            "which may not be the one that ran"
         )
     said = words(content.get("platform")) or ""
     if (
@@ -138,8 +138,8 @@ def _rows(draft: Draft, content: Mapping[str, Any]) -> None:
     for name, values in list(columns.items()):
         if values and len(values) != len(times):
             draft.warn(
-                f"{len(values)} values of {name} for {len(times)} step times; which steps they"
-                " belong to is not said"
+                f"{len(values)} values of {name} for {len(times)} step times; which "
+                "steps they belong to is not said"
             )
             del columns[name]
     for at, _ in enumerate(times):
@@ -149,8 +149,8 @@ def _rows(draft: Draft, content: Mapping[str, Any]) -> None:
     asked = draft.facts.get("spec.steps")
     if times and asked and len(times) < asked:
         draft.warn(
-            f"{len(times)} step times for {asked} steps; rows are numbered from 1 though the first"
-            " steps may be missing"
+            f"{len(times)} step times for {asked} steps; rows are numbered from 1 though "
+            "the first steps may be missing"
         )
 
 # %% ../../../nbs/50_importers/results/25_ancestors.ipynb #0a3ef90c
@@ -166,8 +166,8 @@ def _memory(draft: Draft, content: Mapping[str, Any], extracted: bool) -> None:
     if primus and sizes["allocated"]:
         draft.ranks[0] = {"peak_reserved_bytes": sizes["allocated"], "memory_source": "device_used"}
         draft.warn(
-            "memory comes from a Primus log, whose GB are 2**30 bytes of the whole card, not of the"
-            " allocator"
+            "memory comes from a Primus log, whose GB are 2**30 bytes of the "
+            "whole card, not of the allocator"
         )
     elif any(sizes.values()):
         known = {f"peak_{k}_bytes": v for k, v in sizes.items() if v}
@@ -183,8 +183,8 @@ def _against_itself(draft: Draft, content: Mapping[str, Any]) -> None:
     tokens = (draft.facts.get("sequences") or 0) * (draft.facts.get("spec.seq_len") or 0)
     if rate and mean_s and tokens and relative_difference(rate * mean_s, tokens) > 0.01:
         draft.warn(
-            f"tokens_per_second × avg_step_time_seconds is {rate * mean_s:,.0f} tokens a step,"
-            f" batch × sequence_length is {tokens:,}"
+            f"tokens_per_second × avg_step_time_seconds is {rate * mean_s:,.0f} tokens a step, "
+            f"batch × sequence_length is {tokens:,}"
         )
 
 # %% ../../../nbs/50_importers/results/25_ancestors.ipynb #4ac3b422
@@ -274,13 +274,13 @@ def _flat_facts(draft: Draft, told: Mapping[str, Any]) -> None:
             else "every micro step was an optimizer step"
         )
         draft.warn(
-            f"gradient accumulation of {told['grad_accum']} is not in tokens and times: under"
-            f" {told.get('strategy')} {how} (fault 2)"
+            f"gradient accumulation of {told['grad_accum']} is not in tokens and times: under "
+            f"{told.get('strategy')} {how} (fault 2)"
         )
     if "h2d_gbps_per_gpu" in told:
         draft.warn(
-            "h2d_gbps_per_gpu is computed from the batch size, not measured (fault 6), and was"
-            " left out"
+            "h2d_gbps_per_gpu is computed from the batch size, not "
+            "measured (fault 6), and was left out"
         )
 
 # %% ../../../nbs/50_importers/results/25_ancestors.ipynb #9a9509e4

@@ -70,8 +70,8 @@ def read(source: Source, tally: Tally) -> list[Draft]:
                 "memory_source": "device_allocator",
             }
             draft.warn(
-                "memory is that of the rank that writes; the file does not say which, it is listed"
-                " as 0"
+                "memory is that of the rank that writes; the file does not "
+                "say which, it is listed as 0"
             )
         else:
             others.append(name)

@@ -124,13 +124,13 @@ def _finished(bench: Bench) -> Draft:
     together = len(bench.losses) == len(bench.rates)
     if bench.rates and bench.losses and not together:
         draft.warn(
-            f"{len(bench.losses)} losses and {len(bench.rates)} rates: each is numbered by its own"
-            " events, and a row's loss and rate are of different steps"
+            f"{len(bench.losses)} losses and {len(bench.rates)} rates: each is numbered by its own "
+            "events, and a row's loss and rate are of different steps"
         )
     if bench.rates and len(bench.units) > 1:
         draft.warn(
-            f"rates in several units: {', '.join(bench.units)}; the column is called after the"
-            " first"
+            f"rates in several units: {', '.join(bench.units)}; the "
+            "column is called after the first"
         )
     for at in range(max(len(bench.losses), len(bench.rates))):
         loss = bench.losses[at] if at < len(bench.losses) else None
@@ -148,8 +148,8 @@ def _finished(bench: Bench) -> Draft:
     )
     if bench.rates:
         draft.warn(
-            "rows are numbered as the events come: the file counts no steps, and its rates"
-            f" ({unit}) are of intervals"
+            "rows are numbered as the events come: the file counts no steps, and its "
+            f"rates ({unit}) are of intervals"
         )
     cards = sorted(bench.memory)
     if cards and all(c in bench.cards for c in cards):

@@ -208,8 +208,8 @@ def _throughput(run: MlRun, rate: float, meta: Mapping[str, Any], time_ms: float
     by_clock = (samples - begun) / (time_ms - clock) * 1000
     if abs(rate / by_clock - 1) > 0.05:
         run.draft.warn(
-            f"throughput {rate:g} is not the samples/s of its block ({by_clock:.4g}); it was"
-            " left out",
+            f"throughput {rate:g} is not the samples/s of its block "
+            f"({by_clock:.4g}); it was left out",
             once="throughput",
         )
         return

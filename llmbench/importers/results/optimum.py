@@ -83,8 +83,8 @@ def _settings(draft: Draft, told: Mapping[str, Any]) -> None:
         draft.derive("spec.world_size", 1, "environment.gpus lists one card")
     elif names:
         draft.warn(
-            f"the machine has {len(names)} cards ({', '.join(sorted(set(names)))}); how many were"
-            " used is not said"
+            f"the machine has {len(names)} cards ({', '.join(sorted(set(names)))}); "
+            "how many were used is not said"
         )
     if words(experiment := told.get("experiment_name")):
         draft.event("experiment", words(experiment))
@@ -94,8 +94,8 @@ _MOST_STEPS = 2**53
 _BY_RATE = "batch of the device / training.throughput(samples/s)"
 _BY_RUNTIME = "training.runtime(s) / (max_steps - warmup_steps)"
 _ONE_MEAN = (
-    "the only time is the mean of the steps after warm-up; for more than one device the batch is"
-    " not that of the step"
+    "the only time is the mean of the steps after warm-up; for more than one device the "
+    "batch is not that of the step"
 )
 
 

@@ -240,8 +240,8 @@ def _settings(draft: Draft, texts: Mapping[str, str]) -> None:
         draft.fact("spec.recompute", words(texts.get("recompute_granularity")) or "full")
     if ramp := words(texts.get("rampup_batch_size")):
         draft.warn(
-            f"the batch ramps up {ramp} to {texts.get('global_batch_size')}: the batch of a step is"
-            " its difference of samples"
+            f"the batch ramps up {ramp} to {texts.get('global_batch_size')}: the batch of a step "
+            "is its difference of samples"
         )
 
 # %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #d0f0731c
@@ -299,8 +299,8 @@ def _without_short(draft: Draft, timed: Column) -> Column:
     if wrong := int((~right).sum()):
         how = f"log_freq, here {every}" if every else "log_freq, which the file does not tell"
         draft.warn(
-            f"{wrong} times, the first at step {timed[0][~right][0]}, were left out: torchtitan"
-            f" divides each by {how}, whatever it covers"
+            f"{wrong} times, the first at step {timed[0][~right][0]}, were left out: torchtitan "
+            f"divides each by {how}, whatever it covers"
         )
     return timed[0][right], timed[1][right]
 
@@ -411,8 +411,8 @@ def detect(sample: bytes) -> bool:
 # %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #f27b3677
 FORMAT = Format(
     "tensorboard",
-    "TensorBoard event files of NeMo, Megatron-LM, torchtitan, Primus, MaxText, GPT-NeoX and the HF"
-    " Trainer",
+    "TensorBoard event files of NeMo, Megatron-LM, torchtitan, Primus, "
+    "MaxText, GPT-NeoX and the HF Trainer",
     read,
     detect,
     marks=("brain.Event:",),

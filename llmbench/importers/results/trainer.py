@@ -102,8 +102,8 @@ def _summary(draft: Draft, entry: Mapping[str, Any], steps: int | None) -> None:
         )
         draft.event("derived", "logged.0 = train_runtime / global_step (time_mean_s)")
         draft.warn(
-            f"no step was timed; {runtime:g} s / {steps} steps hold compilation, evaluation and"
-            " checkpoints too (logged time_mean_s)"
+            f"no step was timed; {runtime:g} s / {steps} steps hold compilation, evaluation and "
+            "checkpoints too (logged time_mean_s)"
         )
     _rates(draft, entry)
 
@@ -224,8 +224,8 @@ class _Console:
         draft = self.draft
         if len(draft.steps) and self.counted < len(draft.steps):
             draft.warn(
-                "no progress bar tells the step of each row; those without one are numbered as they"
-                " come"
+                "no progress bar tells the step of each row; those without "
+                "one are numbered as they come"
             )
         draft.fact("spec.steps", self.asked if self.counted else None)
         judge(draft, "train_runtime is told" if self.summary else None)

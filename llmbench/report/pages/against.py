@@ -56,8 +56,8 @@ def ratio_figure(
 ) -> str:
     "Speeds over the reference's as dots with intervals around one, in the order given."
     caption = (
-        f"Speed over that of {md_text(reference)}, by time spent, which decides, and by the steps"
-        " that explain, with 95 % intervals over repeats; dashed: no difference."
+        f"Speed over that of {md_text(reference)}, by time spent, which decides, and by the steps "
+        "that explain, with 95 % intervals over repeats; dashed: no difference."
     )
     return study_figure(
         study, name, ratio_chart(rows, title=f"Times as fast as {reference}"), caption, query
@@ -79,7 +79,7 @@ def loss_figure(
         return ""
     chart = loss_difference_chart(points, tolerances=tolerances, reference=reference)
     caption = (
-        f"Relative difference of the loss to {md_text(reference)} at each step, the largest over"
-        " repeats. Equal losses are drawn on the floor, 1e-9."
+        f"Relative difference of the loss to {md_text(reference)} at each step, the largest over "
+        "repeats. Equal losses are drawn on the floor, 1e-9."
     )
     return study_figure(study, name, chart, caption, query)

@@ -69,20 +69,13 @@ def resolution_rows(
     known, found = [label for label in order if label in sets], []
     for i, label in enumerate(known):
         one = sets[label]
-        partner = next(
-            (k for k, other in enumerate(known) if k != i and _pairs(one, sets[other])), None
-        )
+        others = (k for k, other in enumerate(known) if k != i and _pairs(one, sets[other]))
+        partner = next(others, None)
         if partner is None:
             found.append((label, len(one), spread_of([_spent(r) for r in one], at=spent), False))
         elif partner < i:
-            found.append(
-                (
-                    f"{label} against {known[partner]}",
-                    len(one),
-                    spread_of_pairs(_pairs(one, sets[known[partner]]), spent),
-                    True,
-                )
-            )
+            spread = spread_of_pairs(_pairs(one, sets[known[partner]]), spent)
+            found.append((f"{label} against {known[partner]}", len(one), spread, True))
     return [_row(*row) for row in found if row[2] is not None]
 
 # %% ../../../nbs/80_report/pages/10_detectable.ipynb #467bbd61
@@ -97,12 +90,12 @@ _COLUMNS = [
     ),
 ]
 _CAPTION = (
-    "What the study can tell apart: how far the times spent by repeats lie apart, the smallest"
-    " difference that as many repeats show in 95 of 100 studies, and how many would show 3 %."
+    "What the study can tell apart: how far the times spent by repeats lie apart, the smallest "
+    "difference that as many repeats show in 95 of 100 studies, and how many would show 3 %."
 )
 _IN_TURNS = (
-    " Runs that took their steps in turns are compared pair by pair, so their spread is that of the"
-    " ratios of their pairs."
+    " Runs that took their steps in turns are compared pair by pair, so their spread is that "
+    "of the ratios of their pairs."
 )
 
 

@@ -114,8 +114,8 @@ def framework_sentence(row: Mapping[str, Any], reference: str) -> str:
     said = f"{ratio_cell(row['ratio'])} times as fast as {reference}"
     if row["verdict"].verdict != "yes":
         return (
-            f"**{name}** took steps {said}, and that is no comparison:"
-            f" {md_text(verdict_words(row['verdict']))}."
+            f"**{name}** took steps {said}, and that is no comparison: "
+            f"{md_text(verdict_words(row['verdict']))}."
         )
     if row["apart"] is None or row["apart"] > apart_at_most(row["precision"]):
         apart = (
@@ -126,12 +126,12 @@ def framework_sentence(row: Mapping[str, Any], reference: str) -> str:
         return f"**{name}** took steps {said}, and that is no comparison: {apart}."
     if row["ratio"].low is None or row["ratio"].steps_only or not row["ratio"].excludes(1.0):
         return (
-            f"**{name}** is not shown to be faster or slower than {reference}: {said}, to the same"
-            " loss."
+            f"**{name}** is not shown to be faster or slower than "
+            f"{reference}: {said}, to the same loss."
         )
     return (
-        f"**{name} is {'faster' if row['ratio'].estimate > 1 else 'slower'}**: {said}, to the same"
-        " loss."
+        f"**{name} is {'faster' if row['ratio'].estimate > 1 else 'slower'}**: "
+        f"{said}, to the same loss."
     )
 
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #d7709cea
@@ -156,6 +156,11 @@ def _who(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["framework"], row["name"], row["spec_hash"]
 
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #877be190
+def _run_of(bench: Workbench, row: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    "The first run file of a set; None where there is no set, or the run is not at hand."
+    return bench.runs.get(row["run_ids"][0]) if row else None
+
+# %% ../../../nbs/80_report/pages/55_frameworks.ipynb #b429a08c
 def _judged(
     bench: Workbench,
     study: Study,
@@ -168,29 +173,21 @@ def _judged(
     not train.
     """
     several, found = len({(r["strategy"], r["world_size"]) for r in rows}) > 1, []
+    varies = (*(study.varies or DEFAULT_VARIES), "framework")
     for row in rows:
         other = counterpart(row, rows, reference)
-        one, base = (bench.runs.get(r["run_ids"][0]) if r else None for r in (row, other))
-        verdict = (
-            run_verdict(one, base, (*(study.varies or DEFAULT_VARIES), "framework"))
-            if one and base and row is not other
-            else None
-        )
+        one, base = _run_of(bench, row), _run_of(bench, other)
+        judged = one and base and row is not other
         more = {
             "title": framework_label(row, several),
             "ratio": speed_over(row, other),
-            "verdict": verdict,
+            "verdict": run_verdict(one, base, varies) if judged else None,
             "apart": worst.get(_who(row)),
             "why": one and one.get("reason"),
+            "beside_ratio": speed_over(row, other, at),
+            "is_reference": row["framework"] == reference,
         }
-        found.append(
-            dict(row)
-            | more
-            | {
-                "beside_ratio": speed_over(row, other, at),
-                "is_reference": row["framework"] == reference,
-            }
-        )
+        found.append(dict(row) | more)
     return found
 
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #cc1e4545
@@ -269,6 +266,24 @@ def framework_sentences(bench: Workbench, study: Study) -> list[str]:
     return found.sentences if found else []
 
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #8808a43a
+_SAID_TABLE = "What a framework has no place for, of what was asked."
+
+
+def _speeds_table(study: Study, found: Frameworks) -> str:
+    caption = (
+        f"Throughput by time spent with its 95 % interval; the ratio to {md_text(found.reference)} "
+        "that decides, the largest relative difference of the loss to it (the figure below has the "
+        "limit), and whether everything else was equal."
+    )
+    return study_table(study, "frameworks", found.rows, _COLUMNS, caption, "frameworks")
+
+
+def _said_table(study: Study, said: Sequence[Mapping[str, Any]]) -> str:
+    if not said:
+        return ""
+    return study_table(study, "frameworks-said", said, _SAID, _SAID_TABLE, "frameworks_said")
+
+# %% ../../../nbs/80_report/pages/55_frameworks.ipynb #15d0d844
 def frameworks_section(bench: Workbench, study: Study) -> str | None:
     """Sentences, figures and tables of a study that holds more than one framework; None for any
     other.
@@ -277,34 +292,12 @@ def frameworks_section(bench: Workbench, study: Study) -> str | None:
     if found is None:
         return None
     said = bench.rows("frameworks_said", study.name)
-    return "\n".join(
-        [
-            *(f"- {sentence}" for sentence in found.sentences),
-            "",
-            _speeds(study, found),
-            study_table(
-                study,
-                "frameworks",
-                found.rows,
-                _COLUMNS,
-                "Throughput by time spent with its 95 % interval; the ratio to"
-                f" {md_text(found.reference)} that decides, the largest relative difference of the"
-                " loss to it (the figure below has the limit), and whether everything else was"
-                " equal.",
-                "frameworks",
-            ),
-            (
-                study_table(
-                    study,
-                    "frameworks-said",
-                    said,
-                    _SAID,
-                    "What a framework has no place for, of what was asked.",
-                    "frameworks_said",
-                )
-                if said
-                else ""
-            ),
-            _losses(study, found),
-        ]
-    )
+    parts = [
+        *(f"- {sentence}" for sentence in found.sentences),
+        "",
+        _speeds(study, found),
+        _speeds_table(study, found),
+        _said_table(study, said),
+        _losses(study, found),
+    ]
+    return "\n".join(parts)

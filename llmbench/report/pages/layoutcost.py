@@ -96,39 +96,28 @@ def predicted_gib(shape: ModelShape, layout: Layout) -> float | None:
         return None
 
 # %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #19af0c48
+def _sent_split(shape: ModelShape, layout: Layout, accum: int) -> int:
+    "Bytes that the rank of a pipeline which sends most sends in one optimizer step."
+    names = ("name", "dp", "tp", "pp", "cp", "dp_replicate")
+    strategy, policy = Strategy(**{k: getattr(layout, k) for k in names}), PRECISIONS["bf16"]
+    step = {"micro": 1, "seq_len": stated_batch()[1], "accum": accum}
+    kinds = {"compute": policy.compute, "reduce": policy.reduce}
+    each = (
+        split_collectives(shape, strategy, **step, pp_rank=rank, **kinds)
+        for rank in range(layout.pp)
+    )
+    return max(sent_bytes(found, layout.dp) for found in each)
+
+
 def sent_a_step(shape: ModelShape, layout: Layout) -> int:
     "Bytes that the rank which sends most has to send in one optimizer step of the stated batch."
     sequences, seq_len = stated_batch()
     policy, accum = PRECISIONS["bf16"], sequences // layout.dp
-    if layout.name in ("ddp", "fsdp", "ep") and layout.tp * layout.pp * layout.cp == 1:
-        found = predicted_collectives(
-            shape,
-            layout.name,
-            layout.dp,
-            accum,
-            policy.compute,
-            policy.reduce,
-            ep=layout.ep,
-            tokens=seq_len,
-        )
-        return sent_bytes(found, layout.dp)
-    strategy = Strategy(
-        **{k: getattr(layout, k) for k in ("name", "dp", "tp", "pp", "cp", "dp_replicate")}
-    )
-    each = [
-        split_collectives(
-            shape,
-            strategy,
-            micro=1,
-            seq_len=seq_len,
-            accum=accum,
-            pp_rank=rank,
-            compute=policy.compute,
-            reduce=policy.reduce,
-        )
-        for rank in range(layout.pp)
-    ]
-    return max(sent_bytes(found, layout.dp) for found in each)
+    if layout.name not in ("ddp", "fsdp", "ep") or layout.tp * layout.pp * layout.cp > 1:
+        return _sent_split(shape, layout, accum)
+    step = (layout.dp, accum, policy.compute, policy.reduce)
+    found = predicted_collectives(shape, layout.name, *step, ep=layout.ep, tokens=seq_len)
+    return sent_bytes(found, layout.dp)
 
 # %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #b5099a61
 def sent_by(spec: RunSpec) -> int:
@@ -152,6 +141,23 @@ def sent_by(spec: RunSpec) -> int:
     )
 
 # %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #087e755c
+_DEGREES = ("dp", "tp", "pp", "cp", "ep", "dp_replicate")
+
+
+def _layout_row(shape: ModelShape, a: Layout, sequences: int) -> dict[str, Any]:
+    "One layout with its predicted peak, weights, bytes sent and idle time."
+    steps = sequences // a.dp + a.pp - 1
+    return {
+        "layout": layout_name(a),
+        "strategy": a.name,
+        **{k: getattr(a, k) for k in _DEGREES},
+        "peak_gib": predicted_gib(shape, a),
+        "weights_gb": held_parameters(shape, a) * 2 / 1e9,
+        "sent_gb": sent_a_step(shape, a) / 1e9,
+        "idle_pct": 100 * (a.pp - 1) / steps if a.pp > 1 else None,
+    }
+
+# %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #a905764f
 def layout_rows(shape: ModelShape, ranks: int = GPUS) -> list[dict[str, Any]]:
     """Each valid layout (hsdp without ep) with its predicted peak (GiB), weights in bf16 and bytes
     sent in a step (GB, 10⁹ bytes) and a pipeline's idle time (%); least sent first.
@@ -165,30 +171,9 @@ def layout_rows(shape: ModelShape, ranks: int = GPUS) -> list[dict[str, Any]]:
         seq_len=seq_len,
         accum=lambda dp: None if sequences % dp else sequences // dp,
     )
-    found = [
-        a for a in found if a.name != "hsdp" or a.ep == 1
-    ]  # what hsdp sends beside dealt experts is not predicted
-    rows = []
-    for a in found:
-        row = {
-            "layout": layout_name(a),
-            "strategy": a.name,
-            "dp": a.dp,
-            "tp": a.tp,
-            "pp": a.pp,
-            "cp": a.cp,
-            "ep": a.ep,
-            "dp_replicate": a.dp_replicate,
-        }
-        row |= {"peak_gib": predicted_gib(shape, a)}
-        row |= {
-            "weights_gb": held_parameters(shape, a) * 2 / 1e9,
-            "sent_gb": sent_a_step(shape, a) / 1e9,
-        }
-        rows.append(
-            row
-            | {"idle_pct": 100 * (a.pp - 1) / (sequences // a.dp + a.pp - 1) if a.pp > 1 else None}
-        )
+    # what hsdp sends beside dealt experts is not predicted
+    found = [a for a in found if a.name != "hsdp" or a.ep == 1]
+    rows = [_layout_row(shape, a, sequences) for a in found]
     return sorted(rows, key=lambda r: (r["sent_gb"], r["weights_gb"], r["layout"]))
 
 # %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #ccb70eed
@@ -235,6 +220,36 @@ def _ticks(values: Sequence[float], rows: Sequence[Row], key: str) -> list[float
     return [v for v in values if low <= v <= high]
 
 # %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #c4ac64b4
+def _cost_axes(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    "The encodings of a mark: bytes sent to the right, peak memory upwards, and its tooltip."
+    held, sent = _ticks(_TWOS, rows, "peak_gib"), _ticks(_THREES, rows, "sent_gb")
+    scale = alt.Scale(type="log", nice=False, padding=20)
+    return {
+        "x": alt.X(
+            "sent_gb:Q",
+            title="Sent by a rank in a step (GB)",
+            scale=scale,
+            axis=alt.Axis(format=",~g", values=sent, grid=False),
+        ),
+        "y": alt.Y(
+            "peak_gib:Q",
+            title="Predicted peak memory of a rank (GiB)",
+            scale=scale,
+            axis=alt.Axis(format=",~g", values=held),
+        ),
+        "tooltip": [
+            "layout:N",
+            alt.Tooltip("peak_gib:Q", format=".3~g", title="peak (GiB)"),
+            alt.Tooltip("sent_gb:Q", format=",.3~g", title="sent (GB)"),
+        ],
+    }
+
+# %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #a1afbee5
+def _cost_words(row: Mapping[str, Any]) -> str:
+    gib, gb = significant(row["peak_gib"]), significant(row["sent_gb"])
+    return f"{row['layout']} needs {gib} GiB, sends {gb} GB"
+
+
 def layout_chart(rows: Any, *, model: str) -> alt.Chart:
     """Predicted peak of a rank (GiB) against the bytes it sends in a step (GB) on logarithmic axes,
     a mark per layout, and a line at the memory of a card.
@@ -242,42 +257,15 @@ def layout_chart(rows: Any, *, model: str) -> alt.Chart:
     Columns: layout, strategy, peak_gib, sent_gb; a layout without a prediction is left out.
     """
     rows = [r for r in chart_rows(rows) if r["peak_gib"] is not None]
-    names = strategy_order(r["strategy"] for r in rows)
-    keys = alt.Legend(title=None)
-    held, sent = _ticks(_TWOS, rows, "peak_gib"), _ticks(_THREES, rows, "sent_gb")
-    x = alt.X(
-        "sent_gb:Q",
-        title="Sent by a rank in a step (GB)",
-        scale=alt.Scale(type="log", nice=False, padding=20),
-        axis=alt.Axis(format=",~g", values=sent, grid=False),
+    names, keys = strategy_order(r["strategy"] for r in rows), alt.Legend(title=None)
+    shapes = alt.Scale(domain=names, range=[_SHAPES[n] for n in names])
+    shape = alt.Shape("strategy:N", scale=shapes, legend=keys)
+    base = alt.Chart(alt.Data(values=rows))
+    marks = base.mark_point(size=90, strokeWidth=2.5, filled=False, opacity=1).encode(
+        color=colour_of(rows, legend=keys), shape=shape, **_cost_axes(rows)
     )
-    y = alt.Y(
-        "peak_gib:Q",
-        title="Predicted peak memory of a rank (GiB)",
-        scale=alt.Scale(type="log", nice=False, padding=20),
-        axis=alt.Axis(format=",~g", values=held),
-    )
-    tips = [
-        "layout:N",
-        alt.Tooltip("peak_gib:Q", format=".3~g", title="peak (GiB)"),
-        alt.Tooltip("sent_gb:Q", format=",.3~g", title="sent (GB)"),
-    ]
-    told = "; ".join(
-        f"{r['layout']} needs {significant(r['peak_gib'])} GiB, sends"
-        f" {significant(r['sent_gb'])} GB"
-        for r in rows
-    )
-    base = alt.Chart(alt.Data(values=rows)).mark_point(
-        size=90, strokeWidth=2.5, filled=False, opacity=1
-    )
-    shape = alt.Shape(
-        "strategy:N", scale=alt.Scale(domain=names, range=[_SHAPES[n] for n in names]), legend=keys
-    )
+    card = alt.Chart(alt.Data(values=[{"card_gib": CARD_GIB}]))
+    limit = card.mark_rule(strokeDash=[6, 4]).encode(y="card_gib:Q")
+    told = "; ".join(map(_cost_words, rows))
     said = f"Layouts of {model} on {GPUS} GPUs: {told}. A card has {CARD_GIB} GiB."
-    marks = base.encode(x=x, y=y, color=colour_of(rows, legend=keys), shape=shape, tooltip=tips)
-    limit = (
-        alt.Chart(alt.Data(values=[{"card_gib": CARD_GIB}]))
-        .mark_rule(strokeDash=[6, 4])
-        .encode(y="card_gib:Q")
-    )
     return (marks + limit).properties(height=280, description=said)

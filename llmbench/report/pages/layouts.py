@@ -6,7 +6,7 @@
 __all__ = ['model_rows', 'divisor_rows', 'twin_rows', 'layouts_part', 'named_rows', 'named_part', 'ran_part', 'write_layouts']
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #f8efb44c
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core.files import slug
@@ -182,24 +182,24 @@ def _fitting_words(rows: Sequence[Row]) -> str:
     """
     fitting = [r for r in rows if r["peak_gib"] is not None and r["peak_gib"] <= CARD_GIB]
     said = (
-        f"Of {len(rows)} layouts, those of fsdp and hsdp among them, {len(fitting) or 'none'} are"
-        f" predicted to fit into {CARD_GIB} GiB on each GPU"
+        f"Of {len(rows)} layouts, those of fsdp and hsdp among them, {len(fitting) or 'none'} are "
+        f"predicted to fit into {CARD_GIB} GiB on each GPU"
     )
     if not fitting:
         least = min((r for r in rows if r["peak_gib"] is not None), key=lambda r: r["peak_gib"])
         return (
-            f"{said}: **{md_text(least['layout'])}** needs least, {significant(least['peak_gib'])}"
-            " GiB."
+            f"{said}: **{md_text(least['layout'])}** needs least, "
+            f"{significant(least['peak_gib'])} GiB."
         )
     quiet, small = (
         min(fitting, key=lambda r: r["sent_gb"]),
         min(fitting, key=lambda r: r["peak_gib"]),
     )
     return (
-        f"{said}. Of these **{md_text(quiet['layout'])}** sends least,"
-        f" {significant(quiet['sent_gb'])} GB per step, and needs {significant(quiet['peak_gib'])}"
-        f" GiB; **{md_text(small['layout'])}** needs least, {significant(small['peak_gib'])} GiB,"
-        f" and sends {significant(small['sent_gb'])} GB."
+        f"{said}. Of these **{md_text(quiet['layout'])}** sends least, "
+        f"{significant(quiet['sent_gb'])} GB per step, and needs {significant(quiet['peak_gib'])} "
+        f"GiB; **{md_text(small['layout'])}** needs least, {significant(small['peak_gib'])} GiB, "
+        f"and sends {significant(small['sent_gb'])} GB."
     )
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #1d2176c0
@@ -215,6 +215,21 @@ def _layout_columns(rows: Sequence[Row]) -> list[Column]:
     ]
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #540a9666
+def _layouts_figure(name: str, model: str, rows: Sequence[Mapping[str, Any]], links: str) -> str:
+    "Predicted memory against bytes sent, a mark a layout."
+    caption = (
+        f"Every layout of {md_text(model)} on {GPUS} GPUs: predicted peak memory of the "
+        "fullest rank, and what the busiest one sends in an optimizer step. Above the "
+        f"dashed line ({CARD_GIB} GiB) a layout is predicted not to fit. Both axes are "
+        "logarithmic; less is better on both."
+    )
+    html = chart_html(name, layout_chart(rows, model=model))
+    return figure_md(name, html, caption=caption, links=links)
+
+
+_BEST = "those without cp that no other one beats in all three columns, and fsdp"
+
+# %% ../../../nbs/80_report/pages/40_layouts.ipynb #ac666380
 def layouts_part(bench: Workbench, model: str) -> str:
     """Sentence, figure and table of a model's layouts on eight GPUs; all rows are left in
     data/models.
@@ -223,42 +238,19 @@ def layouts_part(bench: Workbench, model: str) -> str:
     bench.keep(name, "models", rows, list(rows[0]))
     links, shown = f"[CSV](data/models/{name}.csv)", worth_a_look(rows)
     said = _fitting_words(rows)
-    said += (
-        " hsdp with ep is left out: what it sends is not predicted.\n"
-        if PRESETS[model].n_experts > 1
-        else "\n"
+    if PRESETS[model].n_experts > 1:
+        said += " hsdp with ep is left out: what it sends is not predicted."
+    which = "all of them" if len(shown) == len(rows) else _BEST
+    caption = (
+        f"Layouts of {md_text(model)} on {GPUS} GPUs, least sent first: "
+        f"{which}. [{links}]{{.sources}}"
     )
-    chart = chart_html(name, layout_chart(rows, model=model))
-    which = (
-        "all of them"
-        if len(shown) == len(rows)
-        else "those without cp that no other one beats in all three columns, and fsdp"
-    )
-    return "\n".join(
-        [
-            said,
-            figure_md(
-                name,
-                chart,
-                caption=(
-                    f"Every layout of {md_text(model)} on {GPUS} GPUs: predicted peak memory of the"
-                    " fullest rank, and what the busiest one sends in an optimizer step. Above the"
-                    f" dashed line ({CARD_GIB} GiB) a layout is predicted not to fit. Both axes are"
-                    " logarithmic; less is better on both."
-                ),
-                links=links,
-            ),
-            table_md(
-                shown,
-                _layout_columns(rows),
-                label=name,
-                caption=(
-                    f"Layouts of {md_text(model)} on {GPUS} GPUs, least sent first: {which}."
-                    f" [{links}]{{.sources}}"
-                ),
-            ),
-        ]
-    )
+    parts = [
+        f"{said}\n",
+        _layouts_figure(name, model, rows, links),
+        table_md(shown, _layout_columns(rows), label=name, caption=caption),
+    ]
+    return "\n".join(parts)
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #f2841deb
 def _asked(goal: str, model: str, hardware: str) -> str:
@@ -313,12 +305,12 @@ def _against_the_name(rows: Sequence[Row]) -> str:
         place = [r["strategy"] for r in mine].index("minimal_communication") + 1
         asked = mine[place - 1]
         told.append(
-            f"{significant(asked['sent_gb'])} GB for {model}, place {place} of {len(mine)} from"
-            " least to most"
+            f"{significant(asked['sent_gb'])} GB for {model}, place {place} of "
+            f"{len(mine)} from least to most"
         )
     return (
-        "`minimal_communication` has no collective inside a layer and still sends"
-        f" {'; '.join(told)}."
+        "`minimal_communication` has no collective inside a layer and "
+        f"still sends {'; '.join(told)}."
     )
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #63b4c58c
@@ -327,9 +319,9 @@ def named_part(bench: Workbench) -> str:
     goals = "\n".join(f"- **{md_text(goal)}**: {said}" for goal, said in GOALS.items())
     folders = " and ".join(f"`params/{h}`" for h in HARDWARE)
     said = (
-        "The names and degrees are their source's, and a name is not a result: none of the five"
-        " was measured here, and the two columns of figures are computed."
-        f" {_against_the_name(named_rows())}"
+        "The names and degrees are their source's, and a name is not a result: none of the five "
+        "was measured here, and the two columns of figures are computed. "
+        f"{_against_the_name(named_rows())}"
     )
     return f"{said}\n\n{goals}\n\n" + _table(
         bench,
@@ -352,39 +344,27 @@ def _newest(row: Row) -> str:
     return "\u00a0".join(links + (["[…](runs.qmd)"] if row["runs"] > len(ids) else []))
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #701a1339
+_RAN_COLUMNS = [
+    text_column("Model", "model"),
+    Column("Split", lambda r: md_text(split_name(r).replace(" ", "\u00a0"))),
+    _count("Ranks", "world_size"),
+    *(_count(degree, degree) for degree in ("dp", "tp", "pp", "cp", "ep")),
+    _count("Runs", "runs"),
+    Column("Ended", _ended),
+    Column("Newest", _newest),
+]
+
+
 def ran_part(bench: Workbench) -> str:
     """The table of what was run: model, split, ranks, number of runs, status, links to at most five
     of them.
     """
     rows = bench.rows("run_layouts", None, folder="models")
-    columns = [
-        text_column("Model", "model"),
-        Column("Split", lambda r: md_text(split_name(r).replace(" ", "\u00a0"))),
-        _count("Ranks", "world_size"),
-        _count("dp", "dp"),
-        _count("tp", "tp"),
-        _count("pp", "pp"),
-        _count("cp", "cp"),
-        _count("ep", "ep"),
-        _count("Runs", "runs"),
-        Column("Ended", _ended),
-        Column("Newest", _newest),
-    ]
     models = len({r["model"] for r in rows})
     said = f"{len(rows)} splits of {models} model{'s' * (models != 1)} were run.\n"
-    return (
-        said
-        + "\n"
-        + table_md(
-            rows,
-            columns,
-            label="models-run",
-            caption=(
-                "What was run, by model and ranks."
-                f" [{source_links('run_layouts', folder='models')}]{{.sources}}"
-            ),
-        )
-    )
+    links = source_links("run_layouts", folder="models")
+    caption = f"What was run, by model and ranks. [{links}]{{.sources}}"
+    return said + "\n" + table_md(rows, _RAN_COLUMNS, label="models-run", caption=caption)
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #790d7f10
 _LAID_OUT = {
@@ -397,15 +377,15 @@ _LAID_OUT = {
 def _laid_out(bench: Workbench) -> str:
     sequences, seq_len = stated_batch()
     said = (
-        f"An optimizer step of {sequences} sequences of {seq_len:,} tokens, micro batches of one"
-        " sequence, arithmetic in bf16, gradients summed in fp32, nothing recomputed; fsdp fetches"
-        " the weights of a block for forward and again for backward. GB are 10⁹ bytes; weights are"
-        " counted at two bytes each; the *predicted peak* counts the master copy, gradients,"
-        " optimizer state and activations as well, but not the share of the allocator and the"
-        " driver. A rank sends $(n - 1)/n$ of a tensor that $n$ ranks gather or scatter, and twice"
-        " that of one that they sum; what goes to a pipeline's next stage goes whole. *Idle* is"
-        " what a pipeline waits for its first and last micro batch, $(p - 1)/(m + p - 1)$ of the"
-        " step with $p$ stages and $m$ micro batches."
+        f"An optimizer step of {sequences} sequences of {seq_len:,} tokens, micro batches of one "
+        "sequence, arithmetic in bf16, gradients summed in fp32, nothing recomputed; fsdp fetches "
+        "the weights of a block for forward and again for backward. GB are 10⁹ bytes; weights are "
+        "counted at two bytes each; the *predicted peak* counts the master copy, gradients, "
+        "optimizer state and activations as well, but not the share of the allocator and the "
+        "driver. A rank sends $(n - 1)/n$ of a tensor that $n$ ranks gather or scatter, and twice "
+        "that of one that they sum; what goes to a pipeline's next stage goes whole. *Idle* is "
+        "what a pipeline waits for its first and last micro batch, $(p - 1)/(m + p - 1)$ of the "
+        "step with $p$ stages and $m$ micro batches."
     )
     parts = [
         f"### {title} {{#layouts-of-{model.replace('.', '-')}}}\n\n{layouts_part(bench, model)}"
@@ -414,48 +394,32 @@ def _laid_out(bench: Workbench) -> str:
     return "\n".join([said + "\n", *parts])
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #7794074e
+_TWIN_COLUMNS = [
+    text_column("Model", "model"),
+    text_column("2 ranks", "ranks_2"),
+    text_column("4 ranks", "ranks_4"),
+]
+_PRESETS_TABLE = "All models that can be named in a parameter file, by family and size."
+_DIVISORS_TABLE = (
+    f"Degrees up to {_MOST} that divide a model, and its layouts of {GPUS} GPUs: products of tp, "
+    "pp, cp and dp, and ep for mixtures, with plain replicas over dp."
+)
+_TWINS_TABLE = "Layouts of the tiny twins, which run on two CPU cores."
+
+
 def write_layouts(bench: Workbench) -> None:
     """Write `_generated/models.md`: models, what divides them, layouts of eight GPUs, named
     strategies, and what was run.
     """
-    twins = [
-        text_column("Model", "model"),
-        text_column("2 ranks", "ranks_2"),
-        text_column("4 ranks", "ranks_4"),
-    ]
+    presets = _table(bench, "presets", model_rows(), _MODEL_COLUMNS, _PRESETS_TABLE)
+    divisors = _table(bench, "divisors", divisor_rows(), _DIVISOR_COLUMNS, _DIVISORS_TABLE)
+    twins = _table(bench, "twins", twin_rows(), _TWIN_COLUMNS, _TWINS_TABLE)
     parts = {
-        "Models {#presets}": _table(
-            bench,
-            "presets",
-            model_rows(),
-            _MODEL_COLUMNS,
-            "All models that can be named in a parameter file, by family and size.",
-        ),
-        "What divides them {#divisors}": (
-            _table(
-                bench,
-                "divisors",
-                divisor_rows(),
-                _DIVISOR_COLUMNS,
-                f"Degrees up to {_MOST} that divide a model, and its layouts of {GPUS} GPUs:"
-                " products of tp, pp, cp and dp, and ep for mixtures, with plain replicas"
-                " over dp.",
-            )
-            + "\n"
-            + _table(
-                bench,
-                "twins",
-                twin_rows(),
-                twins,
-                "Layouts of the tiny twins, which run on two CPU cores.",
-            )
-        ),
+        "Models {#presets}": presets,
+        "What divides them {#divisors}": f"{divisors}\n{twins}",
         "Layouts of eight GPUs {#layouts}": _laid_out(bench),
         "Named strategies {#named}": named_part(bench),
         "What was run {#run}": drawn(bench, "what was run", lambda: ran_part(bench)),
     }
-    bench.write(
-        "_generated",
-        "models.md",
-        text="\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items()) + "\n",
-    )
+    text = "\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items())
+    bench.write("_generated", "models.md", text=f"{text}\n")

@@ -35,13 +35,13 @@ def link_sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if alone:
         verdict = "within" if max(abs(ratio - 1) for ratio in alone) <= AGREES else "not within"
         said.append(
-            f"With nothing beside it, communication takes {_times(alone)} as long as its bytes over"
-            f" the link's bandwidth, in the median of repeats: {verdict} {100 * AGREES:.0f} %."
+            f"With nothing beside it, communication takes {_times(alone)} as long as its bytes "
+            f"over the link's bandwidth, in the median of repeats: {verdict} {100 * AGREES:.0f} %."
         )
     if inside:
         said.append(
-            f"Inside the step it takes {_times(inside)} as long: there a rank also waits for slower"
-            " ones, and copies share the cores with arithmetic."
+            f"Inside the step it takes {_times(inside)} as long: there a rank also waits for "
+            "slower ones, and copies share the cores with arithmetic."
         )
     return said
 
@@ -57,11 +57,11 @@ _COLUMNS = (
     number_column("In the step (ms)", "time_s", scale=1000),
 )
 _CAPTION = (
-    "The collectives of one profiled step: what a rank sends over the bandwidth that was measured"
-    " from rank 0 to rank 1, beside the time that the same calls take alone, the ratio of that time"
-    " to the bytes over the bandwidth, and their time inside the step"
-    " ([definition](methods.qmd#sec-link)). Medians over repeats; in brackets the least and the"
-    " most."
+    "The collectives of one profiled step: what a rank sends over the bandwidth that "
+    "was measured from rank 0 to rank 1, beside the time that the same calls take "
+    "alone, the ratio of that time to the bytes over the bandwidth, and their time "
+    "inside the step ([definition](methods.qmd#sec-link)). Medians over repeats; in "
+    "brackets the least and the most."
 )
 
 # %% ../../../nbs/80_report/pages/65_links.ipynb #c14ada78

@@ -52,44 +52,29 @@ def _winner_row(
 _UNCOUNTED = "not every run counted its tensors, and the growth of a process names no winner"
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #24b17454
+def _contest_rows(answer: Answer, contest: Contest) -> list[list[str]]:
+    "The fastest contender of a contest, and the one with least memory."
+    at, rows = f"at {answer.place(contest)}", []
+    speed, memory = answer.speed(contest), answer.memory(contest)
+    if speed.order:
+        best = speed.order[0].throughput
+        rows.append(_winner_row(f"Fastest {at}", speed, best, "tokens/s", "{1} times {0}"))
+    if not memory.order:
+        return [*rows, [f"Least memory {at}", "not named", "–", _UNCOUNTED]]
+    least, ratio = memory.order[0].memory, "{0} needs {1} times as much"
+    return [*rows, _winner_row(f"Least memory {at}", memory, least, "GiB", ratio)]
+
+
 def winner_rows(answer: Answer) -> list[list[str]]:
     "Question, winner, best value with interval, and the ratio that decides, as Markdown cells."
-    rows = []
-    for contest in answer.contests:
-        if len(contest.contenders) < 2:
-            continue
-        at = f"at {answer.place(contest)}"
-        speed, memory = answer.speed(contest), answer.memory(contest)
-        if speed.order:
-            rows.append(
-                _winner_row(
-                    f"Fastest {at}", speed, speed.order[0].throughput, "tokens/s", "{1} times {0}"
-                )
-            )
-        if not memory.order:
-            rows.append([f"Least memory {at}", "not named", "–", _UNCOUNTED])
-        else:
-            rows.append(
-                _winner_row(
-                    f"Least memory {at}",
-                    memory,
-                    memory.order[0].memory,
-                    "GiB",
-                    "{0} needs {1} times as much",
-                )
-            )
+    several = [c for c in answer.contests if len(c.contenders) > 1]
+    rows = [row for contest in several for row in _contest_rows(answer, contest)]
     scaling = answer.scaling()
     if scaling.rival:
         best = scaling.order[0]
-        rows.append(
-            _winner_row(
-                f"Best scaling efficiency ({ranks_words(best)})",
-                scaling,
-                answer.efficiency[best.label],
-                "%",
-                f"{{1}} times {{0}} at {ranks_words(scaling.rival)}",
-            )
-        )
+        question = f"Best scaling efficiency ({ranks_words(best)})"
+        ratio = f"{{1}} times {{0}} at {ranks_words(scaling.rival)}"
+        rows.append(_winner_row(question, scaling, answer.efficiency[best.label], "%", ratio))
     return rows
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #6f786472
@@ -98,8 +83,8 @@ def winners_table(answer: Answer, label: str | None = None) -> str:
     rows = winner_rows(answer)
     if not rows:
         return (
-            "No two strategies that may be compared were measured at equal ranks, so there is no"
-            " winner to name.\n"
+            "No two strategies that may be compared were measured at equal ranks, so "
+            "there is no winner to name.\n"
         )
     table = pipe_table(
         [("Question", "Winner", "Best value (95 %)", "Ratio that decides (95 %)"), *rows]
@@ -111,12 +96,12 @@ def winners_table(answer: Answer, label: str | None = None) -> str:
     if any(answer.speed(c).in_turns for c in answer.contests):
         basis += " Runs that took their steps in turns are compared pair by pair."
     basis += (
-        " Memory: bytes of all tensors at once on the fullest rank, the median over repeats with"
-        " the least and the most."
+        " Memory: bytes of all tensors at once on the fullest rank, the median over repeats "
+        "with the least and the most."
     )
     return (
-        f"{table}\n: Winners at equal ranks, study {md_text(answer.study.name, 100)}.{basis}"
-        f" [{links}]{{.sources}} {{#tbl-{label}}}\n"
+        f"{table}\n: Winners at equal ranks, study {md_text(answer.study.name, 100)}.{basis} "
+        f"[{links}]{{.sources}} {{#tbl-{label}}}\n"
     )
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #17a53ba7
@@ -211,45 +196,40 @@ def _verdict_card(answer: Answer) -> str:
         )
     badge = fairness_badge(answer.verdict(contest) if contest else answer.fairness)
     return (
-        f"::: {{.card}}\n### Verdict\n\n{badge}\n\n{whose}[what was"
-        " compared](methods.qmd#sec-fairness)\n:::\n"
+        f"::: {{.card}}\n### Verdict\n\n{badge}\n\n{whose}[what was "
+        "compared](methods.qmd#sec-fairness)\n:::\n"
     )
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #265d1c88
+def _best_card(
+    title: str, decision: Decision, best: Interval, unit: str, basis: str, at: str
+) -> str:
+    "The best value of a contest with its interval, and who has it."
+    span = f"{basis}{significant(best.low)} to {significant(best.high)}"
+    who = f"{_who(decision)} {md_text(at)}"
+    words = f"{who}\n\n{'' if best.low is None else span}"
+    return card(title, significant(best.estimate), unit, words)
+
+
+def _contest_cards(answer: Answer, contest: Contest) -> list[str]:
+    "A card for the fastest contender, and one for the least memory, as far as they are known."
+    at, cards = f"at {answer.place(contest)}", []
+    speed, memory = answer.speed(contest), answer.memory(contest)
+    if speed.order:
+        best, basis = speed.order[0].throughput, "95\u00a0% "
+        cards.append(_best_card("Fastest", speed, best, "tokens/s", basis, at))
+    if memory.order:
+        least, basis = memory.order[0].memory, "tensors at once, "
+        cards.append(_best_card("Least memory", memory, least, "GiB", basis, at))
+    return cards
+
+# %% ../../../nbs/80_report/pages/70_overview.ipynb #e3feac45
 def _cards(answer: Answer) -> str:
-    cards = []
-    contest = answer.main
-    if contest and len(contest.contenders) > 1:
-        at = f"at {answer.place(contest)}"
-        for title, decision, value, unit, basis in (
-            ("Fastest", answer.speed(contest), lambda c: c.throughput, "tokens/s", "95\u00a0% "),
-            (
-                "Least memory",
-                answer.memory(contest),
-                lambda c: c.memory,
-                "GiB",
-                "tensors at once, ",
-            ),
-        ):
-            if not decision.order:
-                continue
-            best = value(decision.order[0])
-            span = (
-                ""
-                if best.low is None
-                else f"{basis}{significant(best.low)} to {significant(best.high)}"
-            )
-            who = f"{_who(decision)} {md_text(at)}"
-            cards.append(card(title, significant(best.estimate), unit, f"{who}\n\n{span}"))
-    facts = answer.facts
-    cards.append(
-        card(
-            "Runs that finished",
-            f"{facts['ok']} of {facts['runs']}",
-            "",
-            "every failure is a row of [Runs](runs.qmd)",
-        )
-    )
+    main, facts = answer.main, answer.facts
+    cards = _contest_cards(answer, main) if main and len(main.contenders) > 1 else []
+    finished = f"{facts['ok']} of {facts['runs']}"
+    failures = "every failure is a row of [Runs](runs.qmd)"
+    cards.append(card("Runs that finished", finished, "", failures))
     cards.append(_verdict_card(answer))
     return "::: {.cards}\n" + "\n".join(cards) + ":::\n"
 
@@ -266,15 +246,15 @@ def fairness_note(answer: Answer) -> str:
     if whole.comparable is False:
         title = f"Not {runs} are comparable" if fair else "These runs are not comparable"
     closing = (
-        "A winner is named only among those that are:"
-        f" {', '.join(f'at {place}' for place in fair)}."
+        "A winner is named only among those that are: "
+        f"{', '.join(f'at {place}' for place in fair)}."
         if fair
         else "So no winner is named."
     )
     listed = "\n".join(f"- {md_text(r)}" for r in reason_lines(whole)) or "- no reason was recorded"
     listed += "".join(
-        f"\n- {md_text(name)} stands apart: it may be compared with none of the others at as many"
-        " ranks"
+        f"\n- {md_text(name)} stands apart: it may be compared with none "
+        "of the others at as many ranks"
         for name in answer.apart
     )
     return f"::: {{.callout-warning}}\n## {title}\n\n{listed}\n\n{md_text(closing)}\n:::\n"
@@ -300,8 +280,8 @@ def _scope(answer: Answer) -> str | None:
     if answer.facts.get("platform") != "cpu":
         return None
     return (
-        "This was measured on processor cores that the ranks share, with gloo between them: it says"
-        " nothing about GPUs."
+        "This was measured on processor cores that the ranks share, with gloo between "
+        "them: it says nothing about GPUs."
     )
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #e2078049

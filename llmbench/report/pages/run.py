@@ -104,13 +104,13 @@ def repeat_section(run: Mapping[str, Any], file: str | None) -> str:
     if file is None:
         source = run["source"]
         return (
-            f"This run was imported from a log ({md_text(source.get('format'))}), which does not"
-            " say how to repeat it."
+            f"This run was imported from a log ({md_text(source.get('format'))}), which "
+            "does not say how to repeat it."
         )
     name = file.rpartition("/")[2]
     return (
-        f"Take [the request as a parameter file]({file}), then:\n\n```{{.bash}}\nllmbench run"
-        f" {name}\n```"
+        f"Take [the request as a parameter file]({file}), "
+        f"then:\n\n```{{.bash}}\nllmbench run {name}\n```"
     )
 
 # %% ../../../nbs/80_report/pages/15_run.ipynb #366b8fd0
@@ -134,40 +134,32 @@ def _gib(value: int | None) -> str:
 _MOST_RANKS = 512
 
 # %% ../../../nbs/80_report/pages/15_run.ipynb #2b272eda
+_RANK_MEMORY = {
+    "live_tensor_peak_bytes": "Tensors",
+    "peak_allocated_bytes": "Growth or allocated",
+    "peak_reserved_bytes": "Reserved",
+    "param_bytes": "Parameters",
+    "grad_bytes": "Gradients",
+    "optimizer_bytes": "Optimizer",
+}
+
+
 def ranks_table(ranks: Sequence[Mapping[str, Any]]) -> str:
     "Memory of every rank in GiB."
-    keys = (
-        "live_tensor_peak_bytes",
-        "peak_allocated_bytes",
-        "peak_reserved_bytes",
-        "param_bytes",
-        "grad_bytes",
-        "optimizer_bytes",
-    )
-    titles = ("Tensors", "Growth or allocated", "Reserved", "Parameters", "Gradients", "Optimizer")
     rows = [
         {
             "name": f"rank {r['rank']} on {short_label(r.get('host') or 'an unknown host')}",
             "source": r.get("memory_source"),
-            **{k: _gib(r.get(k)) for k in keys},
+            **{k: _gib(r.get(k)) for k in _RANK_MEMORY},
         }
         for r in ranks[:_MOST_RANKS]
     ]
-    more = (
-        f" The first {_MOST_RANKS} of {len(ranks):,}; the run file has all."
-        if len(ranks) > _MOST_RANKS
-        else ""
-    )
-    columns = [
-        text_column("Rank", "name"),
-        *(Column(f"{t} (GiB)", lambda row, k=k: row[k]) for t, k in zip(titles, keys, strict=True)),
-    ]
-    return table_md(
-        rows,
-        [*columns, text_column("Source", "source")],
-        label="ranks",
-        caption=f"Memory of every rank.{more}",
-    )
+    caption = "Memory of every rank."
+    if len(ranks) > _MOST_RANKS:
+        caption += f" The first {_MOST_RANKS} of {len(ranks):,}; the run file has all."
+    memory = [Column(f"{t} (GiB)", lambda row, k=k: row[k]) for k, t in _RANK_MEMORY.items()]
+    columns = [text_column("Rank", "name"), *memory, text_column("Source", "source")]
+    return table_md(rows, columns, label="ranks", caption=caption)
 
 # %% ../../../nbs/80_report/pages/15_run.ipynb #f17b616a
 _TIMES = {
@@ -179,20 +171,14 @@ _TIMES = {
 }
 
 # %% ../../../nbs/80_report/pages/15_run.ipynb #354d4875
-def goodput_section(told: Mapping[str, Any] | None) -> str:
-    "Where the time of a run went that kept checkpoints or was started again; empty for any other."
-    if told is None:
-        return ""
+def _time_rows(told: Mapping[str, Any]) -> list[dict[str, str]]:
+    "Seconds of each kind and their share of the wall time; what is left is a kind of its own."
     wall = told.get("wall_s")
     known = [(label, told[key]) for key, label in _TIMES.items() if told.get(key) is not None]
     if wall is not None:
-        known.append(
-            (
-                "the rest: starting up, making batches, ending",
-                wall - sum(seconds for _, seconds in known),
-            )
-        )
-    rows = [
+        rest = wall - sum(seconds for _, seconds in known)
+        known.append(("the rest: starting up, making batches, ending", rest))
+    return [
         {
             "name": label,
             "seconds": significant(seconds, 3),
@@ -200,55 +186,57 @@ def goodput_section(told: Mapping[str, Any] | None) -> str:
         }
         for label, seconds in known
     ]
+
+# %% ../../../nbs/80_report/pages/15_run.ipynb #cf9f68d6
+def goodput_section(told: Mapping[str, Any] | None) -> str:
+    "Where the time of a run went that kept checkpoints or was started again; empty for any other."
+    if told is None:
+        return ""
     columns = [
         text_column("Time", "name"),
-        *(
-            Column(title, lambda row, k=k: row[k])
-            for title, k in (("Seconds", "seconds"), ("Share", "share"))
-        ),
+        Column("Seconds", lambda row: row["seconds"]),
+        Column("Share", lambda row: row["share"]),
     ]
     starts, lost = told["starts"], told.get("lost_steps")
-    words = f"{starts} start{'s' * (starts > 1)}" + (
-        f", {lost} steps trained twice" if lost else ""
-    )
-    table = table_md(
-        rows,
-        columns,
-        label="goodput",
-        caption=f"Where the time went ({words}); goodput is the first share.",
-    )
+    words = f"{starts} start{'s' * (starts > 1)}"
+    words += f", {lost} steps trained twice" if lost else ""
+    caption = f"Where the time went ({words}); goodput is the first share."
+    table = table_md(_time_rows(told), columns, label="goodput", caption=caption)
     return f"\n## Goodput {{#goodput}}\n\n{table}\n"
 
 # %% ../../../nbs/80_report/pages/15_run.ipynb #441280a4
+def _run_title(run: Mapping[str, Any]) -> str:
+    strategy = run["spec"]["strategy"]["name"]
+    label = label_of({"strategy": strategy, "world_size": run["spec"]["world_size"]})
+    return yaml_text(md_text(f"{label}, repeat {run.get('attempt') or 1}"))
+
+
+def _reason(run: Mapping[str, Any]) -> str:
+    "Why a run did not end well; nothing for one that did."
+    if not run.get("reason"):
+        return ""
+    words = f"## Ended as {run['status']}\n{md_text(run['reason'])}"
+    return f"::: {{.callout-warning}}\n{words}\n:::\n"
+
+# %% ../../../nbs/80_report/pages/15_run.ipynb #7192174a
 def run_page(
     run: Mapping[str, Any], *, steps: str, summary: Mapping[str, Any], request: str | None
 ) -> str:
     """The page of one run: `run` is the run file, `steps` the figure of its steps, `summary`
     derived values by name, `request` the way to its parameter file, None where there is none.
     """
-    spec, env = run["spec"], run["env"]
-    title = (
-        f"{label_of({'strategy': spec['strategy']['name'], 'world_size': spec['world_size']})},"
-        f" repeat {run.get('attempt') or 1}"
-    )
-    reason = (
-        f"::: {{.callout-warning}}\n## Ended as {run['status']}\n{md_text(run['reason'])}\n:::\n"
-        if run.get("reason")
-        else ""
-    )
+    study = md_text(run.get("study"), 100)
     return _RUN_PAGE.format(
-        title=yaml_text(md_text(title)),
-        description=yaml_text(
-            f"Study {md_text(run.get('study'), 100)}: one run with every fact that it left."
-        ),
+        title=_run_title(run),
+        description=yaml_text(f"Study {study}: one run with every fact that it left."),
         file=slug(run["run_id"]),
         badge=status_badge(run["status"]),
-        reason=reason,
+        reason=_reason(run),
         summary=facts_table(summary),
         steps=steps,
         repeat=repeat_section(run, request),
-        spec=facts_table(flat(spec)),
-        env=facts_table(flat(env)),
+        spec=facts_table(flat(run["spec"])),
+        env=facts_table(flat(run["env"])),
         ranks=ranks_table(run["ranks"]) if run["ranks"] else "No rank wrote its memory.",
         goodput=goodput_section(run.get("goodput")),
     )

@@ -32,9 +32,9 @@ def _known(rows: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, Any
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #55401465
 _EQUAL_CORES = (
-    "::: {.callout-note}\n## Equal cores, not equal ranks\n`single` ran as one process, the others"
-    " as several that share the same cores. The figure shows what splitting costs on this"
-    " processor; a winner is named among strategies with equal ranks only.\n:::\n"
+    "::: {.callout-note}\n## Equal cores, not equal ranks\n`single` ran as one process, the others "
+    "as several that share the same cores. The figure shows what splitting costs on this "
+    "processor; a winner is named among strategies with equal ranks only.\n:::\n"
 )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #b66b80d3
@@ -49,12 +49,12 @@ _THROUGHPUT_COLUMNS = [
     number_column("Cost (USD per 10⁶ tokens)", "usd_per_1m_tokens"),
 ]
 _THROUGHPUT_CAPTION = (
-    "Throughput over all ranks, by number of ranks and highest first. Line: 95 % interval over"
-    " repeats. Grey tick: the theoretical bound, where it is known and near enough to be drawn."
+    "Throughput over all ranks, by number of ranks and highest first. Line: 95 % interval over "
+    "repeats. Grey tick: the theoretical bound, where it is known and near enough to be drawn."
 )
 _THROUGHPUT_TABLE = (
-    "Throughput with its 95 % interval, beside what the devices could do at most; a column that"
-    " nobody measured is left out."
+    "Throughput with its 95 % interval, beside what the devices could do at most; a column that "
+    "nobody measured is left out."
 )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #4fa58029
@@ -95,9 +95,9 @@ _MEDIAN_COLUMNS = [
     _ms("Median step time", "step_time_s"),
 ]
 _STEP_TIME_CAPTION = (
-    "Time of one optimizer step, by number of ranks and shortest first. Dots: measured steps, a"
-    " line of dots for each repeat. Bar: 95 % interval of the median (tick), cut where it leaves"
-    " the steps."
+    "Time of one optimizer step, by number of ranks and shortest first. Dots: measured "
+    "steps, a line of dots for each repeat. Bar: 95 % interval of the median (tick), "
+    "cut where it leaves the steps."
 )
 _MEDIAN_TABLE = "Median step time with its 95 % interval over steps and repeats."
 _SPREAD_TABLE = "Spread of the measured steps, all repeats together."
@@ -120,20 +120,20 @@ def latency_section(bench: Workbench, study: Study) -> str:
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #7d938c6a
 _RESIDENT = (
-    "::: {.callout-note}\n## Growth of the process\nOn a CPU the measured peak is the growth of the"
-    " process. It also counts what the C library kept and what libraries mapped, and names no"
-    " winner ([methods](methods.qmd#sec-memory)).\n:::\n"
+    "::: {.callout-note}\n## Growth of the process\nOn a CPU the measured peak is the growth of "
+    "the process. It also counts what the C library kept and what libraries mapped, and names no "
+    "winner ([methods](methods.qmd#sec-memory)).\n:::\n"
 )
 _UNCOUNTED = (
     "These runs did not count their tensors, so nothing is drawn and no least memory is named.\n"
 )
 _MEMORY_CAPTION = (
-    "Bytes of tensors at once on the fullest rank, by number of ranks and smallest first; median"
-    " over repeats."
+    "Bytes of tensors at once on the fullest rank, by number of ranks and "
+    "smallest first; median over repeats."
 )
 _MEMORY_TABLE = (
-    "Bytes of tensors at once on the fullest rank, what its request predicts for them"
-    " ([definition](methods.qmd#sec-memory)), and the model state that it holds."
+    "Bytes of tensors at once on the fullest rank, what its request predicts for them "
+    "([definition](methods.qmd#sec-memory)), and the model state that it holds."
 )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #467b190d
@@ -183,9 +183,9 @@ def _range(row: Mapping[str, Any]) -> str:
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #9999b5b9
 _SHARED = (
-    "::: {.callout-note}\n## More ranks, the same cores\nOn this processor the ranks share the"
-    " cores of the baseline, so more ranks are not more hardware: the ideal speed-up is 1 and there"
-    " is no scaling efficiency. The figure shows what splitting costs at equal cores.\n:::\n"
+    "::: {.callout-note}\n## More ranks, the same cores\nOn this processor the ranks share the "
+    "cores of the baseline, so more ranks are not more hardware: the ideal speed-up is 1 and there "
+    "is no scaling efficiency. The figure shows what splitting costs at equal cores.\n:::\n"
 )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #6d4958a3
@@ -206,8 +206,8 @@ def _baseline_of(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _speedup_figure(study: Study, rows: Sequence[Mapping[str, Any]], baseline: str) -> str:
     caption = (
-        f"Throughput over that of {md_text(baseline)}, with the 95 % interval of the ratio."
-        " Horizontal line: the ideal, as many times faster as there is more hardware."
+        f"Throughput over that of {md_text(baseline)}, with the 95 % interval of the ratio. "
+        "Horizontal line: the ideal, as many times faster as there is more hardware."
     )
     chart = speedup_chart(rows, baseline=baseline)
     return study_figure(study, "speedup", chart, caption, "scaling")
@@ -265,12 +265,12 @@ _PARITY_COLUMNS = [
 ]
 _LOSS_CAPTION = "Training loss of the first repeat of each strategy. Select a name to see it alone."
 _NO_SINGLE = (
-    "This study has no single process with the same batch, so there is nothing to compare the"
-    " losses with.\n"
+    "This study has no single process with the same batch, so there is nothing "
+    "to compare the losses with.\n"
 )
 _PARITY_CAPTION = (
-    "Relative difference of the loss to the single process at each step, the largest over repeats."
-    " Equal losses are drawn on the floor, 1e-9."
+    "Relative difference of the loss to the single process at each step, the largest over repeats. "
+    "Equal losses are drawn on the floor, 1e-9."
 )
 _PARITY_TABLE = "Largest difference of the loss to the single process, over all steps and repeats."
 
@@ -303,8 +303,8 @@ def run_link(row: Mapping[str, Any]) -> str:
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #a7f18cc7
 UNSTEADY = (
-    "\n△ marks repeats whose step time changed its level while they were measured, with the first"
-    " step after the change ([definition](methods.qmd#sec-unsteady)). They are in all figures.\n"
+    "\n△ marks repeats whose step time changed its level while they were measured, with the first "
+    "step after the change ([definition](methods.qmd#sec-unsteady)). They are in all figures.\n"
 )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #b69c9c46

@@ -123,8 +123,8 @@ def _sentence(rows: Sequence[Mapping[str, Any]], base: str) -> str:
         return f"No setting is shown to train faster than {md_text(base)} and to the same loss.\n"
     best = max(shown, key=lambda r: r["ratio"].estimate)
     return (
-        f"**{md_text(best['label'])}** trains {ratio_cell(best['ratio'])} times as fast as"
-        f" {md_text(base)} by time spent, and to the same loss within its tolerance.\n"
+        f"**{md_text(best['label'])}** trains {ratio_cell(best['ratio'])} times as fast as "
+        f"{md_text(base)} by time spent, and to the same loss within its tolerance.\n"
     )
 
 
@@ -152,8 +152,8 @@ def _memory_sentence(rows: Sequence[Mapping[str, Any]], base: Mapping[str, Any],
         return ""
     saved = 100 * (1 - least["live_memory_gib"] / base["live_memory_gib"])
     return (
-        f"**{md_text(least['label'])}** needs least memory, {significant(saved, 2)} % less at its"
-        f" peak than {md_text(name)}, and trains {ratio_cell(least['ratio'])} times as fast.\n"
+        f"**{md_text(least['label'])}** needs least memory, {significant(saved, 2)} % less at its "
+        f"peak than {md_text(name)}, and trains {ratio_cell(least['ratio'])} times as fast.\n"
     )
 
 # %% ../../../nbs/80_report/pages/30_settings.ipynb #918b1cc9
@@ -206,10 +206,10 @@ def _settings_table(study: Study, rows: Sequence[Mapping[str, Any]], name: str) 
         text_column("Skipped steps", "skipped_steps"),
     ]
     caption = (
-        "Throughput by time spent and the ratio that decides, with 95 % intervals; the largest"
-        f" relative difference of the loss to {md_text(name)}, judged by the tolerance that is"
-        " drawn below; the bytes of tensors at once on the fullest rank, their median and their"
-        " range over repeats."
+        "Throughput by time spent and the ratio that decides, with 95 % intervals; the "
+        f"largest relative difference of the loss to {md_text(name)}, judged by the tolerance "
+        "that is drawn below; the bytes of tensors at once on the fullest rank, their median "
+        "and their range over repeats."
     )
     return study_table(study, "settings", rows, columns, caption, "settings")
 

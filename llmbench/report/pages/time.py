@@ -14,7 +14,7 @@ from typing import Any
 from ...core.errors import LlmbenchError
 from ...core.numbers import significant
 from ...core.records import result_files
-from ..charts import chart_html
+from ..charts import alt, chart_html
 from llmbench.report.kernels import (
     KERNEL_COLOURS,
     KernelTable,
@@ -105,37 +105,38 @@ _COLLECTIVE_COLUMNS = (
 )
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #1598e339
+_COLLECTIVES_DRAWN = (
+    "One profiled step, cut into the time in which a collective ran and nothing was "
+    "computed, and everything else."
+)
+_COLLECTIVES_TABLE = (
+    "Collectives of one profiled step on the rank that spent longest in them, median over "
+    "repeats. Bandwidth counts what each link carries; beside it an all-reduce of the same "
+    "machine with nothing else running."
+)
+
+
+def _collectives_chart(
+    rows: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[str, Any]]
+) -> alt.LayerChart:
+    order, ends = list(dict.fromkeys(r["label"] for r in rows)), exposed_ends(parts)
+    title = "One profiled step (ms)"
+    words = "; ".join(f"{label} {ends.get(label, 'unknown')}" for label in order)
+    said = f"{title}: {words}."
+    return parts_chart(parts, title=title, colours=PART_COLOURS, order=order, ends=ends, said=said)
+
+# %% ../../../nbs/80_report/pages/20_time.ipynb #56bda0f5
 def collectives_part(bench: Workbench, study: Study) -> str | None:
     "Figure and table of the collectives of a study; None where no run has any."
     rows = bench.rows("collectives", study.name)
     if not rows:
         return None
-    parts = step_parts(rows)
-    order, ends = list(dict.fromkeys(r["label"] for r in rows)), exposed_ends(parts)
-    title = "One profiled step (ms)"
-    said = (
-        f"{title}: " + "; ".join(f"{label} {ends.get(label, 'unknown')}" for label in order) + "."
-    )
-    chart = parts_chart(parts, title=title, colours=PART_COLOURS, order=order, ends=ends, said=said)
-    drawn = (
-        "One profiled step, cut into the time in which a collective ran and nothing was computed,"
-        " and everything else."
-    )
-    return "\n".join(
-        [
-            study_figure(study, "collectives", chart, drawn, "collectives") if parts else "",
-            study_table(
-                study,
-                "collectives",
-                rows,
-                _COLLECTIVE_COLUMNS,
-                "Collectives of one profiled step on the rank that spent longest in them, median"
-                " over repeats. Bandwidth counts what each link carries; beside it an all-reduce of"
-                " the same machine with nothing else running.",
-                "collectives",
-            ),
-        ]
-    )
+    at, figure = (study, "collectives"), ""
+    if parts := step_parts(rows):
+        chart = _collectives_chart(rows, parts)
+        figure = study_figure(*at, chart, _COLLECTIVES_DRAWN, "collectives")
+    table = study_table(*at, rows, _COLLECTIVE_COLUMNS, _COLLECTIVES_TABLE, "collectives")
+    return f"{figure}\n{table}"
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #2e47a313
 Profiled = list[tuple[str, str, KernelTable]]  # label, run id, its table
@@ -188,8 +189,8 @@ def longer_sentences(times: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #df1ef09a
 _CAPTION = (
-    "Time of the kernels in one profiled step on one rank, by kind of work. {where} The profiler"
-    " slows a step down, so this is not the step time of the other pages."
+    "Time of the kernels in one profiled step on one rank, by kind of work. {where} The profiler "
+    "slows a step down, so this is not the step time of the other pages."
 )
 _HOST = "Operators on the host with their own time: what waits or spins on a core counts as work."
 _DEVICE = "Kernels on the device; kernels that overlap are counted in full."
@@ -235,19 +236,26 @@ def _kernel_chart(times: Mapping[str, Mapping[str, float]], ends: Mapping[str, s
     )
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #afb5a7ab
+_KERNEL_COLUMNS = [
+    text_column("Run", "label"),
+    *(number_column(f"{kind.capitalize()} (ms)", kind) for kind in KERNEL_COLOURS),
+    number_column("Total (ms)", "total_ms"),
+]
+
+
+def _unread(wrong: Sequence[str]) -> str:
+    "A warning that names the tables that could not be read; nothing where all were."
+    if not wrong:
+        return ""
+    listed = "\n".join(f"- {md_text(w)}" for w in wrong)
+    return f"::: {{.callout-warning}}\n## Tables that could not be read\n\n{listed}\n:::\n"
+
+# %% ../../../nbs/80_report/pages/20_time.ipynb #ae18ec88
 def kernels_part(bench: Workbench, study: Study) -> str | None:
     "Figure and table of the kinds of work in the profiled runs of a study; None where it has none."
     found, wrong = profiled_runs(bench, study) if bench.kernels else ([], [])
-    if not found and not wrong:
-        return None
-    listed = "\n".join(f"- {md_text(w)}" for w in wrong)
-    warning = (
-        f"::: {{.callout-warning}}\n## Tables that could not be read\n\n{listed}\n:::\n"
-        if wrong
-        else ""
-    )
     if not found:
-        return warning
+        return _unread(wrong) or None
     times = {label: kind_times(table) for label, _, table in found}
     rows = [
         {"label": label, "run_id": run_id, **times[label], "total_ms": table.total_ms()}
@@ -256,23 +264,14 @@ def kernels_part(bench: Workbench, study: Study) -> str | None:
     chart = _kernel_chart(times, {r["label"]: f"{significant(r['total_ms'])} ms" for r in rows})
     links, name = _keep_kernels(bench, study, found, rows), f"kernels-{study.anchor}"
     where = _DEVICE if all(table.where == "device" for _, _, table in found) else _HOST
-    columns = [
-        text_column("Run", "label"),
-        *(number_column(f"{kind.capitalize()} (ms)", kind) for kind in KERNEL_COLOURS),
-        number_column("Total (ms)", "total_ms"),
+    drawn, same = _CAPTION.format(where=where), f"The same in numbers. [{links}]{{.sources}}"
+    parts = [
+        "\n".join(f"- {md_text(s)}" for s in longer_sentences(times)) + "\n",
+        figure_md(name, chart_html(name, chart), caption=drawn, links=links),
+        _unread(wrong),
+        table_md(rows, _KERNEL_COLUMNS, label=name, caption=same),
     ]
-    return "\n".join(
-        [
-            "\n".join(f"- {md_text(s)}" for s in longer_sentences(times)) + "\n",
-            figure_md(
-                name, chart_html(name, chart), caption=_CAPTION.format(where=where), links=links
-            ),
-            warning,
-            table_md(
-                rows, columns, label=name, caption=f"The same in numbers. [{links}]{{.sources}}"
-            ),
-        ]
-    )
+    return "\n".join(parts)
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #c3d1e475
 def spending_section(bench: Workbench, study: Study) -> str | None:

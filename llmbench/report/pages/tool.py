@@ -169,8 +169,8 @@ def _peer_sentence(rows: Sequence[Mapping[str, Any]], reference: str) -> str:
     )
     said += (
         [
-            f"between two equal bare loops it is {_against(again, 'time_ratio')} by time, which is"
-            " what this method cannot see"
+            f"between two equal bare loops it is {_against(again, 'time_ratio')} by time, which "
+            "is what this method cannot see"
         ]
         if again
         else []
@@ -237,8 +237,8 @@ def peers_part(name: str, facts: Facts, folder: Path) -> str:
     write_text_atomic(data / f"{name}.csv", csv_text(rows, list(rows[0])))
     links, columns = _links(name, name), _peer_columns(_WITNESS[rows[0]["witness"]])
     caption = (
-        "Medians over all counted steps; ratios with their 95 % intervals over fresh processes,"
-        f" above 1 is faster. [{links}]{{.sources}}"
+        "Medians over all counted steps; ratios with their 95 % intervals over fresh processes, "
+        f"above 1 is faster. [{links}]{{.sources}}"
     )
     parts = [
         _peer_sentence(rows, _reference(facts)),
@@ -290,8 +290,8 @@ def _sweeps(facts: Facts) -> list[tuple[str, str]]:
             rows.append(
                 (
                     (
-                        f"a run of a sweep, {'without' if sweep['direct'] else 'with'} its"
-                        " notebook, beside training"
+                        f"a run of a sweep, {'without' if sweep['direct'] else 'with'} "
+                        "its notebook, beside training"
                     ),
                     f"{significant(each)} s",
                 )
@@ -316,8 +316,8 @@ def _growth_figure(
     drawn = [{"size": c["runs"], "measure": c["command"], "cost": c[key]} for c in cases]
     chart = growth_chart(drawn, x_title="Runs in the folder", y_title=title)
     caption = (
-        f"{title.partition(' (')[0]} of a command against the number of runs, both axes"
-        " logarithmic; dashed: in proportion."
+        f"{title.partition(' (')[0]} of a command against the number of runs, both axes "
+        "logarithmic; dashed: in proportion."
     )
     html = chart_html(f"growth-{name}", chart)
     return figure_md(f"growth-{name}", html, caption=caption, links=links)
@@ -335,8 +335,8 @@ def growth_part(facts: Facts, folder: Path) -> str:
     parts.append(table_md(cases, _COST_COLUMNS, label="growth", caption=caption))
     lines = "\n".join(f"- {what}: {cost}" for what, cost in [*_starts(facts), *_sweeps(facts)])
     fixed = (
-        "## What does not grow {#fixed}\n\nMedians over fresh processes; `schema` and `doctor`"
-        f" look at no run.\n\n{lines}\n"
+        "## What does not grow {#fixed}\n\nMedians over fresh processes; `schema` and `doctor` "
+        f"look at no run.\n\n{lines}\n"
     )
     return "\n".join([*parts, fixed if lines else ""])
 

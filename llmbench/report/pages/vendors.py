@@ -170,8 +170,8 @@ def pairs_of(
 # %% ../../../nbs/80_report/pages/50_vendors.ipynb #ee86dec7
 def _named(row: Mapping[str, Any]) -> str:
     return (
-        f"{md_text(row['vendor'])} ({md_text(row['label'])})"
-        f" {significant(row['tokens_per_s_per_gpu'])}"
+        f"{md_text(row['vendor'])} ({md_text(row['label'])}) "
+        f"{significant(row['tokens_per_s_per_gpu'])}"
     )
 
 
@@ -197,8 +197,8 @@ def pair_sentence(pair: Pair) -> str:
     if shown:
         faster = "NVIDIA" if ratio.estimate > 1 else "AMD"
         return (
-            f"**{md_text(pair.title)}: {faster} is faster**, {rates}, a ratio of"
-            f" {with_interval(ratio.estimate, ratio.low, ratio.high)}."
+            f"**{md_text(pair.title)}: {faster} is faster**, {rates}, a ratio of "
+            f"{with_interval(ratio.estimate, ratio.low, ratio.high)}."
         )
     doubt = (
         "one run of each says nothing about the next"
@@ -335,8 +335,8 @@ def _pairs_table(study: Study, pairs: Sequence[Pair]) -> str:
         Column("Comparable", lambda r: r["verdict"]),
     ]
     caption = (
-        "The fastest set of each vendor for each model and strategy that both trained, and over"
-        " all."
+        "The fastest set of each vendor for each model and strategy "
+        "that both trained, and over all."
     )
     return study_table(study, "vendor-pairs", facts, columns, caption, "vendors")
 

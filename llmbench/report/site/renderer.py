@@ -278,8 +278,8 @@ def _check_target(source: Path, out: Path) -> None:
         and (not out.is_dir() or any(out.iterdir()))
     ):
         raise RequestError(
-            f"{out} is no site (it has no index.html) and will not be replaced;"
-            " name an empty or new folder"
+            f"{out} is no site (it has no index.html) and will not be "
+            "replaced; name an empty or new folder"
         )
 
 

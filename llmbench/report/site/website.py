@@ -96,8 +96,8 @@ def _included(argument: str, scope: Scope, including: tuple[Path, ...]) -> str:
         below(scope.project, str(path))
     except LlmbenchError as e:
         raise RequestError(
-            f"{scope.page}: {argument} is not in the project; include what lies below"
-            f" {scope.project.name}"
+            f"{scope.page}: {argument} is not in the project; include what "
+            f"lies below {scope.project.name}"
         ) from e
     if path in including:
         raise RequestError(f"{scope.page}: {argument} includes itself")
@@ -212,8 +212,8 @@ def _load_page(source: Path, path: PurePosixPath, variables: dict, config: dict)
     cell = _CODE_CELL.search(text)
     if cell:
         raise RequestError(
-            f"{path}: the {cell[1]} cell would have to be executed, and this renderer runs"
-            f" no code; to show it write {{.{cell[1]}}}"
+            f"{path}: the {cell[1]} cell would have to be executed, and this renderer runs no "
+            f"code; to show it write {{.{cell[1]}}}"
         )
     return Page(path, front_matter(text, str(path)), text)
 
@@ -240,8 +240,8 @@ def drop_page(source: Path, name: str) -> None:
     kept = [line for line in lines if not entry.fullmatch(line)]
     if any(named.search(line) for line in kept):
         raise RequestError(
-            f"_quarto.yml: write {{href: {name}.qmd, text: ...}} in a line of its own, so that the"
-            " page can be left out"
+            f"_quarto.yml: write {{href: {name}.qmd, text: ...}} in a line of its own, so "
+            "that the page can be left out"
         )
     write_text_atomic(config, "".join(kept))
     for page in source.rglob("*.qmd"):
