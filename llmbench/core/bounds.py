@@ -108,7 +108,7 @@ Records = Annotated[list[_Item], Field(max_length=MOST_RECORDS, fail_fast=True)]
 Named = Annotated[dict[Key, _Item], Field(max_length=MOST_KEYS)]
 
 # %% ../../nbs/10_core/25_bounds.ipynb #ea1e3068
-BOUNDS: tuple[tuple[str, Any, str], ...] = (
+_TEXT_BOUNDS: tuple[tuple[str, Any, str], ...] = (
     (
         "Identifier",
         Identifier,
@@ -122,6 +122,10 @@ BOUNDS: tuple[tuple[str, Any, str], ...] = (
         "free text; a control character could end a line, a cell or a terminal's colour",
     ),
     ("Moment", Moment, "ISO 8601 in UTC; from 2000 on, and at most a year after today"),
+)
+
+# %% ../../nbs/10_core/25_bounds.ipynb #7029865c
+_NUMBER_BOUNDS: tuple[tuple[str, Any, str], ...] = (
     ("Count", Count, "a thousand times the tokens of the largest step"),
     ("Parameters", Parameters, "a thousand times the largest model"),
     ("Tokens", Tokens, "a step trains on at least one token"),
@@ -143,6 +147,7 @@ BOUNDS: tuple[tuple[str, Any, str], ...] = (
         "also an optimizer's other settings; what is asked for may be meant to diverge",
     ),
 )
+BOUNDS = _TEXT_BOUNDS + _NUMBER_BOUNDS
 
 # %% ../../nbs/10_core/25_bounds.ipynb #ec9c126c
 def bounds_table() -> list[tuple[str, str, str]]:
@@ -193,39 +198,44 @@ def _times(run: Mapping[str, Any]) -> Iterator[str]:
         yield f"ended_at: {run['ended_at']}: before the start, {run['started_at']}"
 
 # %% ../../nbs/10_core/25_bounds.ipynb #e5b3db34
+def _ranks_problem(spec: Mapping[str, Any]) -> str | None:
+    degrees, world_size = [spec["strategy"][k] for k in _DEGREES], spec["world_size"]
+    if None in (*degrees, world_size) or prod(degrees) == world_size:
+        return None
+    return (
+        f"spec.world_size: {world_size}: the degrees dp, tp, pp, cp {degrees} multiply to "
+        f"{prod(degrees)}"
+    )
+
+
+def _experts_problem(model: Mapping[str, Any]) -> str | None:
+    experts, chosen = model["n_experts"], model["experts_per_token"]
+    if None in (experts, chosen) or chosen <= max(1, experts):
+        return None
+    return f"spec.model.experts_per_token: {chosen}: the model has {experts} experts"
+
+
+_DEGREES = ("dp", "tp", "pp", "cp")
+
+# %% ../../nbs/10_core/25_bounds.ipynb #69ebb3ba
+def _batch_problem(spec: Mapping[str, Any]) -> str | None:
+    batch = spec["batch"]
+    factors = [batch["micro"], batch["accum"], spec["strategy"]["dp"], spec["seq_len"]]
+    tokens = batch["global_tokens"]
+    if None in (*factors, tokens) or prod(factors) == tokens:
+        return None
+    return (
+        f"spec.batch.global_tokens: {tokens}: micro, accum, dp and seq_len {factors} multiply to "
+        f"{prod(factors)}"
+    )
+
+
 def request_problem(spec: Mapping[str, Any], own: bool) -> str | None:
     """What contradicts itself in a request, with the field; None where nothing does. own: of this
     harness.
     """
-    degrees, world_size = (
-        [spec["strategy"][k] for k in ("dp", "tp", "pp", "cp")],
-        spec["world_size"],
-    )
-    if None not in degrees and world_size is not None and prod(degrees) != world_size:
-        return (
-            f"spec.world_size: {world_size}: the degrees dp, tp, pp, cp {degrees} "
-            f"multiply to {prod(degrees)}"
-        )
-    model = spec["model"]
-    if None not in (model["n_experts"], model["experts_per_token"]) and model[
-        "experts_per_token"
-    ] > max(1, model["n_experts"]):
-        return (
-            f"spec.model.experts_per_token: {model['experts_per_token']}: the model has "
-            f"{model['n_experts']} experts"
-        )
-    batch = spec["batch"]
-    factors = [batch["micro"], batch["accum"], degrees[0], spec["seq_len"]]
-    if (
-        own
-        and None not in (*factors, batch["global_tokens"])
-        and prod(factors) != batch["global_tokens"]
-    ):
-        return (
-            f"spec.batch.global_tokens: {batch['global_tokens']}: micro, accum, dp and seq_len "
-            f"{factors} multiply to {prod(factors)}"
-        )
-    return None
+    problem = _ranks_problem(spec) or _experts_problem(spec["model"])
+    return problem or (_batch_problem(spec) if own else None)
 
 # %% ../../nbs/10_core/25_bounds.ipynb #0ac0ebad
 def _steps(run: Mapping[str, Any], own: bool) -> Iterator[str]:

@@ -72,62 +72,24 @@ _HOPPER, _BLACKWELL, _GRACE = (
     _rates(2500, 2500, 80, 1250, 5000),
 )
 _A100, _CDNA3 = _rates(312, 312, 19.5, 156), _rates(1307.4, 1307.4, 163.4, 653.7, 2614.9)
+_CDNA4 = _rates(2500, 2500, 157.3, None, 5000)
+# Tensor cores that add in float32, as training does; with float16 sums the data sheet says
+# twice that.
+_ADA = _rates(165.2, 165.2, 82.6, 82.6, 330.3)
 
 # %% ../../nbs/10_core/50_hardware.ipynb #b1bbc1cf
-ACCELERATORS = (
-    Accelerator("A10", "NVIDIA", r"NVIDIA A10", 24, 600, _rates(125, 125, 31.24, 62.5), _GENERAL),
-    Accelerator(
-        "L40S", "NVIDIA", r"NVIDIA L40S", 48, 864, _rates(362, 362, 91.6, 183, 733), _NVIDIA
-    ),
-    Accelerator(
-        "A100-40GB", "NVIDIA", r"(NVIDIA )?A100-(SXM4|PCIE)-40GB", 40, 1555, _A100, _NVIDIA
-    ),
-    Accelerator(
-        "A100-80GB SXM",
-        "NVIDIA",
-        r"NVIDIA A100-SXM4-80GB",
-        80,
-        2039,
-        _A100,
-        _NVIDIA,
-        _reached(271.2),
-    ),
-    Accelerator(
-        "A100-80GB PCIe",
-        "NVIDIA",
-        r"NVIDIA A100 80GB PCIe",
-        80,
-        1935,
-        _A100,
-        _NVIDIA,
-        _reached(252.9),
-    ),
-    Accelerator(
-        "H100 SXM",
-        "NVIDIA",
-        r"NVIDIA H100 80GB HBM3",
-        80,
-        3350,
-        _HOPPER,
-        _NVIDIA,
-        _reached(794.5, 1402.6),
-    ),
-    Accelerator(
-        "H100 PCIe",
-        "NVIDIA",
-        r"NVIDIA H100 PCIe",
-        80,
-        2000,
-        _rates(756, 756, 51, 378, 1513),
-        _NVIDIA,
-    ),
-    Accelerator(
-        "H200 SXM", "NVIDIA", r"NVIDIA H200", 141, 4800, _HOPPER, _NVIDIA, _reached(794.5, 1453.4)
-    ),
-    Accelerator("GH200 96GB", "NVIDIA", r"NVIDIA GH200 480GB", 96, 4000, _HOPPER, _NVIDIA),
-    Accelerator(
+_NVIDIA_CARDS = (
+    ("A10", r"NVIDIA A10", 24, 600, _rates(125, 125, 31.24, 62.5), _GENERAL),
+    ("L40S", r"NVIDIA L40S", 48, 864, _rates(362, 362, 91.6, 183, 733), _NVIDIA),
+    ("A100-40GB", r"(NVIDIA )?A100-(SXM4|PCIE)-40GB", 40, 1555, _A100, _NVIDIA),
+    ("A100-80GB SXM", r"NVIDIA A100-SXM4-80GB", 80, 2039, _A100, _NVIDIA, _reached(271.2)),
+    ("A100-80GB PCIe", r"NVIDIA A100 80GB PCIe", 80, 1935, _A100, _NVIDIA, _reached(252.9)),
+    ("H100 SXM", r"NVIDIA H100 80GB HBM3", 80, 3350, _HOPPER, _NVIDIA, _reached(794.5, 1402.6)),
+    ("H100 PCIe", r"NVIDIA H100 PCIe", 80, 2000, _rates(756, 756, 51, 378, 1513), _NVIDIA),
+    ("H200 SXM", r"NVIDIA H200", 141, 4800, _HOPPER, _NVIDIA, _reached(794.5, 1453.4)),
+    ("GH200 96GB", r"NVIDIA GH200 480GB", 96, 4000, _HOPPER, _NVIDIA),
+    (
         "GH200 144GB",
-        "NVIDIA",
         r"NVIDIA GH200 144G HBM3e",
         141,
         4800,
@@ -135,74 +97,30 @@ ACCELERATORS = (
         _NVIDIA,
         _reached(828.6, 1535.0),
     ),
-    Accelerator(
-        "B200 SXM", "NVIDIA", r"NVIDIA B200", 180, 8000, _BLACKWELL, _NVIDIA, _reached(1745, 3432.5)
-    ),
-    Accelerator(
-        "B300 SXM",
-        "NVIDIA",
-        r"NVIDIA B300( SXM6 AC)?",
-        288,
-        8000,
-        _BLACKWELL,
-        _NVIDIA,
-        _reached(1769, 3353.3),
-    ),
-    Accelerator(
-        "GB200", "NVIDIA", r"NVIDIA GB200", 186, 8000, _GRACE, _NVIDIA, _reached(1822, 3615.6)
-    ),
-    Accelerator("GB300", "NVIDIA", r"NVIDIA GB300", 279, 8000, _GRACE, _NVIDIA),
-    Accelerator(
-        "V100 SXM2",
-        "NVIDIA",
-        r"Tesla V100-SXM2-(16|32)GB",
-        32,
-        900,
-        _rates(None, 125, 15.7),
-        _GENERAL,
-    ),
-    Accelerator("T4", "NVIDIA", r"(Tesla|NVIDIA) T4", 16, 320, _rates(None, 65, 8.1), _GENERAL),
-    # Tensor cores that add in float32, as training does; with float16 sums the data sheet says
-    # twice that.
-    Accelerator(
-        "RTX 4090",
-        "NVIDIA",
-        r"NVIDIA GeForce RTX 4090",
-        24,
-        1008,
-        _rates(165.2, 165.2, 82.6, 82.6, 330.3),
-        _GENERAL,
-    ),
-    # A driver shows each of the two dies of an MI250 as a device of its own: half of the package's
-    # figures.
-    Accelerator(
-        "MI250 (one die)", "AMD", r"AMD Instinct MI250", 64, 1638, _rates(181, 181, 22.6), _AMD
-    ),
-    Accelerator(
-        "MI250X (one die)",
-        "AMD",
-        r"AMD Instinct MI250X",
-        64,
-        1638,
-        _rates(191.5, 191.5, 23.95),
-        "AMD data sheet of the product, dense rates",
-    ),
-    Accelerator(
-        "MI300X", "AMD", r"AMD Instinct MI300X( OAM)?", 192, 5300, _CDNA3, _AMD, _reached(668.4)
-    ),
-    Accelerator(
-        "MI325X", "AMD", r"AMD Instinct MI325X( OAM)?", 256, 6000, _CDNA3, _AMD, _reached(784.9)
-    ),
-    Accelerator(
-        "MI355X",
-        "AMD",
-        r"AMD Instinct MI355X( OAM)?",
-        288,
-        8000,
-        _rates(2500, 2500, 157.3, None, 5000),
-        _AMD,
-        _reached(1565),
-    ),
+    ("B200 SXM", r"NVIDIA B200", 180, 8000, _BLACKWELL, _NVIDIA, _reached(1745, 3432.5)),
+    ("B300 SXM", r"NVIDIA B300( SXM6 AC)?", 288, 8000, _BLACKWELL, _NVIDIA, _reached(1769, 3353.3)),
+    ("GB200", r"NVIDIA GB200", 186, 8000, _GRACE, _NVIDIA, _reached(1822, 3615.6)),
+    ("GB300", r"NVIDIA GB300", 279, 8000, _GRACE, _NVIDIA),
+    ("V100 SXM2", r"Tesla V100-SXM2-(16|32)GB", 32, 900, _rates(None, 125, 15.7), _GENERAL),
+    ("T4", r"(Tesla|NVIDIA) T4", 16, 320, _rates(None, 65, 8.1), _GENERAL),
+    ("RTX 4090", r"NVIDIA GeForce RTX 4090", 24, 1008, _ADA, _GENERAL),
+)
+
+# %% ../../nbs/10_core/50_hardware.ipynb #7c5a723a
+_PRODUCT = "AMD data sheet of the product, dense rates"
+# A driver shows each of the two dies of an MI250 as a device of its own: half of the package's
+# figures.
+_AMD_CARDS = (
+    ("MI250 (one die)", r"AMD Instinct MI250", 64, 1638, _rates(181, 181, 22.6), _AMD),
+    ("MI250X (one die)", r"AMD Instinct MI250X", 64, 1638, _rates(191.5, 191.5, 23.95), _PRODUCT),
+    ("MI300X", r"AMD Instinct MI300X( OAM)?", 192, 5300, _CDNA3, _AMD, _reached(668.4)),
+    ("MI325X", r"AMD Instinct MI325X( OAM)?", 256, 6000, _CDNA3, _AMD, _reached(784.9)),
+    ("MI355X", r"AMD Instinct MI355X( OAM)?", 288, 8000, _CDNA4, _AMD, _reached(1565)),
+)
+ACCELERATORS = tuple(
+    Accelerator(name, vendor, *facts)
+    for vendor, cards in (("NVIDIA", _NVIDIA_CARDS), ("AMD", _AMD_CARDS))
+    for name, *facts in cards
 )
 
 # %% ../../nbs/10_core/50_hardware.ipynb #d976394f
@@ -278,30 +196,32 @@ def _counted(number: int, name: str) -> str:
     return f"{number} {name}{'' if number == 1 else 's'}"
 
 # %% ../../nbs/10_core/50_hardware.ipynb #fd5e8d7d
+def _usable_cores() -> set[int]:
+    "The cores that this process may use; all where the system does not tell."
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def _place(topology: Path) -> tuple[str, ...]:
+    "Socket and core of a logical core."
+    parts = ("physical_package_id", "core_id")
+    return tuple((topology / part).read_text().strip() for part in parts)
+
+# %% ../../nbs/10_core/50_hardware.ipynb #cf1e2efe
 def cpu_topology(
     cpus: Path = _CPUS, nodes: Path = _NODES, usable: set[int] | None = None
 ) -> str | None:
     """Sockets, NUMA nodes, cores and threads per core of the cores that this process may use; None
     where the kernel does not tell.
     """
-    usable = usable or (
-        os.sched_getaffinity(0)
-        if hasattr(os, "sched_getaffinity")
-        else set(range(os.cpu_count() or 1))
-    )
+    usable = usable or _usable_cores()
     try:
-        places = [
-            tuple(
-                (cpus / f"cpu{n}/topology" / part).read_text().strip()
-                for part in ("physical_package_id", "core_id")
-            )
-            for n in sorted(usable)
-        ]
+        places = [_place(cpus / f"cpu{n}/topology") for n in sorted(usable)]
     except OSError:
         return None
-    held = {node.name for n in usable for node in (cpus / f"cpu{n}").glob("node*")} or {
-        node.name for node in nodes.glob("node[0-9]*")
-    }
+    held = {node.name for n in usable for node in (cpus / f"cpu{n}").glob("node*")}
+    held = held or {node.name for node in nodes.glob("node[0-9]*")}
     sockets, cores = len({socket for socket, _ in places}), len(set(places))
     threads = len(places) / cores
     parts = [

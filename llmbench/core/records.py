@@ -185,36 +185,35 @@ _TELLING = [
 ]
 
 # %% ../../nbs/10_core/60_records.ipynb #822598ec
+_Said = tuple[Status, str | None, int]  # status, reason, rank
+
+
+def _said(ends: Iterable[tuple[dict[str, Any] | None, int]]) -> list[_Said]:
+    "What the ranks wrote at their end; what the launcher wrote only where no rank wrote anything."
+    written = [(end, rank) for end, rank in ends if end]
+    own = [(end, rank) for end, rank in written if not end.get("by_launcher")]
+    return [(Status(end["status"]), end.get("reason"), rank) for end, rank in own or written]
+
+# %% ../../nbs/10_core/60_records.ipynb #feb08f00
 def verdict(ranks: list[list[dict[str, Any]]], world_size: int) -> tuple[Status, str | None]:
     "Status and reason of a run from its ranks' last words."
     ends = [
         (rows[-1] if rows[-1]["kind"] == "end" else None, rows[0].get("rank", i))
         for i, rows in enumerate(ranks)
     ]
-    silent = [rank for end, rank in ends if end is None]
-    said = [
-        (Status(end["status"]), end.get("reason"), rank)
-        for end, rank in ends
-        if end and not end.get("by_launcher")
-    ]
-    said = said or [(Status(end["status"]), end.get("reason"), rank) for end, rank in ends if end]
+    said, silent = _said(ends), [rank for end, rank in ends if end is None]
     if silent:
         steps = max((len(_by_step(rows)) for rows in ranks), default=0)
-        text = (
-            f"rank {', '.join(map(str, silent))} ended without a word after {steps} steps (killed?)"
-        )
+        names = ", ".join(map(str, silent))
+        text = f"rank {names} ended without a word after {steps} steps (killed?)"
         said.append((Status.crash, text, silent[0]))
     if len(ranks) < world_size:
         said.append((Status.crash, f"only {len(ranks)} of {world_size} ranks started", -1))
     status, reason, rank = min(
         said, key=lambda s: (_TELLING.index(s[0]), s[2] in (-1,), s[2] not in silent)
     )
-    prefix = (
-        f"rank {rank}: "
-        if status != Status.ok and rank >= 0 and world_size > 1 and rank not in silent
-        else ""
-    )
-    return status, f"{prefix}{reason}" if reason else None
+    named = status != Status.ok and rank >= 0 and world_size > 1 and rank not in silent
+    return status, f"{f'rank {rank}: ' if named else ''}{reason}" if reason else None
 
 # %% ../../nbs/10_core/60_records.ipynb #2d735acc
 _MEMORY = (

@@ -163,45 +163,40 @@ def _nested(facts: Mapping[str, Any]) -> dict[str, Any]:
 WHOLE = ("tokens", "mean_of")
 
 # %% ../../nbs/50_importers/15_finish.ipynb #12a2e93e
+def _columns(draft: Draft, rows: Sequence[int]) -> dict[str, Any]:
+    "The columns of the steps, and those that only the log has."
+    steps = {"step": [draft.steps[i] for i in rows]}
+    ours = {k: c for k, c in draft.columns.items() if k in STEP_COLUMNS}
+    steps |= {k: _listed(c, rows, k in WHOLE) for k, c in ours.items()}
+    logged = {k: c for k, c in draft.columns.items() if k not in STEP_COLUMNS}
+    columns = [{"name": k, "values": _listed(c, rows)} for k, c in logged.items()]
+    return {"steps": steps, "logged": columns}
+
+
+def _origin(draft: Draft, source: Source) -> dict[str, Any]:
+    file = {"file": source.name, "sha256": source.sha256}
+    return {"kind": "import", "format": draft.format, **file}
+
+# %% ../../nbs/50_importers/15_finish.ipynb #224f8a2c
 def _content(
     draft: Draft, source: Source, study: str, number: int, rows: Sequence[int]
 ) -> dict[str, Any]:
     name = identifier(draft.title or _slug(Path(source.name).stem))
-    steps = {"step": [draft.steps[i] for i in rows]}
-    steps |= {
-        k: _listed(c, rows, k in WHOLE) for k, c in draft.columns.items() if k in STEP_COLUMNS
-    }
-    logged = [
-        {"name": k, "values": _listed(c, rows)}
-        for k, c in draft.columns.items()
-        if k not in STEP_COLUMNS
-    ]
     content = _nested(draft.facts)
     content["spec"] = {"name": name} | content.get("spec", {})
-    return tidied(
-        content
-        | {
-            "schema": SCHEMA,
-            "run_id": f"{study}.{_slug(name)}.{source.sha256[:8]}.{number}",
-            "study": study,
-            "status": draft.status,
-            "reason": draft.reason,
-            "steps": steps,
-            "logged": logged,
-            "events": list(draft.events),
-            "ranks": [
-                {"rank": rank} | facts
-                for rank, facts in sorted(draft.ranks.items())
-                if rank <= _LARGEST
-            ],
-            "source": {
-                "kind": "import",
-                "format": draft.format,
-                "file": source.name,
-                "sha256": source.sha256,
-            },
-        }
-    )
+    ranks = [(rank, facts) for rank, facts in sorted(draft.ranks.items()) if rank <= _LARGEST]
+    known = {
+        "schema": SCHEMA,
+        "run_id": f"{study}.{_slug(name)}.{source.sha256[:8]}.{number}",
+        "study": study,
+        "status": draft.status,
+        "reason": draft.reason,
+        **_columns(draft, rows),
+        "events": list(draft.events),
+        "ranks": [{"rank": rank} | facts for rank, facts in ranks],
+        "source": _origin(draft, source),
+    }
+    return tidied(content | known)
 
 # %% ../../nbs/50_importers/15_finish.ipynb #8f9f376b
 def _drop(content: Any, place: Sequence[Any]) -> str | None:

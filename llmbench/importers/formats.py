@@ -183,10 +183,8 @@ class Imported:
         ]
 
 # %% ../../nbs/50_importers/20_formats.ipynb #38f99cde
-def chosen(source: Source, formats: Sequence[Format], name: str | None) -> Format:
-    """The format that was named, or that fits; raises RequestError where there is none, or no
-    regular file to look into.
-    """
+def _regular(source: Source) -> None:
+    "Raise RequestError for what is no regular file, or cannot be read."
     try:
         if not S_ISREG(source.path.stat().st_mode):
             raise RequestError(
@@ -194,23 +192,34 @@ def chosen(source: Source, formats: Sequence[Format], name: str | None) -> Forma
             )
     except OSError as e:
         raise RequestError(f"{source.name}: cannot be read: {e.strerror}") from e
+
+
+def _alone(source: Source, found: Format, formats: Sequence[Format]) -> Format:
+    "The format that fits; raises RequestError where the file holds rows of another one, too."
+    if other := second_log(source, found, formats):
+        raise RequestError(
+            f"{source.name}: rows of {found.name} and of {other.name}: two logs in one file; cut "
+            f"it in two, or name one with --format {found.name}"
+        )
+    return found
+
+# %% ../../nbs/50_importers/20_formats.ipynb #004260f5
+def chosen(source: Source, formats: Sequence[Format], name: str | None) -> Format:
+    """The format that was named, or that fits; raises RequestError where there is none, or no
+    regular file to look into.
+    """
+    _regular(source)
     if name is not None:
         named = {f.name: f for f in formats}
         if name not in named:
             raise RequestError(unknown_name("format", name, named))
         return named[name]
     if found := detect(source, formats):
-        if other := second_log(source, found, formats):
-            both = f"{found.name} and of {other.name}"
-            raise RequestError(
-                f"{source.name}: rows of {both}: two logs in one file; cut it in two, or name "
-                f"one with --format {found.name}"
-            )
-        return found
+        return _alone(source, found, formats)
     if is_document(source.sample):
         raise RequestError(
-            f"{source.name}: source code or a document, no result; name a format with "
-            "--format to read it all the same"
+            f"{source.name}: source code or a document, no result; name a format with --format to "
+            "read it all the same"
         )
     near = "; ".join(nearest(source, formats))
     raise RequestError(
@@ -233,18 +242,12 @@ def import_file(
         drafts = [d for d in kind.read(source, tally) if len(d.steps) or d.facts]
     except OSError as e:
         raise RequestError(f"{source.name}: cannot be read: {e.strerror or e}") from e
-    told = [
-        d
-        for d in drafts
-        if len(d.steps)
-        or kind.lines
-        or not kind.rows
-        or d.status not in (Status.ok, Status.cancelled)
-    ]
-    if not told:
+    ends = (Status.ok, Status.cancelled)
+    whole = kind.lines or not kind.rows
+    if not any(whole or len(d.steps) or d.status not in ends for d in drafts):
         raise RequestError(
-            f"{source.name}: {tally.text()}, but no row of {kind.name} "
-            "was found; nothing was imported"
+            f"{source.name}: {tally.text()}, but no row of {kind.name} was found; nothing was "
+            "imported"
         )
     for draft in drafts:
         draft.event("imported", tally.text())

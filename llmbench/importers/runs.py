@@ -43,80 +43,39 @@ def _differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     ]
 
 # %% ../../nbs/50_importers/30_runs.ipynb #6bb25ae8
+_PYTHON = r"Traceback \(most recent call last\)|[A-Z]\w*(?:Error|Exception)(?:: |\s*$)"
+_MEMORY = "(?:CUDA|HIP) out of memory|OutOfMemoryError|CUDA error: out of memory|oom-kill"
+_SIGNALS = r"SIGTERM|SIGKILL|SIGSEGV|Signal \d+ \(SIG|ChildFailedError|Segmentation fault"
+_DEADLINES = "Watchdog caught collective operation timeout|Timeout at NCCL work"
 _LAST_WORDS = (  # what explains an end, and whether the program itself gave up
-    (
-        (
-            r"(?:CUDA|HIP) out of memory|OutOfMemoryError|CUDA error: out of memory|oom-kill|Out Of"
-            r" Memory"
-        ),
-        Status.oom,
-        True,
-    ),
-    (
-        r"DUE TO TIME LIMIT|Watchdog caught collective operation timeout|Timeout at NCCL work",
-        Status.timeout,
-        False,
-    ),
-    (r"CANCELLED AT|KeyboardInterrupt", Status.cancelled, False),
-    (
-        (
-            r"Traceback \(most recent call last\)|exits with return code ="
-            r" [1-9-]|[A-Z]\w*(?:Error|Exception)(?:: |\s*$)"
-        ),
-        Status.crash,
-        True,
-    ),
-    (
-        (
-            r"Killing subprocess|SIGTERM|SIGKILL|SIGSEGV|Signal \d+"
-            r" \(SIG|ChildFailedError|Segmentation fault"
-        ),
-        Status.crash,
-        False,
-    ),
+    (f"{_MEMORY}|Out Of Memory", Status.oom, True),
+    (f"DUE TO TIME LIMIT|{_DEADLINES}", Status.timeout, False),
+    ("CANCELLED AT|KeyboardInterrupt", Status.cancelled, False),
+    (f"{_PYTHON}|exits with return code = [1-9-]", Status.crash, True),
+    (f"Killing subprocess|{_SIGNALS}", Status.crash, False),
 )
 
 # %% ../../nbs/50_importers/30_runs.ipynb #aff5f5d7
 _ENDS = [(re.compile(words), status, gave_up) for words, status, gave_up in _LAST_WORDS]
 _OVER = re.compile(
-    r"\[after training is done\].*|\[exiting program (?:at|after) .*|Training"
-    r" completed.*|`max_steps=\d+` reached|exits successfully.*"
-    r"|launcher exited with code 0.*|^Total training time: .*|^total average iteration time:"
-    r" .*|^peak memory (?:allocated|consumption): .*"
+    r"\[after training is done\].*|\[exiting program (?:at|after) .*|Training completed.*"
+    r"|`max_steps=\d+` reached|exits successfully.*|launcher exited with code 0.*"
+    r"|^Total training time: .*|^total average iteration time: .*"
+    r"|^peak memory (?:allocated|consumption): .*"
 )
 
 # %% ../../nbs/50_importers/30_runs.ipynb #f92a8bc5
 ENDS = (  # what a line must hold to be worth a look
-    b"out of memory",
-    b"OutOfMemory",
-    b"oom-kill",
-    b"Out Of Memory",
-    b"TIME LIMIT",
-    b"Watchdog caught",
-    b"Timeout at NCCL",
-    b"CANCELLED AT",
-    b"KeyboardInterrupt",
-    b"Killing subprocess",
-    b"SIGTERM",
-    b"SIGKILL",
-    b"SIGSEGV",
-    b"(SIG",
-    b"ChildFailedError",
-    b"exits with return code",
-    b"Segmentation fault",
-    b"Error",
-    b"Exception",
-    b"Traceback (most",
-    b"training is done]",
-    b"[exiting program",
-    b"Training completed",
-    b"` reached",
-    b"exits successfully",
-    b"exited with code 0",
-    b"Total training time: ",
-    b"total average iteration time",
-    b"peak memory ",
-)
+    b"out of memory", b"OutOfMemory", b"oom-kill", b"Out Of Memory",
+    b"TIME LIMIT", b"Watchdog caught", b"Timeout at NCCL",
+    b"CANCELLED AT", b"KeyboardInterrupt", b"Killing subprocess",
+    b"SIGTERM", b"SIGKILL", b"SIGSEGV", b"(SIG",
+    b"ChildFailedError", b"exits with return code", b"Segmentation fault",
+    b"Error", b"Exception", b"Traceback (most",
+    b"training is done]", b"[exiting program", b"Training completed", b"` reached",
+    b"exits successfully", b"exited with code 0",
+    b"Total training time: ", b"total average iteration time", b"peak memory ",
+)  # fmt: skip
 
 # %% ../../nbs/50_importers/30_runs.ipynb #b7e2405a
 # losses that are not finite; a run with more of them is no success, whatever came afterwards

@@ -131,6 +131,19 @@ _STRETCH = {
 }
 
 # %% ../../nbs/25_model/30_hf.ipynb #8e0856a6
+def _refuse_rope(rope: Mapping[str, Any], kind: str, stretch: Mapping[str, str]) -> None:
+    "Raise RequestError for a rotation, or a field of one, that this decoder does not compute."
+    if kind not in ("default", "llama3"):
+        allowed = "this decoder knows default and llama3; another rotation would change every logit"
+        _refuse("rope_type", kind, allowed)
+    known = {"rope_type", "type", "rope_theta", *stretch.values()}
+    known |= {k for k, v in rope.items() if k in _FIXED and v == _FIXED[k]}
+    if left := set(rope) - known or set(stretch.values()) - set(rope):
+        allowed = ", ".join(["rope_theta", *stretch.values()])
+        field, value = f"rope_parameters.{min(left)}", rope.get(min(left))
+        _refuse(field, value, f"rope_type {kind} takes {allowed}")
+
+# %% ../../nbs/25_model/30_hf.ipynb #9ff11624
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
     """The angles' base and stretching, as transformers 4 (rope_theta, rope_scaling) or 5
     (rope_parameters) write them.
@@ -140,29 +153,11 @@ def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
             _refuse(field, config[field], "it has to be an object or null")
     rope = (config.get("rope_scaling") or {}) | (config.get("rope_parameters") or {})
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in ("default", "llama3"):
-        _refuse(
-            "rope_type",
-            kind,
-            "this decoder knows default and llama3; another rotation would change every logit",
-        )
     stretch = _STRETCH if kind == "llama3" else {}
-    known = {"rope_type", "type", "rope_theta", *stretch.values()} | {
-        k for k, v in rope.items() if k in _FIXED and v == _FIXED[k]
-    }
-    if left := set(rope) - known or set(stretch.values()) - set(rope):
-        _refuse(
-            f"rope_parameters.{min(left)}",
-            rope.get(min(left)),
-            f"rope_type {kind} takes rope_theta" + "".join(f", {v}" for v in stretch.values()),
-        )
+    _refuse_rope(rope, kind, stretch)
     theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0)
-    return {
-        "rope_theta": theta,
-        "rope_scaling": (
-            RopeScaling(**{k: rope[v] for k, v in stretch.items()}) if stretch else None
-        ),
-    }
+    scaling = RopeScaling(**{k: rope[v] for k, v in stretch.items()}) if stretch else None
+    return {"rope_theta": theta, "rope_scaling": scaling}
 
 # %% ../../nbs/25_model/30_hf.ipynb #fb660fbe
 def _window(config: Mapping[str, Any], positions: int) -> int:
@@ -196,6 +191,22 @@ def _sizes(config: Mapping[str, Any], wanted: Mapping[str, str]) -> dict[str, An
     return sizes
 
 # %% ../../nbs/25_model/30_hf.ipynb #6184df6c
+def _refuse_fields(config: Mapping[str, Any], known: set[str]) -> None:
+    "Raise RequestError for a field that changes the model in a way this decoder does not have."
+    for field, value in config.items():
+        if field in _FIXED and value not in (_FIXED[field], None):
+            _refuse(field, value, f"this decoder has {json.dumps(_FIXED[field])} only")
+        if field not in _FIXED and field not in known:
+            _refuse(field, value, "it is not known here and may change the model")
+
+
+def _refuse_head_dim(config: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:
+    head_dim = sizes["d_model"] // sizes["n_heads"]
+    if config.get("head_dim") not in (None, head_dim):
+        allowed = f"this decoder has hidden_size / num_attention_heads = {head_dim}"
+        _refuse("head_dim", config["head_dim"], allowed)
+
+# %% ../../nbs/25_model/30_hf.ipynb #d90f7864
 def shape_from_config(config: Mapping[str, Any], name: str) -> ModelShape:
     """The shape that a config.json describes; raises RequestError for what this decoder does not
     compute.
@@ -205,34 +216,16 @@ def shape_from_config(config: Mapping[str, Any], name: str) -> ModelShape:
         _refuse("model_type", kind, f"{', '.join(HF_TYPES)} can be converted")
     wanted = _SIZES | (_MIXTURE if kind == "mixtral" else {})
     mixture = {"router_aux_loss_coef"} if kind == "mixtral" else set()
-    for field, value in config.items():
-        if field in _FIXED and value not in (_FIXED[field], None):
-            _refuse(field, value, f"this decoder has {json.dumps(_FIXED[field])} only")
-        if field not in _FIXED and field not in _CHANGES_NOTHING | _READ | mixture | set(
-            wanted.values()
-        ):
-            _refuse(field, value, "it is not known here and may change the model")
+    _refuse_fields(config, _CHANGES_NOTHING | _READ | mixture | set(wanted.values()))
     sizes = _sizes(config, wanted)
-    if config.get("head_dim") not in (None, sizes["d_model"] // sizes["n_heads"]):
-        _refuse(
-            "head_dim",
-            config["head_dim"],
-            "this decoder has hidden_size / num_attention_heads = "
-            f"{sizes['d_model'] // sizes['n_heads']}",
-        )
+    _refuse_head_dim(config, sizes)
     sizes["max_seq_len"] = _window(config, sizes["max_seq_len"])
-    tied = bool(config.get("tie_word_embeddings", False))
     if kind == "mixtral":  # of the loss that balances experts; it changes no logit
         sizes["balance_coef"] = float(config.get("router_aux_loss_coef", 0.001))
+    named = {"name": name, "family": "llama", "bias": kind == "qwen2"}
+    tied = bool(config.get("tie_word_embeddings", False))
     try:
-        return ModelShape(
-            name=name,
-            family="llama",
-            bias=kind == "qwen2",
-            tied_embeddings=tied,
-            **sizes,
-            **_rope(config),
-        )
+        return ModelShape(**named, tied_embeddings=tied, **sizes, **_rope(config))
     except ValidationError as e:
         raise RequestError(
             f"convert: config.json describes no model of this decoder: {e.errors()[0]['msg']}"

@@ -24,10 +24,8 @@ _SIZE = {
 
 # %% ../../nbs/20_plan/15_activations.ipynb #b06555b4
 @dataclass(frozen=True)
-class Placement:
-    """A model under a strategy on one of `dp` ranks, with all that decides its bytes; eager, not
-    compiled.
-    """
+class _Placed:
+    "What decides the bytes of a rank."
 
     shape: ModelShape
     strategy: str
@@ -40,9 +38,7 @@ class Placement:
     keep_products: bool = False  # selective recomputation: what products and attention gave is kept
     cpu: bool = True  # its kernels save other tensors than a GPU's
     fused: bool = False
-    offload: bool = (
-        False  # shards and their update are in another memory than the one that is counted
-    )
+    offload: bool = False  # shards and their update are in a memory that is not counted
     staged: bool = False  # DeepSpeed's offload where the host's memory is the one that is counted
     seq_len: int = 0  # tokens of a whole sequence; asked for where sequences are split
     tp: int = 1  # ranks that split matrices
@@ -52,15 +48,9 @@ class Placement:
     reduce_bucket: int | None = None  # elements; None: as DeepSpeed comes
     max_live: int | None = None  # parameters of other ranks that ZeRO-3 holds
 
-    @property
-    def c(self) -> int:
-        "Bytes of a value that is computed with."
-        return _SIZE[self.compute]
-
-    @property
-    def r(self) -> int:
-        "Bytes of a gradient that is reduced."
-        return _SIZE[self.reduce]
+# %% ../../nbs/20_plan/15_activations.ipynb #1ca53a7e
+class _Counted(_Placed):
+    "Parameters on one of the ranks that share a model."
 
     @cached_property
     def count(self) -> int:
@@ -70,22 +60,16 @@ class Placement:
     @cached_property
     def dealt(self) -> int:
         "Parameters of one block's experts on a rank; 0 in a dense model."
-        return (
-            sum(
-                prod(s)
-                for n, s in parameter_shapes(self.shape).items()
-                if n.startswith("blocks.0.mlp.experts.")
-            )
-            // self.ep
-        )
+        return self._first_block("mlp.experts.") // self.ep
 
     @cached_property
     def block(self) -> int:
         "Parameters of one block."
-        whole = sum(
-            prod(s) for n, s in parameter_shapes(self.shape).items() if n.startswith("blocks.0.")
-        )
-        return whole - (self.ep - 1) * self.dealt
+        return self._first_block() - (self.ep - 1) * self.dealt
+
+    def _first_block(self, part: str = "") -> int:
+        shapes = parameter_shapes(self.shape).items()
+        return sum(prod(size) for name, size in shapes if name.startswith(f"blocks.0.{part}"))
 
     @property
     def root(self) -> int:
@@ -96,6 +80,22 @@ class Placement:
     def head(self) -> int:
         "Elements of the head's weight, which is the embedding's size, too."
         return self.shape.vocab_size * self.shape.d_model
+
+# %% ../../nbs/20_plan/15_activations.ipynb #f6b0efe0
+class Placement(_Counted):
+    """A model under a strategy on one of `dp` ranks, with all that decides its bytes; eager, not
+    compiled.
+    """
+
+    @property
+    def c(self) -> int:
+        "Bytes of a value that is computed with."
+        return _SIZE[self.compute]
+
+    @property
+    def r(self) -> int:
+        "Bytes of a gradient that is reduced."
+        return _SIZE[self.reduce]
 
     @property
     def aside(self) -> int:

@@ -87,29 +87,16 @@ def factored_memory(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:
     factored_bytes: what stays beside DDP's own. Source: the derivation in this notebook; Vogels et
     al. 2019 (arXiv:1905.13727).
     """
-    s, recompute = spec.strategy, spec.recompute
-    p = Placement(
-        spec.model,
-        s.name,
-        s.dp,
-        spec.batch.micro * spec.seq_len,
-        spec.batch.accum,
-        spec.precision.compute,
-        spec.precision.reduce,
-        recompute != "none",
-        recompute == "selective",
-        platform == "cpu",
-        spec.optimizer.fused,
-    )
+    s, precision, recompute = spec.strategy, spec.precision, spec.recompute
+    batch = (spec.batch.micro * spec.seq_len, spec.batch.accum)
+    dtypes = (precision.compute, precision.reduce)
+    again = (recompute != "none", recompute == "selective")
+    kernels = (platform == "cpu", spec.optimizer.fused)
+    p = Placement(spec.model, s.name, s.dp, *batch, *dtypes, *again, *kernels)
     plain, beside = memory_at(p), beside_bytes(p.shape, s.bucket_mib)
     exchange = max(exchange_bytes(p, b) for b in buckets(p.shape, s.bucket_mib))
-    found = {
-        name: size + beside for name, size in (plain["moments"] | {"exchange": exchange}).items()
-    }
+    moments = plain["moments"] | {"exchange": exchange}
+    found = {name: size + beside for name, size in moments.items()}
     fullest = max(found, key=lambda name: found[name])
-    return plain | {
-        "factored_bytes": beside,
-        "moments": found,
-        "peak_bytes": found[fullest],
-        "peak_at": fullest,
-    }
+    peak = {"moments": found, "peak_bytes": found[fullest], "peak_at": fullest}
+    return plain | {"factored_bytes": beside} | peak

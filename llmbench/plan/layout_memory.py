@@ -223,44 +223,34 @@ def _head_elements(s: Seat) -> int:
     return -(-s.p.shape.vocab_size // s.p.tp) * s.p.shape.d_model
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #1c7904a4
+def _resting(s: Seat, b: Backward) -> int:
+    "Bytes that are there all through a backward pass."
+    waiting = waiting_bytes(s) if b.more else 0
+    saved = b.live * stage_bytes(s) + _logits_held(s, b.live) + b.sent * s.stream
+    return kept_bytes(s) + borrowed_bytes(s) + gathered_bytes(s, b)[0] + waiting + saved
+
+
+def _block_bytes(s: Seat, b: Backward) -> int:
+    "Bytes beside the resting ones while a block goes backward."
+    p, (stacked, copies) = s.p, experts(s.p.shape)
+    d, f, cast = p.shape.d_model, p.shape.d_ff, 6 if p.casts else p.c
+    wide = (2 if p.shape.family == "llama" else 1) * f // p.tp
+    working = p.tokens * copies * p.c * (d + wide) + cast * d * f // p.tp * stacked
+    again = again_bytes(p, s.block) if p.recompute else 0
+    waits = s.part.last and (p.shape.tied_embeddings or not b.more)
+    new_head = (4 if p.casts else p.c) * _head_elements(s) if waits else 0
+    return gathered_bytes(s, b)[1] + working + new_head + again
+
+# %% ../../nbs/20_plan/40_layout_memory.ipynb #6649b399
 def _backward(s: Seat, b: Backward) -> dict[str, int]:
     "Bytes at the moments of one backward pass."
-    p, head, (found_here, gathers) = s.p, _head_elements(s), gathered_bytes(s, b)
-    resting = (
-        kept_bytes(s)
-        + borrowed_bytes(s)
-        + found_here
-        + (waiting_bytes(s) if b.more else 0)
-        + b.live * stage_bytes(s)
-        + _logits_held(s, b.live)
-    )
-    resting += b.sent * s.stream
-    d, f, (stacked, copies) = p.shape.d_model, p.shape.d_ff, experts(p.shape)
-    wide = (2 if p.shape.family == "llama" else 1) * f // p.tp
-    working = (
-        p.tokens * copies * p.c * (d + wide) + (6 if p.casts else p.c) * d * f // p.tp * stacked
-    )
-    new_head = (
-        (4 if p.casts else p.c) * head
-        if s.part.last and (p.shape.tied_embeddings or not b.more)
-        else 0
-    )
-    found = {
-        "block": (
-            resting
-            + gathers
-            + working
-            + new_head
-            + (again_bytes(s.p, s.block) if p.recompute else 0)
-        )
-    }
+    p, head, resting = s.p, _head_elements(s), _resting(s, b)
+    found = {"block": resting + _block_bytes(s, b)}
     if s.part.last:
-        cast = 2 * head if p.casts else 0
-        found["loss"] = resting + cast + loss_bytes(p)
+        found["loss"] = resting + (2 * head if p.casts else 0) + loss_bytes(p)
         logits = 0 if s.strategy.pp > 1 else _logits(s, p.c)
-        found["head"] = resting + (
-            max(logits + 4 * head, 6 * head) if p.casts else logits + p.c * head
-        )
+        working = max(logits + 4 * head, 6 * head) if p.casts else logits + p.c * head
+        found["head"] = resting + working
     return found
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #d95feff7
@@ -318,45 +308,40 @@ def _whole_keys(s: Seat) -> int:
     )
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #580cf34d
+def _sent(s: Seat, elements: int) -> int:
+    "Bytes while gradients are exchanged: the copy that is sent, and what comes back."
+    p = s.p
+    return p.r * elements * (2 if p.cpu and s.sharded else 1) + ceil(p.r * elements / s.shards)
+
+
+def _reduced_root(s: Seat, fresh: bool) -> int:
+    "Bytes beside the kept ones while the gradients of the root are exchanged."
+    p, blocks = s.p, 4 * ceil(len(s.part.layers) * s.block / s.shards)
+    ends = max(s.root, p.head if s.part.first else 0) if p.more else s.root
+    late = p.c * _head_elements(s) if fresh and not p.shape.tied_embeddings else 0
+    return blocks + _sent(s, s.root) + p.c * (ends - s.root) + late
+
+
+def _reduced_block(s: Seat, fresh: bool, waits: int) -> int:
+    "Bytes beside the kept ones while the gradients of a block are exchanged."
+    p, layers = s.p, len(s.part.layers)
+    waiting = max(0, waits - p.r * s.block) + p.c * s.block
+    others = stage_bytes(s) * (layers - 1) // layers
+    held = s.sharded and (fresh or p.shape.tied_embeddings)
+    head = (4 if p.casts else p.c) * _head_elements(s) if held else 0
+    return borrowed_bytes(s) + waiting + others + head + _sent(s, s.block) + _whole_keys(s)
+
+# %% ../../nbs/20_plan/40_layout_memory.ipynb #c1e75033
 def _exchange(s: Seat) -> dict[str, int]:
+    "Bytes at the moments at which gradients are exchanged, or parameters gathered."
     if s.sharded and s.strategy.pp > 1:
         return {"reduce": _reduced_at_once(s)}
-    p, rest = s.p, kept_bytes(s)
-    layers = len(s.part.layers)
-    waits = waiting_bytes(s) if p.more else 0
-
-    def sent(elements: int) -> int:
-        return p.r * elements * (2 if p.cpu and s.sharded else 1) + ceil(p.r * elements / s.shards)
-
-    tied, fresh = (
-        p.shape.tied_embeddings,
-        s.sharded and not p.more,
-    )  # the head's gradient is its own until it is sent
-    ends = max(s.root, p.head if s.part.first else 0) if p.more else s.root
-    late = p.c * _head_elements(s) if fresh and not tied else 0
-    found = {
-        "reduce root": (
-            rest
-            + 4 * ceil(layers * s.block / s.shards)
-            + sent(s.root)
-            + p.c * (ends - s.root)
-            + late
-        )
-    }
+    rest, waits = kept_bytes(s), waiting_bytes(s) if s.p.more else 0
+    fresh = s.sharded and not s.p.more  # the head's gradient is its own until it is sent
+    found = {"reduce root": rest + _reduced_root(s, fresh)}
     if s.sharded:
-        found["gather"] = rest + waits + 2 * p.c * (s.root + s.block)
-    others = stage_bytes(s) * (layers - 1) // layers
-    head = (4 if p.casts else p.c) * _head_elements(s) if s.sharded and (fresh or tied) else 0
-    found["reduce block"] = (
-        rest
-        + borrowed_bytes(s)
-        + max(0, waits - p.r * s.block)
-        + p.c * s.block
-        + others
-        + head
-        + sent(s.block)
-        + _whole_keys(s)
-    )
+        found["gather"] = rest + waits + 2 * s.p.c * (s.root + s.block)
+    found["reduce block"] = rest + _reduced_block(s, fresh, waits)
     return found
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #22f4b38f
@@ -414,11 +399,8 @@ def _answer(s: Seat) -> dict[str, Any]:
     }
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #06109cc6
-def memory_of(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:
-    """What a rank of this request holds: `layout_memory` where a model is split, `factored_memory`
-    for PowerSGD, `memory_per_rank` elsewhere; their errors.
-    """
-    s = spec.strategy
+def _refuse_underived(s: Strategy) -> None:
+    "Raise ValueError for a strategy whose memory no notebook derives."
     if s.hpz > 1 or s.quantize != "none":
         raise ValueError(f"strategy {s.name}: what ZeRO++ holds is not derived")
     if s.stages_per_rank > AT_HAND and s.name in ("fsdp", "hsdp"):
@@ -426,27 +408,31 @@ def memory_of(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:
             f"strategy {s.name}: what shards of {s.stages_per_rank} stages a rank hold is not "
             f"derived, of {AT_HAND} at most"
         )
-    if s.compression == "powersgd":
-        return factored_memory(spec, platform)
-    if s.ep == 1 and (s.name in SPLIT or (s.name == "fsdp" and s.tp * s.pp * s.cp > 1)):
-        if s.offload == "none":
-            return layout_memory(spec, platform)
+
+
+def _whole_memory(spec: RunSpec, platform: str) -> dict[str, Any]:
+    "`memory_per_rank` of a request whose model is not split."
+    s, batch = spec.strategy, spec.batch
     name, dp = ("fsdp", s.dp // s.dp_replicate) if s.name == "hsdp" else (s.name, s.dp)
     return memory_per_rank(
-        spec.model,
-        name,
-        dp,
-        micro=spec.batch.micro,
-        seq_len=spec.seq_len,
-        accum=spec.batch.accum,
-        ep=s.ep,
-        compute=spec.precision.compute,
-        reduce=spec.precision.reduce,
-        recompute=spec.recompute,
-        platform=platform,
-        fused=spec.optimizer.fused,
-        offload=s.offload,
-        reshard=s.reshard_after_forward,
-        reduce_bucket=s.reduce_bucket,
+        spec.model, name, dp,
+        micro=batch.micro, seq_len=spec.seq_len, accum=batch.accum, ep=s.ep,
+        compute=spec.precision.compute, reduce=spec.precision.reduce, recompute=spec.recompute,
+        platform=platform, fused=spec.optimizer.fused, offload=s.offload,
+        reshard=s.reshard_after_forward, reduce_bucket=s.reduce_bucket,
         max_live=s.max_live_parameters,
-    )
+    )  # fmt: skip
+
+# %% ../../nbs/20_plan/40_layout_memory.ipynb #0604c428
+def memory_of(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:
+    """What a rank of this request holds: `layout_memory` where a model is split, `factored_memory`
+    for PowerSGD, `memory_per_rank` elsewhere; their errors.
+    """
+    s = spec.strategy
+    _refuse_underived(s)
+    if s.compression == "powersgd":
+        return factored_memory(spec, platform)
+    split = s.name in SPLIT or (s.name == "fsdp" and s.tp * s.pp * s.cp > 1)
+    if split and s.ep == 1 and s.offload == "none":
+        return layout_memory(spec, platform)
+    return _whole_memory(spec, platform)

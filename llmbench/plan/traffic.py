@@ -215,6 +215,14 @@ def _dealt(
     return found
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #3f67e461
+def _refuse_unknown(compute: str, reduce: str, compression: str) -> None:
+    "Raise ValueError for a dtype or a compression that is not known here."
+    if compute not in _SIZE or reduce not in _SIZE:
+        raise ValueError(f"compute = {compute!r}, reduce = {reduce!r}: {', '.join(_SIZE)}")
+    if compression not in ("none", "bf16", "powersgd"):
+        raise ValueError(f"compression = {compression!r}: none, bf16, powersgd")
+
+# %% ../../nbs/20_plan/25_traffic.ipynb #cfb8bb0c
 def predicted_collectives(
     shape: ModelShape,
     strategy: str,
@@ -238,11 +246,8 @@ def predicted_collectives(
     steps): of ddp. Without sums of a few bytes. One rank exchanges nothing. Raises ValueError for a
     strategy, a dtype or a compression that is not known here, and for ep without tokens.
     """
-    if compute not in _SIZE or reduce not in _SIZE:
-        raise ValueError(f"compute = {compute!r}, reduce = {reduce!r}: {', '.join(_SIZE)}")
+    _refuse_unknown(compute, reduce, compression)
     c, r = _SIZE[compute], _SIZE[reduce]
-    if compression not in ("none", "bf16", "powersgd"):
-        raise ValueError(f"compression = {compression!r}: none, bf16, powersgd")
     strategy = formulas_of(strategy)
     if (strategy == "ep" or ep > 1) and tokens is None:
         raise ValueError(

@@ -127,8 +127,8 @@ _SPENT = Definition(
     "turns are not. `mean_step_s` is its share per step, `between_steps_pct` what of it lies "
     "between steps. Files that have no such window count the sum of their steps, with the wait "
     "for data where the host's clock timed them.",
-    r"W = \max_r W_r, \qquad \text{else}\quad \sum_{k \ge w} \bigl(\max_r t_{k,r} + \max_r"
-    r" d_{k,r}\bigr)",
+    r"W = \max_r W_r, \qquad \text{else}\quad \sum_{k \ge w} \bigl(\max_r "
+    r"t_{k,r} + \max_r d_{k,r}\bigr)",
     "measured in each run",
     "whose fault a long step was: a neighbour's visit counts like the strategy's own; "
     "only repeats tell them apart",
@@ -161,8 +161,8 @@ _UNSTEADY = Definition(
     "sum, where it would come by chance in at most one of a hundred runs and the "
     "medians differ by at least 5 %. The run keeps all its steps and carries △ with the "
     "first step after the change.",
-    r"\max_{c} \frac{|U_c|}{\sqrt{c\,(n-c)(n+1)/3}}, \qquad U_c = \sum_{i \le c}\sum_{j > c}"
-    r" \operatorname{sgn}(t_j - t_i)",
+    r"\max_{c} \frac{|U_c|}{\sqrt{c\,(n-c)(n+1)/3}}, \qquad U_c = \sum_{i \le c}\sum_{j > c} "
+    r"\operatorname{sgn}(t_j - t_i)",
     "Pettitt 1979, Applied Statistics 28:126; Lausen and Schumacher 1992, Biometrics 48:73",
     "why: a neighbour, heat and a slow start look alike; below ten measured steps nothing is said",
     "unsteady unsteady_from_step",
@@ -219,8 +219,8 @@ _FLOPS = Definition(
     "backward, by throughput. *P* counts weights that take part in a matrix product, LM "
     "head included and of the experts only the active ones; attention counts the "
     "positions that a causal mask lets through.",
-    r"F = 3\,\bigl(2\,P_{\text{matmul}} + F_{\text{attention}}\bigr), \qquad \frac{T \cdot"
-    r" F}{10^{12}\,N}",
+    r"F = 3\,\bigl(2\,P_{\text{matmul}} + F_{\text{attention}}\bigr), \qquad "
+    r"\frac{T \cdot F}{10^{12}\,N}",
     "Kaplan et al. 2020, arXiv:2001.08361; checked against torch's own counter within 0.5 %",
     "what was executed: recomputation and padding are not in it",
     "tflops_per_gpu",
@@ -253,8 +253,8 @@ _MFU = Definition(
     "and in the bound; PaLM counts all of it, which gives a larger share (for Llama 3.1 8B at "
     "8,192 tokens 12.5 % larger). HFU counts recomputed arithmetic too, so it is the larger "
     "one under recomputation and equal without.",
-    r"\text{MFU} = 100\,\frac{T}{T_{\max}}, \qquad \text{HFU} = \text{MFU} \cdot"
-    r" \frac{F_{\text{executed}}}{F}",
+    r"\text{MFU} = 100\,\frac{T}{T_{\max}}, \qquad \text{HFU} = \text{MFU} \cdot "
+    r"\frac{F_{\text{executed}}}{F}",
     "Chowdhery et al. 2022, arXiv:2204.02311, appendix B",
     "anything across ceilings of two kinds: a share of a measured product "
     "is not a share of a data sheet",
@@ -302,8 +302,8 @@ _STATE = Definition(
     "Model state",
     "GiB",
     "Parameters, gradients and optimizer state that the rank holds; this is what sharding divides.",
-    r"\max_r \bigl(m_{\text{parameters}} + m_{\text{gradients}} + m_{\text{optimizer}}\bigr)_r"
-    r" \,/\, 2^{30}",
+    r"\max_r \bigl(m_{\text{parameters}} + m_{\text{gradients}} + "
+    r"m_{\text{optimizer}}\bigr)_r \,/\, 2^{30}",
     "Rajbhandari et al. 2020, arXiv:1910.02054",
     "activations, buffers and the framework, which are the rest of the peak",
     "model_state_gib",
@@ -331,8 +331,8 @@ _BUS = Definition(
     "Bytes of the whole tensor by the time of the collective, times what each link has to "
     "carry of it on *n* ranks. So it does not depend on *n* and can be held against the "
     "all-reduce that each run measures with nothing beside it.",
-    r"\frac{S}{t} \cdot \frac{2(n-1)}{n} \ \text{(all-reduce)}, \qquad \frac{S}{t} \cdot"
-    r" \frac{n-1}{n} \ \text{(all-gather, reduce-scatter)}",
+    r"\frac{S}{t} \cdot \frac{2(n-1)}{n} \ \text{(all-reduce)}, \qquad \frac{S}{t} \cdot "
+    r"\frac{n-1}{n} \ \text{(all-gather, reduce-scatter)}",
     "nccl-tests, doc/PERFORMANCE.md; Patarasu and Yuan 2009",
     "the speed of the link alone: waiting for a slower rank is in the time",
 )
@@ -349,8 +349,8 @@ _LINK = Definition(
     "collectives once more, all ranks waiting for each other before each, nothing computed, "
     "the fastest of five. Waiting for a slower rank is in the time inside the step, and not in "
     "this one. Only for one rank a node, where every step of the ring takes a link.",
-    r"t = \frac{c\,S}{b} \cdot \frac{n-1}{n}, \qquad c = 2 \ \text{(all-reduce)}, \quad c = 1"
-    r" \ \text{(all-gather, reduce-scatter)}",
+    r"t = \frac{c\,S}{b} \cdot \frac{n-1}{n}, \qquad c = 2 \ \text{(all-reduce)}, \quad c = 1 "
+    r"\ \text{(all-gather, reduce-scatter)}",
     "Patarasu and Yuan 2009, Journal of Parallel and Distributed Computing 69:117; "
     "gloo/allreduce.cc for the ring, and the bytes that the interface counted",
     "what a step pays: part of the time is hidden behind arithmetic, and waiting comes on top",
@@ -475,8 +475,8 @@ _RATIO = Definition(
     "which explains: where it is shown to lie on the other side of 1, nothing is claimed; "
     "where it is another size, the long steps are counted. Each claim covers the machine and "
     "the hours in which its repeats were made, which stand beside it.",
-    r"\log \frac{\hat t_a}{\hat t_b} \;\pm\; t_{0.95,\,\nu}\sqrt{\frac{s_a^2}{n_a} +"
-    r" \frac{s_b^2}{n_b}}",
+    r"\log \frac{\hat t_a}{\hat t_b} \;\pm\; "
+    r"t_{0.95,\,\nu}\sqrt{\frac{s_a^2}{n_a} + \frac{s_b^2}{n_b}}",
     "Welch 1947, Biometrika 34:28; Hodges and Lehmann 1963 for ranks",
     "anything about many comparisons at once: of the 15 pairs of six equals at least one is "
     "claimed in 21 to 42 % of studies; `llmbench compare` gives the interval that holds for "
@@ -497,10 +497,10 @@ _TURNS = Definition(
     "by the residuals of its turns). So it covers more than 95 %: about 98.5 % on the recorded "
     "rotations of equal runs. All models are in memory at once, and each step begins with "
     "caches that the others have used.",
-    r"\overline{x} \;\pm\; \frac{\max(t_{0.95,\,n-1}\, s_x,\; t_{0.95,\,m-n}\, w)}{\sqrt n},"
-    r" \quad x_k = \log \frac{W_{a,k}}{W_{b,k}}, \quad w^2 ="
-    r" \overline{\operatorname{var}_i\Bigl(\frac{t_{a,i}}{\bar t_a} - \frac{t_{b,i}}{\bar"
-    r" t_b}\Bigr) / m_k}",
+    r"\overline{x} \;\pm\; \frac{\max(t_{0.95,\,n-1}\, s_x,\; t_{0.95,\,m-n}\, "
+    r"w)}{\sqrt n}, \quad x_k = \log \frac{W_{a,k}}{W_{b,k}}, \quad w^2 = "
+    r"\overline{\operatorname{var}_i\Bigl(\frac{t_{a,i}}{\bar t_a} - "
+    r"\frac{t_{b,i}}{\bar t_b}\Bigr) / m_k}",
     "Student 1908 for paired differences; Knapp and Hartung 2003, Statistics in "
     "Medicine 22:2693, and Röver, Knapp and Friede 2015, BMC Medical Research "
     "Methodology 15:99, for the bound",

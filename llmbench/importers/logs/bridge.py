@@ -34,39 +34,13 @@ _PEAKS = {
 _YAML = re.compile(r"^\s{2,}([a-z]\w+): (\S.*?)\s*$")
 
 # %% ../../../nbs/50_importers/logs/25_bridge.ipynb #e1ec4ebc
-_KEYS = (
-    "num_layers",
-    "hidden_size",
-    "ffn_hidden_size",
-    "num_attention_heads",
-    "num_query_groups",
-    "seq_length",
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-    "micro_batch_size",
-    "global_batch_size",
-    "train_iters",
-    "log_interval",
-    "bf16",
-    "fp16",
-    "fp8",
-    "lr",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_eps",
-    "clip_grad",
-    "seed",
-    "rotary_base",
-    "share_embeddings_and_output_weights",
-    "recompute_granularity",
-    "num_moe_experts",
-    "moe_router_topk",
-    "moe_aux_loss_coeff",
-    "add_bias_linear",
-    "layernorm_epsilon",
+_KEYS = tuple(
+    "num_layers hidden_size ffn_hidden_size num_attention_heads num_query_groups seq_length "
+    "tensor_model_parallel_size pipeline_model_parallel_size context_parallel_size "
+    "expert_model_parallel_size micro_batch_size global_batch_size train_iters log_interval "
+    "bf16 fp16 fp8 lr weight_decay adam_beta1 adam_beta2 adam_eps clip_grad seed rotary_base "
+    "share_embeddings_and_output_weights recompute_granularity num_moe_experts moe_router_topk "
+    "moe_aux_loss_coeff add_bias_linear layernorm_epsilon".split()
 )
 
 # %% ../../../nbs/50_importers/logs/25_bridge.ipynb #9c94172f

@@ -18,10 +18,10 @@ from ..text import GIB, Field, count, number, pairs, size_bytes, text_lines
 
 # %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #11263ae1
 _TIMER = re.compile(
-    r"\[timer\.py:\d+:stop\] (?:epoch=\d+/micro_step=\d+/global_step=|\d+/)(\d{1,15}),"
-    r" (?:RunningAvgSamplesPerSec|SamplesPerSec)=([\d.]+)"
-    r"(?:, CurrSamplesPerSec=([\d.]+))?(?:, MemAllocated=([\d.]+)GB,"
-    r" MaxMemAllocated=([\d.]+)GB)?(?=\s|,|$)"
+    r"\[timer\.py:\d+:stop\] (?:epoch=\d+/micro_step=\d+/global_step=|\d+/)(\d{1,15}), "
+    r"(?:RunningAvgSamplesPerSec|SamplesPerSec)=([\d.]+)"
+    r"(?:, CurrSamplesPerSec=([\d.]+))?"
+    r"(?:, MemAllocated=([\d.]+)GB, MaxMemAllocated=([\d.]+)GB)?(?=\s|,|$)"
 )
 _PROGRESS = re.compile(
     r"\[Rank (\d{1,9})\] step=(\d{1,15}), skipped=(\d{1,15}), lr=\[([^\],]+)[\],]"

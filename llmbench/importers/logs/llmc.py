@@ -48,21 +48,22 @@ _Z = (  # C prints nan and inf in the width of the number: `loss     nan (+nanz)
 )
 
 # %% ../../../nbs/50_importers/logs/55_llmc.ipynb #fbeb2893
+_ROW = re.compile(
+    rf"\bstep\s+(?P<step>\d+)/(?P<planned>\d+) \| (?:train )?loss\s+(?P<loss>{_N}){_Z}\s*"
+    rf"\| norm\s+(?P<norm>{_N}){_Z}\s*\| lr\s+(?P<lr>{_N}) "
+    rf"\|\s+(?P<ms>{_N}) ms \| (?:\s*(?P<mfu>{_N})% [\w ]+MFU|n/a[^|]*) "
+    rf"\|\s+(?P<rate>{_N}) tok/s"
+)
+_OLD_ROW = re.compile(
+    rf"\bstep\s+(?P<step>\d+)/(?P<planned>\d+)(?::| \|) train loss\s+(?P<loss>{_N})"
+    rf"(?: \| norm\s+(?P<norm>{_N}) \| lr\s+(?P<lr>{_N}))?"
+    rf"(?: \(acc {NUMBER}\))? \(\s*(?P<ms>{_N}) ms, \s*(?P<rate>{_N}) tok/s\)"
+)
+
+# %% ../../../nbs/50_importers/logs/55_llmc.ipynb #7f7ea1c7
 LLMC_LINES = Lines(
     needles=(b"step ", b"| ", b"val loss", b"grad_accum_steps", b"HellaSwag: "),
-    rows=(
-        re.compile(
-            rf"\bstep\s+(?P<step>\d+)/(?P<planned>\d+) \| (?:train )?loss\s+(?P<loss>{_N}){_Z}\s*\|"
-            rf" norm\s+(?P<norm>{_N}){_Z}\s*\| lr\s+(?P<lr>{_N})"
-            rf" \|\s+(?P<ms>{_N}) ms \| (?:\s*(?P<mfu>{_N})% [\w ]+MFU|n/a[^|]*)"
-            rf" \|\s+(?P<rate>{_N}) tok/s"
-        ),
-        re.compile(
-            rf"\bstep\s+(?P<step>\d+)/(?P<planned>\d+)(?::| \|) train loss\s+(?P<loss>{_N})(?: \|"
-            rf" norm\s+(?P<norm>{_N}) \| lr\s+(?P<lr>{_N}))?"
-            rf"(?: \(acc {NUMBER}\))? \(\s*(?P<ms>{_N}) ms, \s*(?P<rate>{_N}) tok/s\)"
-        ),
-    ),
+    rows=(_ROW, _OLD_ROW),
     fields={
         "loss": Field("loss"),
         "norm": Field("grad_norm"),

@@ -18,15 +18,18 @@ from ..text import MIB, NUMBER, Field, count, text_lines, word
 _N = rf"{NUMBER}|nan|inf"
 
 # %% ../../../nbs/50_importers/logs/65_modded.ipynb #4f867ce6
+_ROW = re.compile(
+    rf"^step:(?P<step>\d+)/(?P<planned>\d+)(?: train_loss:(?P<loss>{_N}))? "
+    rf"train_time:(?:(?P<ms>{NUMBER})ms|(?P<s>{NUMBER})s) "
+    rf"step_avg:(?:(?P<mean>{_N})ms|(?P<mean_s>{_N})s)"
+)
+_VERSIONS = re.compile(r"^Running PyTorch (\S+) compiled for CUDA (\S+)$")
+_PEAK = re.compile(r"peak memory (?:allocated|consumption): (\d+) MiB(?: reserved: (\d+) MiB)?")
+
+# %% ../../../nbs/50_importers/logs/65_modded.ipynb #6c80ca22
 MODDED_LINES = Lines(
     needles=(b"step:", b"Total parameters: ", b"peak memory", b"Running PyTorch"),
-    rows=(
-        re.compile(
-            rf"^step:(?P<step>\d+)/(?P<planned>\d+)(?: train_loss:(?P<loss>{_N}))?"
-            rf" train_time:(?:(?P<ms>{NUMBER})ms|(?P<s>{NUMBER})s)"
-            rf" step_avg:(?:(?P<mean>{_N})ms|(?P<mean_s>{_N})s)"
-        ),
-    ),
+    rows=(_ROW,),
     fields={
         "loss": Field("loss"),
         "ms": Field("moment", per=1000),
@@ -36,16 +39,8 @@ MODDED_LINES = Lines(
     },
     settings=(
         (re.compile(r"^\s*Total parameters: ([\d,]+)$"), (("spec.model.parameters", count),)),
-        (
-            re.compile(r"^Running PyTorch (\S+) compiled for CUDA (\S+)$"),
-            (("env.versions.torch", word), ("env.cuda", word)),
-        ),
-        (
-            re.compile(
-                r"peak memory (?:allocated|consumption): (\d+) MiB(?: reserved: (\d+) MiB)?"
-            ),
-            (("peak_mib", count), ("reserved_mib", count)),
-        ),
+        (_VERSIONS, (("env.versions.torch", word), ("env.cuda", word))),
+        (_PEAK, (("peak_mib", count), ("reserved_mib", count))),
     ),
     events=(("validation", re.compile(rf"^step:(?P<step>\d+)/\d+ val_loss:(?:{_N})")),),
     suspect=re.compile(r"^step:\d+/\d+ "),

@@ -18,29 +18,37 @@ from ..text import MIB, NUMBER, Field, count, number, size_bytes, word
 _N = rf"{NUMBER}|nan|inf"
 
 # %% ../../../nbs/50_importers/logs/60_nanochat.ipynb #110c0f19
+_ROW = re.compile(
+    rf"^\s*step (?P<step>\d+)(?:/(?P<planned>\d+))? \([\d.]+%\) \| loss: (?P<loss>{_N}) "
+    rf"\|(?: grad norm: (?P<norm>{_N}) \|)? lrm: {NUMBER} \| dt: (?P<ms>{_N})ms "
+    rf"\| tok/sec: (?P<rate>{_N})(?: \| (?:bf16_)?mfu: (?P<mfu>{_N}))? \|"
+)
+_SETTINGS = {
+    r"^Tokens / micro-batch / rank: (\d+) x (\d+) = ([\d,]+)$": (
+        ("spec.batch.micro", count), ("spec.seq_len", count), ("rank_tokens", count),
+    ),
+    r"^Tokens / micro-batch: ([\d,]+)$": (("all_tokens", count),),
+    r"^Total batch size ([\d,]+) => gradient accumulation steps: (\d+)": (
+        ("spec.batch.global_tokens", count), ("spec.batch.accum", count),
+    ),
+    r"^Vocab size: ([\d,]+)$": (("spec.model.vocab_size", count),),
+    r"^num_layers: (\d+)$": (("spec.model.n_layers", count),),
+    r"^num_heads: (\d+)$": (("spec.model.n_heads", count),),
+    r"^num_kv_heads: (\d+)$": (("spec.model.n_kv_heads", count),),
+    r"^model_dim: (\d+)": (("spec.model.d_model", count),),
+    r"^(?:total\s+: |Number of parameters: )([\d,]+)$": (("spec.model.parameters", count),),
+    r"^GPU: (.+?) \| Peak FLOPS": (("card", word),),
+    rf"^Peak memory usage: ({NUMBER})MiB": (("peak_mib", number),),
+}  # fmt: skip
+
+# %% ../../../nbs/50_importers/logs/60_nanochat.ipynb #e368f72d
 NANOCHAT_LINES = Lines(
     needles=(
-        b"step ",
-        b"Step ",
-        b"Tokens / micro-batch",
-        b"Total batch size",
-        b"num_",
-        b"model_dim: ",
-        b"Vocab size: ",
-        b"GPU: ",
-        b"Peak memory usage",
-        b"Autodetected device",
-        b"Number of parameters",
-        b"total  ",
+        b"step ", b"Step ", b"Tokens / micro-batch", b"Total batch size", b"num_", b"model_dim: ",
+        b"Vocab size: ", b"GPU: ", b"Peak memory usage", b"Autodetected device",
+        b"Number of parameters", b"total  ",
     ),
-    rows=(
-        re.compile(
-            rf"^\s*step (?P<step>\d+)(?:/(?P<planned>\d+))? \([\d.]+%\) \| loss: (?P<loss>{_N})"
-            rf" \|(?: grad norm: (?P<norm>{_N}) \|)? lrm: {NUMBER} \| "
-            rf"dt: (?P<ms>{_N})ms \| tok/sec: (?P<rate>{_N})(?: \| (?:bf16_)?mfu:"
-            rf" (?P<mfu>{_N}))? \|"
-        ),
-    ),
+    rows=(_ROW,),
     fields={
         "loss": Field("loss"),
         "norm": Field("grad_norm"),
@@ -48,32 +56,11 @@ NANOCHAT_LINES = Lines(
         "rate": Field("tokens_per_s"),
         "mfu": Field("mfu_pct"),
     },
-    settings=(
-        (
-            re.compile(r"^Tokens / micro-batch / rank: (\d+) x (\d+) = ([\d,]+)$"),
-            (("spec.batch.micro", count), ("spec.seq_len", count), ("rank_tokens", count)),
-        ),
-        (re.compile(r"^Tokens / micro-batch: ([\d,]+)$"), (("all_tokens", count),)),
-        (
-            re.compile(r"^Total batch size ([\d,]+) => gradient accumulation steps: (\d+)"),
-            (("spec.batch.global_tokens", count), ("spec.batch.accum", count)),
-        ),
-        (re.compile(r"^Vocab size: ([\d,]+)$"), (("spec.model.vocab_size", count),)),
-        (re.compile(r"^num_layers: (\d+)$"), (("spec.model.n_layers", count),)),
-        (re.compile(r"^num_heads: (\d+)$"), (("spec.model.n_heads", count),)),
-        (re.compile(r"^num_kv_heads: (\d+)$"), (("spec.model.n_kv_heads", count),)),
-        (re.compile(r"^model_dim: (\d+)"), (("spec.model.d_model", count),)),
-        (
-            re.compile(r"^(?:total\s+: |Number of parameters: )([\d,]+)$"),
-            (("spec.model.parameters", count),),
-        ),
-        (re.compile(r"^GPU: (.+?) \| Peak FLOPS"), (("card", word),)),
-        (re.compile(rf"^Peak memory usage: ({NUMBER})MiB"), (("peak_mib", number),)),
-    ),
+    settings=tuple((re.compile(pattern), places) for pattern, places in _SETTINGS.items()),
     events=(("validation", re.compile(rf"^Step (?P<step>\d+) \| Validation bpb: {NUMBER}")),),
     begins=re.compile(r"^Autodetected device type"),
     suspect=re.compile(r"^\s*step \d+(?:/\d+)? \([\d.]+%\) \| loss"),
-)
+)  # fmt: skip
 
 # %% ../../../nbs/50_importers/logs/60_nanochat.ipynb #6eee6301
 def read_nanochat(source: Source, tally: Tally) -> list[Draft]:

@@ -18,40 +18,28 @@ from ..text import NUMBER, Field, count
 _N = rf"{NUMBER}|nan|inf"
 
 # %% ../../../nbs/50_importers/logs/50_nanogpt.ipynb #bc369eff
+_ROW = re.compile(
+    rf"\biter (?P<step>\d+): loss (?P<loss>{_N}), time (?P<ms>{_N})ms"
+    rf"(?:, mfu (?P<mfu>{_N})%)?"
+)
+_TOKENS = re.compile(r"tokens per iteration will be: ([\d,]+)")
+_VALIDATION = re.compile(rf"\bstep (?P<step>\d+): train loss (?:{_N}), val loss (?:{_N})")
 NANOGPT_LINES = Lines(
     needles=(
-        b"iter ",
-        b"step ",
-        b"tokens per iteration",
-        b"number of parameters",
-        b"Resuming training",
-        b"found vocab_size",
-        b"max_iters = ",
+        b"iter ", b"step ", b"tokens per iteration", b"number of parameters",
+        b"Resuming training", b"found vocab_size", b"max_iters = ",
     ),
-    rows=(
-        re.compile(
-            rf"\biter (?P<step>\d+): loss (?P<loss>{_N}), time (?P<ms>{_N})ms(?:, mfu"
-            rf" (?P<mfu>{_N})%)?"
-        ),
-    ),
+    rows=(_ROW,),
     fields={"loss": Field("loss"), "ms": Field("time_s", per=1000), "mfu": Field("mfu_pct_ema")},
     settings=(
-        (
-            re.compile(r"tokens per iteration will be: ([\d,]+)"),
-            (("spec.batch.global_tokens", count),),
-        ),
+        (_TOKENS, (("spec.batch.global_tokens", count),)),
         (re.compile(r"found vocab_size = (\d+)"), (("spec.model.vocab_size", count),)),
         (re.compile(r"^(?:Overriding: )?max_iters = (\d+)\b"), (("planned", count),)),
     ),
-    events=(
-        (
-            "validation",
-            re.compile(rf"\bstep (?P<step>\d+): train loss (?:{_N}), val loss (?:{_N})"),
-        ),
-    ),
+    events=(("validation", _VALIDATION),),
     loaded=re.compile(r"Resuming training from"),
     suspect=re.compile(r"\biter \d+: loss"),
-)
+)  # fmt: skip
 
 # %% ../../../nbs/50_importers/logs/50_nanogpt.ipynb #22ede915
 def read_nanogpt(source: Source, tally: Tally) -> list[Draft]:

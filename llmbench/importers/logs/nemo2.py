@@ -45,8 +45,8 @@ def printer_row(line: str) -> tuple[int, dict[str, float]] | None:
 
 # %% ../../../nbs/50_importers/logs/35_nemo2.ipynb #c5d66d9d
 _GROUP = re.compile(
-    r"Rank 0 has (data parallel|tensor model parallel|pipeline model parallel|context"
-    r" parallel|expert model parallel) group ?: \[([\d, ]+)\]"
+    r"Rank 0 has (data parallel|tensor model parallel|pipeline model parallel|context "
+    r"parallel|expert model parallel) group ?: \[([\d, ]+)\]"
 )
 _DEGREE = {
     "data parallel": "dp",

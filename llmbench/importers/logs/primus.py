@@ -30,7 +30,7 @@ def read_primus(source: Source, tally: Tally) -> list[Draft]:
             draft.fact("env.platform", "rocm")
     return drafts
 
-
+# %% ../../../nbs/50_importers/logs/45_primus.ipynb #09190391
 _MARKED = re.compile(rb"\[(?:\x1b\[[0-9;]*m)?rank-\d+/\d+|\[Primus(?: CLI)?\]")
 _PREFIXED = re.compile(
     rb"\[(?:\x1b\[[0-9;]*m)?rank-\d+/\d+[^\n]{0,300}iteration\s+\d+\s*/\s*\d+\s*\|"

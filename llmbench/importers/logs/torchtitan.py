@@ -60,9 +60,8 @@ def row_of(line: str) -> tuple[int, dict[str, float], bool] | None:
 _MESH = re.compile(r"device mesh with parallelism: (\w+=-?\d{1,9}(?:, \w+=-?\d{1,9})*)\b")
 _OLD_MESH = re.compile(r"device mesh with \[([\w', ]+)\],? \[(\d{1,9}(?:, \d{1,9})*)\]")
 _TRAINER = re.compile(
-    r"local batch size:? (\d{1,15}), global batch size:? (\d{1,15}),(?: gradient accumulation"
-    r" steps:? (\d{1,15}),)? sequence length:? (\d{1,15}), "
-    r"total steps:? (\d{1,15})\b"
+    r"local batch size:? (\d{1,15}), global batch size:? (\d{1,15}),(?: gradient accumulation "
+    r"steps:? (\d{1,15}),)? sequence length:? (\d{1,15}), total steps:? (\d{1,15})\b"
 )
 _MODEL = re.compile(r"Model (\S+) (\S+) size: ([\d,]+) total parameters")
 _CARD = re.compile(r"(?:CUDA|GPU|HIP|XPU) capacity: (.+?) with ([\d.]+)GiB memory")

@@ -45,36 +45,32 @@ def _platform(device: str) -> str | None:
     )
 
 # %% ../../../nbs/50_importers/results/25_ancestors.ipynb #460c7f36
+def _odd_platform(draft: Draft, said: str, name: str) -> None:
+    "Warn where the platform that a file names is not that of its device."
+    other = {"rocm": ("cuda", "nvd"), "cuda": ("rocm", "amd")}
+    if said in other.get(_platform(name), ()):
+        draft.warn(f"platform says {said} on {name}; the device's name counts")
+
+
 def _hardware(draft: Draft, content: Mapping[str, Any], extracted: bool) -> None:
-    info, ranks = (
-        content.get("gpu_info") or {},
-        whole((content.get("training_config") or {}).get("num_gpus")),
-    )
-    name, count = words(info.get("device_name")), whole(info.get("device_count")) or ranks
-    if name is None or _INVENTED.search(name):
-        (
-            draft.warn(f"the device was not known to the tool that wrote this ({name})")
-            if name
-            else None
-        )
+    info, config = content.get("gpu_info") or {}, content.get("training_config") or {}
+    name = words(info.get("device_name"))
+    if name is None:
         return
+    if _INVENTED.search(name):
+        draft.warn(f"the device was not known to the tool that wrote this ({name})")
+        return
+    count = whole(info.get("device_count")) or whole(config.get("num_gpus")) or 1
     memory = as_bytes(info.get("total_memory_gb"), 1e9)
     device = {"name": name, "memory_gib": round(memory / GIB, 2) if memory else None}
-    draft.fact("env.devices", [{"rank": i} | device for i in range(min(count or 1, 4096))])
+    draft.fact("env.devices", [{"rank": i} | device for i in range(min(count, 4096))])
     draft.fact("env.platform", _platform(name))
     if extracted:
         draft.warn(
             f"extracted from a log: '{name}' is the card of the machine that parsed it (fault 9), "
             "which may not be the one that ran"
         )
-    said = words(content.get("platform")) or ""
-    if (
-        _platform(name) == "rocm"
-        and said in ("cuda", "nvd")
-        or _platform(name) == "cuda"
-        and said in ("rocm", "amd")
-    ):
-        draft.warn(f"platform says {said} on {name}; the device's name counts")
+    _odd_platform(draft, words(content.get("platform")) or "", name)
 
 # %% ../../../nbs/50_importers/results/25_ancestors.ipynb #930fe757
 def _versions(draft: Draft, info: Mapping[str, Any]) -> None:
@@ -245,43 +241,43 @@ _FLAT = {"strategy", "world_size", "seq_len", "mean_step_time_sec", "tokens_per_
 _STEP = re.compile(r"\[Step (\d{1,9})\] Loss: (\S{1,20}), Time: ([\d.]{1,20})s")
 
 # %% ../../../nbs/50_importers/results/25_ancestors.ipynb #ff93d927
-def _flat_facts(draft: Draft, told: Mapping[str, Any]) -> None:
-    draft.fact("spec.strategy.name", words(told.get("strategy")))
-    places = {
-        "spec.world_size": "world_size",
-        "spec.seq_len": "seq_len",
-        "spec.steps": "steps",
-        "spec.batch.micro": "per_device_batch",
-        "spec.batch.accum": "grad_accum",
-    }
-    for place, key in places.items():
-        draft.fact(place, whole(told.get(key)))
-    if memory := as_bytes(told.get("peak_vram_gb"), 1e9):
-        draft.ranks[whole(told.get("rank")) or 0] = {
-            "peak_allocated_bytes": memory,
-            "memory_source": "device_allocator",
-        }
-    mean_loss = number(told.get("mean_loss"))
-    (
-        draft.event("mean_loss", f"{mean_loss:g} over the measured steps")
-        if mean_loss is not None
-        else None
-    )
+_PLACES = {
+    "spec.world_size": "world_size",
+    "spec.seq_len": "seq_len",
+    "spec.steps": "steps",
+    "spec.batch.micro": "per_device_batch",
+    "spec.batch.accum": "grad_accum",
+}
+
+
+def _flat_faults(draft: Draft, told: Mapping[str, Any]) -> None:
+    "Warn of accumulation that is not in the figures, and of bandwidth that was not measured."
     if (whole(told.get("grad_accum")) or 1) > 1:
-        how = (
-            "each timed step is a micro step"
-            if str(told.get("strategy")).startswith("zero")
-            else "every micro step was an optimizer step"
-        )
+        micro = str(told.get("strategy")).startswith("zero")
+        each = "each timed step is a micro step"
+        how = each if micro else "every micro step was an optimizer step"
         draft.warn(
             f"gradient accumulation of {told['grad_accum']} is not in tokens and times: under "
             f"{told.get('strategy')} {how} (fault 2)"
         )
     if "h2d_gbps_per_gpu" in told:
         draft.warn(
-            "h2d_gbps_per_gpu is computed from the batch size, not "
-            "measured (fault 6), and was left out"
+            "h2d_gbps_per_gpu is computed from the batch size, not measured (fault 6), and was "
+            "left out"
         )
+
+# %% ../../../nbs/50_importers/results/25_ancestors.ipynb #51f4fd60
+def _flat_facts(draft: Draft, told: Mapping[str, Any]) -> None:
+    draft.fact("spec.strategy.name", words(told.get("strategy")))
+    for place, key in _PLACES.items():
+        draft.fact(place, whole(told.get(key)))
+    if memory := as_bytes(told.get("peak_vram_gb"), 1e9):
+        of_rank = {"peak_allocated_bytes": memory, "memory_source": "device_allocator"}
+        draft.ranks[whole(told.get("rank")) or 0] = of_rank
+    mean_loss = number(told.get("mean_loss"))
+    if mean_loss is not None:
+        draft.event("mean_loss", f"{mean_loss:g} over the measured steps")
+    _flat_faults(draft, told)
 
 # %% ../../../nbs/50_importers/results/25_ancestors.ipynb #9a9509e4
 def _flat(told: Mapping[str, Any], lines: list[tuple[int, float | None, float | None]]) -> Draft:

@@ -54,6 +54,20 @@ def _ranks(draft: Draft, line: Mapping[str, Any]) -> None:
         draft.derive("spec.world_size", round(ranks), "tps / tps_per_gpu")
 
 # %% ../../../nbs/50_importers/results/15_automodel.ipynb #7f4da019
+def _moment(draft: Draft, stamp: str | None) -> None:
+    "The first moment of a log is its start, the last its end."
+    if stamp:
+        draft.facts.setdefault("started_at", stamp)
+    draft.facts["ended_at"] = stamp or draft.facts.get("ended_at")
+
+
+def _again(draft: Draft, step: int) -> None:
+    "Leave out the steps that a restart makes again."
+    if len(draft.steps) and step <= draft.steps[-1]:
+        draft.event("restart", f"the steps begin again at {step}", step)
+        draft.cut_back(bisect_left(draft.steps, step))
+
+# %% ../../../nbs/50_importers/results/15_automodel.ipynb #3ca34209
 def read(source: Source, tally: Tally) -> list[Draft]:
     """The run of a training.jsonl; steps that begin again are a restart, the same line twice is one
     line.
@@ -69,18 +83,11 @@ def read(source: Source, tally: Tally) -> list[Draft]:
             continue
         last = line
         tally.understood += 1
-        (
-            draft.facts.setdefault("started_at", stamp)
-            if (stamp := words(line.get("timestamp")))
-            else None
-        )
-        draft.facts["ended_at"] = stamp or draft.facts.get("ended_at")
+        _moment(draft, words(line.get("timestamp")))
         if "loss" not in line:
             draft.event("eval", f"val_loss {line['val_loss']}"[:100], step)
             continue
-        if len(draft.steps) and step <= draft.steps[-1]:
-            draft.event("restart", f"the steps begin again at {step}", step)
-            draft.cut_back(bisect_left(draft.steps, step))
+        _again(draft, step)
         _row(draft, step, line)
         _ranks(draft, line)
         peak = max(peak, as_bytes(line.get("mem"), 2**30) or 0)

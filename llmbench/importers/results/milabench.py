@@ -118,51 +118,52 @@ def _framed(bench: Bench, event: str, data: Mapping[str, Any]) -> None:
         bench.draft.end(Status.crash, f"return code {code}")
 
 # %% ../../../nbs/50_importers/results/45_milabench.ipynb #d444364c
-def _finished(bench: Bench) -> Draft:
-    draft, unit = bench.draft, next(iter(bench.units), "")
-    column = "tokens_per_s" if unit.lower().startswith("tok") else "items_per_s"
-    together = len(bench.losses) == len(bench.rates)
-    if bench.rates and bench.losses and not together:
-        draft.warn(
-            f"{len(bench.losses)} losses and {len(bench.rates)} rates: each is numbered by its own "
-            "events, and a row's loss and rate are of different steps"
-        )
-    if bench.rates and len(bench.units) > 1:
-        draft.warn(
-            f"rates in several units: {', '.join(bench.units)}; the "
-            "column is called after the first"
-        )
+def _rows(bench: Bench, unit: str) -> None:
+    "A row for each loss and rate, numbered in the order of their events."
+    draft, column = bench.draft, "tokens_per_s" if unit.lower().startswith("tok") else "items_per_s"
     for at in range(max(len(bench.losses), len(bench.rates))):
         loss = bench.losses[at] if at < len(bench.losses) else None
         rate = bench.rates[at] if at < len(bench.rates) else None
         point(draft, at + 1, {"loss": loss} if bench.losses else {})
         if bench.rates:
-            draft.columns.setdefault(column, array("d")).append(
-                rate if rate is not None and abs(rate) < 1e300 else float("nan")
-            )
-    judge(draft, "the end with return code 0" if bench.ended else None)
-    (
-        draft.event("derived", "steps.step = place among the events, from 1")
-        if len(draft.steps)
-        else None
-    )
-    if bench.rates:
-        draft.warn(
-            "rows are numbered as the events come: the file counts no steps, and its "
-            f"rates ({unit}) are of intervals"
-        )
-    cards = sorted(bench.memory)
+            known = rate is not None and abs(rate) < 1e300
+            values = draft.columns.setdefault(column, array("d"))
+            values.append(rate if known else float("nan"))
+
+
+def _machine(bench: Bench) -> None:
+    "The cards that were used, their memory and the mean power."
+    draft, cards = bench.draft, sorted(bench.memory)
     if cards and all(c in bench.cards for c in cards):
         draft.fact("env.devices", [{"rank": i} | bench.cards[c] for i, c in enumerate(cards)])
     for rank, card in enumerate(cards):
-        draft.ranks[rank] = {
-            "peak_reserved_bytes": bench.memory[card] or None,
-            "memory_source": "device_used",
-        }
+        peak = bench.memory[card] or None
+        draft.ranks[rank] = {"peak_reserved_bytes": peak, "memory_source": "device_used"}
     if bench.samples:
-        draft.event(
-            "power", f"mean of {bench.samples} samples: {bench.watts / bench.samples:.1f} W"
+        watts = bench.watts / bench.samples
+        draft.event("power", f"mean of {bench.samples} samples: {watts:.1f} W")
+
+# %% ../../../nbs/50_importers/results/45_milabench.ipynb #aec53c88
+def _finished(bench: Bench) -> Draft:
+    draft, unit = bench.draft, next(iter(bench.units), "")
+    if bench.rates and bench.losses and len(bench.losses) != len(bench.rates):
+        draft.warn(
+            f"{len(bench.losses)} losses and {len(bench.rates)} rates: each is numbered by its own "
+            "events, and a row's loss and rate are of different steps"
         )
+    if bench.rates and len(bench.units) > 1:
+        units = ", ".join(bench.units)
+        draft.warn(f"rates in several units: {units}; the column is called after the first")
+    _rows(bench, unit)
+    judge(draft, "the end with return code 0" if bench.ended else None)
+    if len(draft.steps):
+        draft.event("derived", "steps.step = place among the events, from 1")
+    if bench.rates:
+        draft.warn(
+            "rows are numbered as the events come: the file counts no steps, and its rates "
+            f"({unit}) are of intervals"
+        )
+    _machine(bench)
     return draft
 
 # %% ../../../nbs/50_importers/results/45_milabench.ipynb #a37fdc01

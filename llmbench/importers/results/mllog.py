@@ -88,44 +88,44 @@ def _platform(name: str) -> str | None:
     return "rocm" if re.search(r"\bAMD\b|Instinct", name) else "cuda" if "NVIDIA" in name else None
 
 # %% ../../../nbs/50_importers/results/35_mllog.ipynb #b761abd5
-def _hardware(draft: Draft, system: Mapping[str, Any], file: Path | None = None) -> None:
-    "What a description says of the system: a file beside the log, or a line of it."
+_STACK = {
+    "env.cuda": "cuda_version",
+    "env.driver": "cuda_driver_version",
+    "env.nccl": "nccl_version",
+}
+
+
+def _accelerators(draft: Draft, system: Mapping[str, Any]) -> None:
+    "Ranks and devices of a description."
     each, nodes = whole(system.get("accelerators_per_node")), whole(system.get("number_of_nodes"))
-    name = words(system.get("accelerator_model_name"))
-    if file:
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        draft.event(
-            "systems_file", f"{file.name}, sha256 {digest}: {words(system.get('system_name'))}"
-        )
-    else:
-        draft.event("systems_line", f":::SYSJSON: {words(system.get('system_name'))}")
     if each and nodes and each * nodes <= 65536:
         draft.derive("spec.world_size", each * nodes, f"{each} accelerators a node × {nodes} nodes")
-    if name and draft.facts.get("spec.world_size"):
-        device = {
-            "name": name,
-            "memory_gib": _memory_gib(system.get("accelerator_memory_capacity")),
-        }
-        draft.fact(
-            "env.devices", [{"rank": i} | device for i in range(draft.facts["spec.world_size"])]
-        )
+    name, ranks = words(system.get("accelerator_model_name")), draft.facts.get("spec.world_size")
+    if name and ranks:
+        memory = _memory_gib(system.get("accelerator_memory_capacity"))
+        device = {"name": name, "memory_gib": memory}
+        draft.fact("env.devices", [{"rank": i} | device for i in range(ranks)])
         draft.fact("env.platform", _platform(name))
-    cores = (whole(system.get("host_processors_per_node")) or 0) * (
-        whole(system.get("host_processor_core_count")) or 0
-    )
+
+# %% ../../../nbs/50_importers/results/35_mllog.ipynb #faa90079
+def _hardware(draft: Draft, system: Mapping[str, Any], file: Path | None = None) -> None:
+    "What a description says of the system: a file beside the log, or a line of it."
+    name = words(system.get("system_name"))
+    if file:
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        draft.event("systems_file", f"{file.name}, sha256 {digest}: {name}")
+    else:
+        draft.event("systems_line", f":::SYSJSON: {name}")
+    _accelerators(draft, system)
+    sockets = whole(system.get("host_processors_per_node")) or 0
+    cores = sockets * (whole(system.get("host_processor_core_count")) or 0)
     draft.fact("env.cpu.name", words(system.get("host_processor_model_name")))
-    (
-        draft.event("host", f"{cores} cores a node, {words(system.get('host_memory_capacity'))}")
-        if cores
-        else None
-    )
+    if cores:
+        memory = words(system.get("host_memory_capacity"))
+        draft.event("host", f"{cores} cores a node, {memory}")
     draft.fact("env.framework", words(system.get("framework")))
     stack = system.get("other_software_stack")
-    for place, key in {
-        "env.cuda": "cuda_version",
-        "env.driver": "cuda_driver_version",
-        "env.nccl": "nccl_version",
-    }.items():
+    for place, key in _STACK.items():
         draft.fact(place, words(stack.get(key)) if isinstance(stack, dict) else None)
 
 # %% ../../../nbs/50_importers/results/35_mllog.ipynb #aa0bd2e7

@@ -70,34 +70,44 @@ def _return_codes(told: Mapping[str, float]) -> dict[str, float]:
     return codes
 
 # %% ../../../nbs/50_importers/results/50_superbench.ipynb #8928ca63
+def _failed(model: str, code: float, node: int) -> Draft:
+    "The run of a model that ended with another return code than 0 and without a step time."
+    draft = Draft("superbench", "PyTorch", f"{model}-node-{node}")
+    draft.fact("spec.model.name", model)
+    draft.end(Status.crash, f"return code {code:g}")
+    return draft
+
+
+def _timed(
+    model: str, dtype: str, figures: Mapping[str, list[float]], link: Any, node: int
+) -> Draft:
+    "The run of a model: one row with its mean step time."
+    draft = Draft("superbench", "PyTorch", f"{model}-{dtype}-node-{node}")
+    draft.fact("spec.model.name", model)
+    draft.fact("spec.precision.compute", dtype)
+    draft.fact("spec.warmup_steps", 0)
+    draft.fact("transfer.all_reduce_bus_gb_s", link[1] if link else None)
+    if link:
+        draft.event("all_reduce", f"{link[1]:g} GB/s bus bandwidth at {link[0]:,} bytes")
+    rate = figures.get("throughput", [None])
+    logged = {"samples_per_s": rate[0]} if len(rate) == 1 and rate[0] else {}
+    point(draft, 0, {"time_s": max(figures["steptime"]) / 1000} | logged)
+    draft.warn("the only time is the mean of the measured steps, whose number is not said")
+    return draft
+
+# %% ../../../nbs/50_importers/results/50_superbench.ipynb #5fdeb3b8
 def _runs(told: Mapping[str, float], node: int) -> list[Draft]:
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     for name, value in told.items():
         if (metric := training_metric(name)) and value > 0:
             found.setdefault(metric[:2], {}).setdefault(metric[2], []).append(value)
-    link, drafts, failed = _bandwidth(told), [], _return_codes(told)
-    for model in failed.keys() - {model for (model, _), f in found.items() if "steptime" in f}:
-        draft = Draft("superbench", "PyTorch", f"{model}-node-{node}")
-        draft.fact("spec.model.name", model)
-        draft.end(Status.crash, f"return code {failed[model]:g}")
-        drafts.append(draft)
+    link, failed = _bandwidth(told), _return_codes(told)
+    timed = {model for (model, _), f in found.items() if "steptime" in f}
+    drafts = [_failed(model, failed[model], node) for model in failed.keys() - timed]
     for (model, dtype), figures in islice(found.items(), MOST_RUNS):
         if "steptime" not in figures:
             continue
-        draft = Draft("superbench", "PyTorch", f"{model}-{dtype}-node-{node}")
-        draft.fact("spec.model.name", model)
-        draft.fact("spec.precision.compute", dtype)
-        draft.fact("spec.warmup_steps", 0)
-        draft.fact("transfer.all_reduce_bus_gb_s", link[1] if link else None)
-        (
-            draft.event("all_reduce", f"{link[1]:g} GB/s bus bandwidth at {link[0]:,} bytes")
-            if link
-            else None
-        )
-        rate = figures.get("throughput", [None])
-        logged = {"samples_per_s": rate[0]} if len(rate) == 1 and rate[0] else {}
-        point(draft, 0, {"time_s": max(figures["steptime"]) / 1000} | logged)
-        draft.warn("the only time is the mean of the measured steps, whose number is not said")
+        draft = _timed(model, dtype, figures, link, node)
         if model in failed:
             draft.end(Status.crash, f"return code {failed[model]:g}")
         drafts.append(draft)

@@ -34,96 +34,101 @@ class Dialect:
 _GIB = 2**30
 
 # %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #a73ddcea
-DIALECTS = (
-    Dialect(
-        "NeMo",
-        "train_step_timing in s",
-        {
-            "train_step_timing in s": "time_s",
-            "reduced_train_loss": "loss",
-            "grad_norm": "grad_norm",
-            "lr": "lr",
-            "global_batch_size": "sequences",
-            "tokens_per_sec_per_gpu": "tokens_per_s_per_gpu",
-            "TFLOPS_per_GPU": "tflops_per_gpu",
-        },
-    ),
-    Dialect(
-        "NeMo",
-        "train_step_timing",
-        {
-            "train_step_timing": "time_s",
-            "reduced_train_loss": "loss",
-            "grad_norm": "grad_norm",
-            "lr": "lr",
-            "global_batch_size": "sequences",
-        },
-    ),
-    Dialect(
-        "torchtitan",
-        "time_metrics/end_to_end(s)",
-        {
-            "time_metrics/end_to_end(s)": "time_s",
-            "loss_metrics/global_avg_loss": "loss",
-            "grad_norm": "grad_norm",
-            "lr": "lr",
-            "throughput(tps)": "tokens_per_s_per_gpu",
-            "wps": "tokens_per_s_per_gpu",
-            "tflops": "tflops_per_gpu",
-            "mfu(%)": "mfu_pct",
-        },
-        {"memory/max_reserved(GiB)": ("peak_reserved_bytes", _GIB)},
-        averaged=True,
-    ),
-    Dialect(
-        "MaxText",
-        "perf/step_time_seconds",
-        {
-            "perf/step_time_seconds": "time_s",
-            "learning/loss": "loss",
-            "learning/grad_norm": "grad_norm",
-            "learning/current_learning_rate": "lr",
-            "perf/per_device_tokens_per_sec": "tokens_per_s_per_gpu",
-            "perf/per_device_tflops_per_sec": "tflops_per_gpu",
-        },
-    ),
-    Dialect(
-        "GPT-NeoX",
-        "train/lm_loss",
-        {
-            "train/lm_loss": "loss",
-            "train/learning_rate": "lr",
-            "runtime/iteration_time": "time_s",
-            "train/loss_scale": "loss_scale",
-            "runtime/flops_per_sec_per_gpu": "flops_per_s_per_gpu",
-        },
-        averaged=True,
-    ),
-    Dialect(
-        "Megatron-LM",
-        "lm loss",
-        {
-            "iteration-time": "time_s",
-            "lm loss": "loss",
-            "grad-norm": "grad_norm",
-            "learning-rate": "lr",
-            "loss-scale": "loss_scale",
-            "batch-size": "sequences",
-            "throughput": "tflops_per_gpu",
-        },
-        {
-            "mem-max-allocated-bytes": ("peak_allocated_bytes", 1),
-            "mem-reserved-bytes": ("peak_reserved_bytes", 1),
-        },
-        averaged=True,
-    ),
-    Dialect(
-        "transformers",
-        "train/loss",
-        {"train/loss": "loss", "train/grad_norm": "grad_norm", "train/learning_rate": "lr"},
-        averaged=True,
-    ),
+_NEMO = Dialect(
+    "NeMo",
+    "train_step_timing in s",
+    {
+        "train_step_timing in s": "time_s",
+        "reduced_train_loss": "loss",
+        "grad_norm": "grad_norm",
+        "lr": "lr",
+        "global_batch_size": "sequences",
+        "tokens_per_sec_per_gpu": "tokens_per_s_per_gpu",
+        "TFLOPS_per_GPU": "tflops_per_gpu",
+    },
 )
+_NEMO_OLD = Dialect(
+    "NeMo",
+    "train_step_timing",
+    {
+        "train_step_timing": "time_s",
+        "reduced_train_loss": "loss",
+        "grad_norm": "grad_norm",
+        "lr": "lr",
+        "global_batch_size": "sequences",
+    },
+)
+
+# %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #c5cfc69c
+_TORCHTITAN = Dialect(
+    "torchtitan",
+    "time_metrics/end_to_end(s)",
+    {
+        "time_metrics/end_to_end(s)": "time_s",
+        "loss_metrics/global_avg_loss": "loss",
+        "grad_norm": "grad_norm",
+        "lr": "lr",
+        "throughput(tps)": "tokens_per_s_per_gpu",
+        "wps": "tokens_per_s_per_gpu",
+        "tflops": "tflops_per_gpu",
+        "mfu(%)": "mfu_pct",
+    },
+    {"memory/max_reserved(GiB)": ("peak_reserved_bytes", _GIB)},
+    averaged=True,
+)
+
+# %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #3a17163c
+_MAXTEXT = Dialect(
+    "MaxText",
+    "perf/step_time_seconds",
+    {
+        "perf/step_time_seconds": "time_s",
+        "learning/loss": "loss",
+        "learning/grad_norm": "grad_norm",
+        "learning/current_learning_rate": "lr",
+        "perf/per_device_tokens_per_sec": "tokens_per_s_per_gpu",
+        "perf/per_device_tflops_per_sec": "tflops_per_gpu",
+    },
+)
+_NEOX = Dialect(
+    "GPT-NeoX",
+    "train/lm_loss",
+    {
+        "train/lm_loss": "loss",
+        "train/learning_rate": "lr",
+        "runtime/iteration_time": "time_s",
+        "train/loss_scale": "loss_scale",
+        "runtime/flops_per_sec_per_gpu": "flops_per_s_per_gpu",
+    },
+    averaged=True,
+)
+
+# %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #a61b24be
+_MEGATRON = Dialect(
+    "Megatron-LM",
+    "lm loss",
+    {
+        "iteration-time": "time_s",
+        "lm loss": "loss",
+        "grad-norm": "grad_norm",
+        "learning-rate": "lr",
+        "loss-scale": "loss_scale",
+        "batch-size": "sequences",
+        "throughput": "tflops_per_gpu",
+    },
+    {
+        "mem-max-allocated-bytes": ("peak_allocated_bytes", 1),
+        "mem-reserved-bytes": ("peak_reserved_bytes", 1),
+    },
+    averaged=True,
+)
+_TRANSFORMERS = Dialect(
+    "transformers",
+    "train/loss",
+    {"train/loss": "loss", "train/grad_norm": "grad_norm", "train/learning_rate": "lr"},
+    averaged=True,
+)
+DIALECTS = (_NEMO, _NEMO_OLD, _TORCHTITAN, _MAXTEXT, _NEOX, _MEGATRON, _TRANSFORMERS)
 
 # %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #df6974ca
 def dialect_of(tags: Iterable[str]) -> Dialect | None:

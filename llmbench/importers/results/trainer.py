@@ -127,6 +127,22 @@ def _entry(
     return None
 
 # %% ../../../nbs/50_importers/results/10_trainer.ipynb #809bdec8
+def _ended(draft: Draft, done: int | None, asked: int | None, told: bool) -> None:
+    "Whether a run came to its end; `told`: a summary with its runtime says that it did."
+    early = done is not None and asked and done < asked
+    if early:
+        text = f"the file ends at step {done} of {asked}: a checkpoint, or a run that ended early"
+        draft.event("cut", text, done)
+    whole_run = "global_step is max_steps" if done is not None and done == asked else None
+    judge(draft, "train_runtime is told" if told else whole_run)
+    if early and not told:
+        reason = f"the file ends at step {done} of {asked}, and nothing says that the run ended"
+        draft.end(Status.cancelled, reason)
+
+
+_TOKENS = "steps.tokens = difference of the tokens seen / steps since the line before"
+
+# %% ../../../nbs/50_importers/results/10_trainer.ipynb #44b6193c
 def read_state(source: Source, tally: Tally) -> list[Draft]:
     "The run of a trainer_state.json, or what a train_results.json says of one."
     draft, before, summary, top = Draft("hf-trainer", "transformers"), {}, None, {}
@@ -137,29 +153,13 @@ def read_state(source: Source, tally: Tally) -> list[Draft]:
         elif found := _entry(draft, value, before, tally):
             summary, before = found.get("summary", summary), before if "summary" in found else found
     if "tokens" in draft.columns:
-        draft.event(
-            "derived", "steps.tokens = difference of the tokens seen / steps since the line before"
-        )
-    draft.fact("spec.steps", whole(top.get("max_steps")) or None)
+        draft.event("derived", _TOKENS)
+    done, asked = whole(top.get("global_step")), whole(top.get("max_steps"))
+    draft.fact("spec.steps", asked or None)
     draft.fact("spec.batch.micro", whole(top.get("train_batch_size")) or None)
-    done = whole(top.get("global_step"))
-    asked = whole(top.get("max_steps"))
-    if done is not None and asked and done < asked:
-        draft.event(
-            "cut",
-            f"the file ends at step {done} of {asked}: a checkpoint, or a run that ended early",
-            done,
-        )
-    ended = "train_runtime is told" if summary or "train_runtime" in top else None
-    judge(
-        draft, ended or ("global_step is max_steps" if done is not None and done == asked else None)
-    )
-    if not ended and done is not None and asked and done < asked:
-        draft.end(
-            Status.cancelled,
-            f"the file ends at step {done} of {asked}, and nothing says that the run ended",
-        )
-    if ended == "train_runtime is told":
+    told = bool(summary) or "train_runtime" in top
+    _ended(draft, done, asked, told)
+    if told:
         _summary(draft, summary or top, done)
     tally.understood += sum(words(str(v)) is not None for v in top.values())
     return [draft]
