@@ -363,10 +363,11 @@ print(done.format, done.steps, time.process_time() - start, peak)
 @pytest.mark.parametrize("name", TEXT_FORMATS)
 def test_100_mb_in_bounded_memory(name, tmp_path):
     """Rows that never repeat, 100 MB of them: at most 300 MiB of memory; the time is printed, and
-    bounded loosely.
+    bounded loosely. Two formats have rows so short that 100 MB are more than a run file holds.
     """
     path = tmp_path / "long.log"
-    rows = write_long(name, path, 100 * 10**6)
+    size = 50 * 10**6 if name in ("nanogpt", "modded-nanogpt") else 100 * 10**6
+    rows = write_long(name, path, size)
     done = subprocess.run(
         [sys.executable, "-c", _ONE, path, tmp_path / "out"],
         capture_output=True,
