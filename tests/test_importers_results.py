@@ -8,7 +8,7 @@ import re
 import pytest
 from importer_results import NUMBERS_OF_BINARY, RESULT_EXCERPTS, TEXT_RESULTS
 
-from llmbench.core.errors import RequestError
+from llmbench.core.errors import LlmbenchError, RequestError
 from llmbench.core.schema import dump_run
 from llmbench.importers.base import Source, Tally
 from llmbench.importers.finish import run_file
@@ -62,7 +62,11 @@ def check(name: str, content: bytes, path, text: str | None = None) -> int:
             text = file.read()
     known = numbers_in(text)
     for draft in drafts:
-        run = dump_run(run_file(draft, source))
+        try:
+            run = dump_run(run_file(draft, source))
+        except LlmbenchError as e:  # steps or ranks that contradict each other are not guessed at
+            assert re.search(r"is no run file: (steps|ranks)", str(e)) and "\n" not in str(e), e
+            continue
         derived = [
             e["text"].partition(" = ")[0]
             for e in run["events"]
