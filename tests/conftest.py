@@ -1,7 +1,8 @@
 """Whom coverage follows: the tests and the notebooks, not the processes that they start.
 
-To trace the import of torch in some three hundred ranks and launchers is a third of all the time that the tests take.
-COVER=all follows them, too; then the strategies' figures are those of all their lines.
+To trace the import of torch in some three hundred ranks and launchers is a third of all the time
+that the tests take. COVER=all follows them, too; then the strategies' figures are those of all
+their lines.
 """
 
 import os

@@ -1,4 +1,6 @@
-"""What container tests share: the tool, a base image without a registry, a registry on loopback, and a search through layers."""
+"""What container tests share: the tool, a base image without a registry, a registry on loopback,
+and a search through layers.
+"""
 
 from __future__ import annotations
 

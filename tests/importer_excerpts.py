@@ -1,4 +1,5 @@
-"""A few lines of every format that importers read, typed for the tests: name of the format to content.
+"""A few lines of every format that importers read, typed for the tests: name of the format to
+content.
 
 A new format joins the quick test, the fuzz runs and the test of size by an entry here.
 """

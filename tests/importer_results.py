@@ -1,4 +1,6 @@
-"""A small file of every result format, typed or made for the tests: name of the format to content, and the text of its numbers."""
+"""A small file of every result format, typed or made for the tests: name of the format to content,
+and the text of its numbers.
+"""
 
 import json
 

@@ -1,8 +1,10 @@
-"""A small Kubernetes API whose pods really run, each on a host of its own made of namespaces. For tests, as root.
+"""A small Kubernetes API whose pods really run, each on a host of its own made of namespaces. For
+tests, as root.
 
-It knows Jobs, Pods, Services, ConfigMaps and Events, expands an Indexed Job, gives pods names only where a headless
-Service selects them, and deletes the pods of a failed Job as the real controller does. It checks no schema and no
-rights: those are checked elsewhere. Start it with `with Kubelet(folder) as cluster`, and use the kubeconfig it writes.
+It knows Jobs, Pods, Services, ConfigMaps and Events, expands an Indexed Job, gives pods names only
+where a headless Service selects them, and deletes the pods of a failed Job as the real controller
+does. It checks no schema and no rights: those are checked elsewhere. Start it with `with
+Kubelet(folder) as cluster`, and use the kubeconfig it writes.
 """
 
 from __future__ import annotations
@@ -103,7 +105,6 @@ class Kubelet:
         return f"{self.mark}sw"
 
     # --- things
-    # -----------------------------------------------------------------------------------------------------
 
     def add(self, kind: str, namespace: str, thing: dict) -> dict:
         name, version = KINDS[kind]
@@ -140,7 +141,6 @@ class Kubelet:
             ]
 
     # --- jobs and pods
-    # ----------------------------------------------------------------------------------------------
 
     def run(self, job: dict) -> None:
         spec, name, namespace = job["spec"], job["metadata"]["name"], job["metadata"]["namespace"]

@@ -1,4 +1,6 @@
-"""A study whose runs are not trained but left as run files: shared by the tests of what a sweep finds in its folder."""
+"""A study whose runs are not trained but left as run files: shared by the tests of what a sweep
+finds in its folder.
+"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""README.md is nbs/index.ipynb as Markdown: prose as it stands, code in fences, stored outputs below it.
+"""README.md is nbs/index.ipynb as Markdown: prose as it stands, code in fences, stored outputs
+below it.
 
 As a program it writes README.md, and the tables of rooms and tests (`rooms.py`).
 """

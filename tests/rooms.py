@@ -1,7 +1,9 @@
-"""What the pages of the rooms and CONTRIBUTING.md say about notebooks and tests, written from the notebooks and tests themselves.
+"""What the pages of the rooms and CONTRIBUTING.md say about notebooks and tests, written from the
+notebooks and tests themselves.
 
-Each folder of nbs/ has an index.ipynb: its first cell is written by hand, its table of notebooks between two markers is
-written here, and so is the line of imports. CONTRIBUTING.md has the table of rooms and the map of the tests.
+Each folder of nbs/ has an index.ipynb: its first cell is written by hand, its table of notebooks
+between two markers is written here, and so is the line of imports. CONTRIBUTING.md has the table of
+rooms and the map of the tests.
 """
 
 import ast
@@ -82,7 +84,9 @@ def listed(rooms: set[str]) -> str:
 
 
 def notebook_table(folder: Path) -> str:
-    """The notebooks of a room in their order, its sub-rooms after them, and what it imports from."""
+    """The notebooks of a room in their order, its sub-rooms after them, and what it imports
+    from.
+    """
     graph, own = imports(), package(folder)
     paths = sorted(folder.glob("[0-9]*.ipynb")) + sorted(folder.glob("*/index.ipynb"))
     rows = [
@@ -114,7 +118,9 @@ def room_table() -> str:
 
 
 def tests_of(path: Path) -> tuple[str, str]:
-    """What a file of tests guards (the first paragraph of its docstring), and whether it is quick, slow or both."""
+    """What a file of tests guards (the first paragraph of its docstring), and whether it is quick,
+    slow or both.
+    """
     tree = ast.parse(path.read_text())
     about = " ".join((ast.get_docstring(tree) or "").split("\n\n")[0].split())
     tests = [f for f in tree.body if isinstance(f, ast.FunctionDef) and f.name.startswith("test_")]

@@ -1,4 +1,6 @@
-"""The audit on figures that were published, on our own runs, on runs that were doctored, and on rubbish."""
+"""The audit on figures that were published, on our own runs, on runs that were doctored, and on
+rubbish.
+"""
 
 import copy
 import json
@@ -49,7 +51,6 @@ def test_the_page_of_faults_has_every_fault_and_every_fault_its_test():
 
 
 # --- the first ancestor
-# ---------------------------------------------------------------------------------------------
 
 
 def test_the_eight_published_rows_show_five_faults():
@@ -121,7 +122,6 @@ def test_the_same_rows_put_right_are_without_a_fault(tmp_path):
 
 
 # --- the second and third
-# -------------------------------------------------------------------------------------------
 
 
 def tprimat(**change):
@@ -215,7 +215,6 @@ def test_a_strategy_that_is_not_told_is_unknown_and_no_fault(tmp_path):
 
 
 # --- our own
-# --------------------------------------------------------------------------------------------------------
 
 
 def own_run(strategy):
@@ -355,7 +354,6 @@ def test_a_run_that_was_refused_claims_nothing(tmp_path):
 
 
 # --- requests and rubbish
-# -------------------------------------------------------------------------------------------
 
 
 def test_wrong_requests_name_what_is_understood(tmp_path):

@@ -1,4 +1,6 @@
-"""Other frameworks: what is rendered for them stays what it was, and what they train is the same training."""
+"""Other frameworks: what is rendered for them stays what it was, and what they train is the same
+training.
+"""
 
 import ast
 import csv

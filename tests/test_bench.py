@@ -1,4 +1,6 @@
-"""The comparison with other frameworks: workers in turns, rows for those that fail, facts on disk."""
+"""The comparison with other frameworks: workers in turns, rows for those that fail, facts on
+disk.
+"""
 
 import importlib.util
 import json
@@ -21,7 +23,7 @@ def peers(*arguments):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.slow  # in the quick set notebooks 29b and 29c train in turns
+@pytest.mark.slow  # in the quick set notebooks bench/peers and peer_frameworks train in turns
 def test_the_facts_hold_all_that_the_table_is_made_of(tmp_path):
     done = peers("--peers", "again,harness", *SMALL, "--out", str(tmp_path / "peers.json"))
     assert done.returncode == 0, done.stderr

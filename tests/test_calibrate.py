@@ -1,4 +1,6 @@
-"""The promises of a comparison: few false alarms on equal runs, a planted slowdown found when enough was measured."""
+"""The promises of a comparison: few false alarms on equal runs, a planted slowdown found when
+enough was measured.
+"""
 
 import contextlib
 import io

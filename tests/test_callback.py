@@ -1,4 +1,6 @@
-"""The callback beside real trainers: the losses are those without it, and the run file says what the framework says."""
+"""The callback beside real trainers: the losses are those without it, and the run file says what
+the framework says.
+"""
 
 import importlib.util
 import json

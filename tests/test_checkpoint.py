@@ -1,4 +1,6 @@
-"""A run that is killed goes on where its last checkpoint stands, and draws the curve of one that was not."""
+"""A run that is killed goes on where its last checkpoint stands, and draws the curve of one that
+was not.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Comparisons as people and CI meet them: the line, the forms, the exit code, baselines, history; over a folder of results."""
+"""Comparisons as people and CI meet them: the line, the forms, the exit code, baselines, history;
+over a folder of results.
+"""
 
 import json
 import random

@@ -1,4 +1,6 @@
-"""The logits of converted models are those of transformers, both ways; tiny random weights, on the processor."""
+"""The logits of converted models are those of transformers, both ways; tiny random weights, on the
+processor.
+"""
 
 import json
 import subprocess

@@ -1,4 +1,6 @@
-"What a results folder may hold: implausible values, damaged bytes, special files. Each is named, none changes the numbers of the others."
+"""What a results folder may hold: implausible values, damaged bytes, special files. Each is named,
+none changes the numbers of the others.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""A mixture whose experts are dealt out to ranks trains like the single process: every gradient, and twenty steps of loss."""
+"""A mixture whose experts are dealt out to ranks trains like the single process: every gradient,
+and twenty steps of loss.
+"""
 
 import json
 import subprocess

@@ -1,7 +1,8 @@
-"""Each of the thirteen faults, put back by a change of a line or two: its test in test_thirteen_faults.py must fail.
+"""Each of the thirteen faults, put back by a change of a line or two: its test in
+test_thirteen_faults.py must fail.
 
-A copy of the package stands first on the path, with one replacement in it. What a copy without any replacement does is
-tested too, so a failure is the fault's and not the copy's.
+A copy of the package stands first on the path, with one replacement in it. What a copy without any
+replacement does is tested too, so a failure is the fault's and not the copy's.
 """
 
 import os

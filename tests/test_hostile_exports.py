@@ -1,4 +1,6 @@
-"""What other people's run files and requests say, in notebooks, tables, metrics and trackers: text, and names of files below the folder."""
+"""What other people's run files and requests say, in notebooks, tables, metrics and trackers: text,
+and names of files below the folder.
+"""
 
 import ast
 import csv

@@ -1,4 +1,6 @@
-"""Hostile text in every option and every text of a request: it is refused, or it arrives as one literal, and nothing of it is executed."""
+"""Hostile text in every option and every text of a request: it is refused, or it arrives as one
+literal, and nothing of it is executed.
+"""
 
 import os
 import re

@@ -1,4 +1,6 @@
-"""Run files whose every text is hostile: the site is built, nothing is executed, nothing is written elsewhere, and the others keep their numbers."""
+"""Run files whose every text is hostile: the site is built, nothing is executed, nothing is written
+elsewhere, and the others keep their numbers.
+"""
 
 import csv
 import html

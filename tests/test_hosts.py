@@ -1,4 +1,6 @@
-"""Runs over several hosts through the entrypoint: the same results as here, and an end whatever happens to a host."""
+"""Runs over several hosts through the entrypoint: the same results as here, and an end whatever
+happens to a host.
+"""
 
 import json
 import os

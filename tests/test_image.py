@@ -1,4 +1,6 @@
-"""Images: what they install is locked by hash, and a real tool builds, describes, pushes and tries them."""
+"""Images: what they install is locked by hash, and a real tool builds, describes, pushes and tries
+them.
+"""
 
 import json
 import os
@@ -112,7 +114,6 @@ def test_images_install_nothing_but_by_hash(name):
 
 
 # --- slow: a real tool
-# -------------------------------------------------------------------------------------------------
 
 needs_tool = pytest.mark.skipif(TOOL is None, reason="needs podman or docker")
 

@@ -1,4 +1,6 @@
-"""Every format on an excerpt: recognised by its content, read, written, read back and asked for in SQL."""
+"""Every format on an excerpt: recognised by its content, read, written, read back and asked for in
+SQL.
+"""
 
 import json
 import subprocess

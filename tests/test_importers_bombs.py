@@ -1,6 +1,8 @@
-"""Files made to exhaust the machine that imports them: each ends in bounded memory and time, with one line that says why.
+"""Files made to exhaust the machine that imports them: each ends in bounded memory and time, with
+one line that says why.
 
-Each file is read in a process of its own, forked from one that has loaded the importers, so that its peak is its own.
+Each file is read in a process of its own, forked from one that has loaded the importers, so that
+its peak is its own.
 """
 
 import gzip

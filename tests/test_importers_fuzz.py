@@ -1,7 +1,9 @@
-"""Logs as they should not be: cut, shuffled, interleaved, coloured, of other encodings, on one gigantic line.
+"""Logs as they should not be: cut, shuffled, interleaved, coloured, of other encodings, on one
+gigantic line.
 
-No importer may crash, and none may invent a number: each one in the run file is in the text, is a unit's conversion of one
-that is, or stands at a place that an event names as derived, with its formula.
+No importer may crash, and none may invent a number: each one in the run file is in the text, is a
+unit's conversion of one that is, or stands at a place that an event names as derived, with its
+formula.
 """
 
 import json

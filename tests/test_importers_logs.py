@@ -1,6 +1,8 @@
-"""Logs in lines that once gave a wrong number, a wrong status, no row, or a run where there was none.
+"""Logs in lines that once gave a wrong number, a wrong status, no row, or a run where there was
+none.
 
-Each excerpt was typed for its test. What it shows is named by the test, and holds for the siblings of the format, too.
+Each excerpt was typed for its test. What it shows is named by the test, and holds for the siblings
+of the format, too.
 """
 
 import math

@@ -1,4 +1,6 @@
-"""Result files, event files and profiles as they should not be: nothing crashes, and no number is invented."""
+"""Result files, event files and profiles as they should not be: nothing crashes, and no number is
+invented.
+"""
 
 import gzip
 import json

@@ -1,4 +1,6 @@
-"""Real kubectl against a test API server that runs each pod's command on a host of its own. No real cluster is involved."""
+"""Real kubectl against a test API server that runs each pod's command on a host of its own. No real
+cluster is involved.
+"""
 
 import contextlib
 import io

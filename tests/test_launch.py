@@ -1,4 +1,6 @@
-"""What stands in k8s/ and docker/, and what is rendered for engines: by meaning, not by golden copies."""
+"""What stands in k8s/ and docker/, and what is rendered for engines: by meaning, not by golden
+copies.
+"""
 
 import re
 import shutil
@@ -73,14 +75,18 @@ def documents(path: Path) -> list[dict]:
 
 @pytest.mark.parametrize("name", SMOKE)
 def test_smoke_jobs_are_what_the_renderer_writes(name):
-    """The request by what it means: a field that is added to requests later changes no smoke job."""
+    """The request by what it means: a field that is added to requests later changes no smoke
+    job.
+    """
     kept, made = documents(smoke_file(name)), list(yaml.safe_load_all(smoke_text(name)))
     asked = [resolve_run(yaml.safe_load(d[1].pop("data")["spec.yaml"])) for d in (kept, made)]
     assert asked[0] == asked[1] and kept == made, "type python tests/test_launch.py"
 
 
 def test_one_smoke_job_stands_in_the_way_of_no_other():
-    """A Job is kept for a day, and cannot be changed: two of one name on one cluster are refused."""
+    """A Job is kept for a day, and cannot be changed: two of one name on one cluster are
+    refused.
+    """
     kept = [
         (d["kind"], d["metadata"]["name"]) for name in SMOKE for d in documents(smoke_file(name))
     ]
@@ -183,7 +189,6 @@ def test_kustomizations_name_files_that_exist_and_every_file_is_named():
 
 
 # --- slow: real tools
-# ---------------------------------------------------------------------------------------------------
 
 
 def built(folder: Path) -> list[dict]:
@@ -298,7 +303,9 @@ def test_a_study_in_turns_is_not_launched(tmp_path, capsys):
 
 
 def test_what_an_engine_refuses_is_a_row_and_the_study_goes_on(tmp_path, capsys):
-    """`false` in place of ssh is a host that lets nobody in; an answer that is here already stays."""
+    """`false` in place of ssh is a host that lets nobody in; an answer that is here already
+    stays.
+    """
     study, results = tmp_path / "study.yaml", tmp_path / "results"
     matrix = [{"strategy": ["ddp", "fsdp"], "world_size": 2}]
     study.write_text(
@@ -335,7 +342,6 @@ def test_what_an_engine_refuses_is_a_row_and_the_study_goes_on(tmp_path, capsys)
 
 
 # --- secrets
-# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_token_of_the_environment_is_in_no_rendered_file(tmp_path, monkeypatch, capsys):
@@ -368,7 +374,6 @@ def test_a_token_of_the_environment_is_in_no_rendered_file(tmp_path, monkeypatch
 
 
 # --- images
-# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["cpu", "cuda", "rocm"])

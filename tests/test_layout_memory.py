@@ -1,4 +1,6 @@
-"""What split models, dealt experts, gradients sent as factors and DeepSpeed's offload hold: predicted for every rank, and allocated by real ranks."""
+"""What split models, dealt experts, gradients sent as factors and DeepSpeed's offload hold:
+predicted for every rank, and allocated by real ranks.
+"""
 
 import json
 import subprocess
@@ -11,7 +13,7 @@ from llmbench.plan.layout_memory import SPLIT, layout_memory, memory_of
 from llmbench.spec.resolve import resolve_run
 from llmbench.train.mesh import place_of
 
-pytestmark = pytest.mark.slow  # notebook 28b trains two ranks in the quick set
+pytestmark = pytest.mark.slow  # the notebook bench/memory_check trains two ranks in the quick set
 
 PROGRAM = """
 import gc, json, os, sys
@@ -62,7 +64,9 @@ def measure(requests, world_size, folder):
 
 
 def compare(given, world_size, held):
-    """The worst difference of each kind over the ranks, each rank against its stage's prediction."""
+    """The worst difference of each kind over the ranks, each rank against its stage's
+    prediction.
+    """
     spec, off = resolve_run(given | {"world_size": world_size}), {}
     for rank, found in enumerate(held):
         split = (

@@ -1,4 +1,6 @@
-"""What trades memory for time, or names a kernel, trains like the run without it; and no setting renames a published run."""
+"""What trades memory for time, or names a kernel, trains like the run without it; and no setting
+renames a published run.
+"""
 
 import json
 from math import prod
@@ -212,7 +214,8 @@ def test_compressed_gradients_send_what_is_predicted(tmp_path, model, compressio
     calls, bytes_ = seen.calls / run.window.steps, seen.bytes / run.window.steps
     if (
         compression == "powersgd"
-        # a trace may miss the factors, whose exchange can begin in the transport's thread (notebook 25
+        # a trace may miss the factors, whose exchange can begin in the transport's thread (notebook
+        # 25
         # counts them)
     ):
         whole = 4 * sum(

@@ -1,4 +1,6 @@
-"""Token files: what is asked for exists, what a run saw can be said without it, and Megatron reads and writes the same bytes."""
+"""Token files: what is asked for exists, what a run saw can be said without it, and Megatron reads
+and writes the same bytes.
+"""
 
 import numpy as np
 import pytest

@@ -1,11 +1,12 @@
-"""Every notebook's examples and assertions, run against the exported package, each in a process of its own.
+"""Every notebook's examples and assertions, run against the exported package, each in a process of
+its own.
 
-An exported cell is replaced by the module that it was exported to, so that what is tested (and counted by coverage)
-is what users import. `nbdev-test` runs the same cells as they stand in the notebook; a test of the house asserts that
-both are the same code.
+An exported cell is replaced by the module that it was exported to, so that what is tested (and
+counted by coverage) is what users import. `nbdev-test` runs the same cells as they stand in the
+notebook; a test of the house asserts that both are the same code.
 
-The processes are forked from one that has imported the large libraries, and nothing of llmbench: importing torch a
-hundred times is a quarter of the work otherwise.
+The processes are forked from one that has imported the large libraries, and nothing of llmbench:
+importing torch a hundred times is a quarter of the work otherwise.
 """
 
 import importlib

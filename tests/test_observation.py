@@ -1,4 +1,6 @@
-"""What looks at a run: collectives, profilers, the cost of measuring. None of it may be in a timed step."""
+"""What looks at a run: collectives, profilers, the cost of measuring. None of it may be in a timed
+step.
+"""
 
 import gzip
 import json

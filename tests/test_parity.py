@@ -1,4 +1,6 @@
-"""A benchmark that does not train is not a benchmark: every strategy follows the single process, step by step."""
+"""A benchmark that does not train is not a benchmark: every strategy follows the single process,
+step by step.
+"""
 
 import pytest
 from same_training import TOLERANCE, follows

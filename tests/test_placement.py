@@ -1,4 +1,6 @@
-"""What goes to a device before the first step: under a split, never the whole model, which may be larger than the device."""
+"""What goes to a device before the first step: under a split, never the whole model, which may be
+larger than the device.
+"""
 
 import json
 import subprocess

@@ -1,4 +1,6 @@
-"""float16 with its loss scale, and float8: the same training on two ranks as on one, and every skipped step counted."""
+"""float16 with its loss scale, and float8: the same training on two ranks as on one, and every
+skipped step counted.
+"""
 
 import importlib.util
 import json

@@ -6,7 +6,7 @@ from same_training import follows
 from llmbench.launch.local import run_local
 from llmbench.spec.resolve import resolve_run
 
-pytestmark = pytest.mark.slow  # notebook 26b trains two ranks in the quick set
+pytestmark = pytest.mark.slow  # the notebook strategies/tensor trains two ranks in the quick set
 
 STEPS = 20
 REQUEST = {

@@ -1,4 +1,6 @@
-"""`llmbench query` reads the views and nothing else: no file, database, network, extension or setting, from any way in."""
+"""`llmbench query` reads the views and nothing else: no file, database, network, extension or
+setting, from any way in.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,6 @@
-"""The README as a newcomer types it: on a fresh clone, line by line, with what is in it and nothing else."""
+"""The README as a newcomer types it: on a fresh clone, line by line, with what is in it and nothing
+else.
+"""
 
 import os
 import re

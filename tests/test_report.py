@@ -1,4 +1,6 @@
-"""The report of a small folder of results: pages, links, figures, and numbers that agree with their queries."""
+"""The report of a small folder of results: pages, links, figures, and numbers that agree with their
+queries.
+"""
 
 import csv
 import json

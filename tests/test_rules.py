@@ -1,4 +1,6 @@
-"""Every field of the run file, changed one at a time: the verdict is what the table of rules says."""
+"""Every field of the run file, changed one at a time: the verdict is what the table of rules
+says.
+"""
 
 import copy
 import json

@@ -1,4 +1,6 @@
-"""A token in secrets.env is found nowhere: not in results, logs, executed notebooks, manifests or the site (layers: test_image.py)."""
+"""A token in secrets.env is found nowhere: not in results, logs, executed notebooks, manifests or
+the site (layers: test_image.py).
+"""
 
 import base64
 import os

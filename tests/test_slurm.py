@@ -1,4 +1,6 @@
-"""Real Slurm daemons of this machine's distribution, on hosts made of namespaces: a study as an array."""
+"""Real Slurm daemons of this machine's distribution, on hosts made of namespaces: a study as an
+array.
+"""
 
 import os
 import shutil

@@ -1,4 +1,6 @@
-"""Split models send what is predicted: on real ranks, and on a simulated mesh of eight GPUs for the named strategies."""
+"""Split models send what is predicted: on real ranks, and on a simulated mesh of eight GPUs for the
+named strategies.
+"""
 
 import json
 import subprocess
@@ -86,7 +88,6 @@ def test_real_ranks_send_what_is_predicted(layout, model, tmp_path):
 
 
 # --- eight simulated ranks: one process that is told to be rank R, collectives that return at once
-# -----------------------
 
 SIMULATED = """
 import json, sys, warnings

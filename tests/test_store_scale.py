@@ -1,4 +1,6 @@
-"""The store of a large folder: kept tables, what makes them new again, and what must not be lost by keeping them."""
+"""The store of a large folder: kept tables, what makes them new again, and what must not be lost by
+keeping them.
+"""
 
 import json
 import os
@@ -22,7 +24,9 @@ VIEWS = ("runs", "steps", "groups", "ranks", "collectives", "details", "studies"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
-    """Sixty files are many here: tables are kept from 20 on, child processes read from the first."""
+    """Sixty files are many here: tables are kept from 20 on, child processes read from the
+    first.
+    """
     monkeypatch.setattr(cache, "_SMALL", 20)
     monkeypatch.setattr(ingest, "_ALONE", 10**6)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))

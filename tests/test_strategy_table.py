@@ -1,4 +1,6 @@
-"""A strategy is a row and a notebook: one is added to a copy of the project, and every room knows it."""
+"""A strategy is a row and a notebook: one is added to a copy of the project, and every room knows
+it.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""The eight-run suite on CPU ranks: the matrix of params/studies/oci-a10.yaml, with a model that two cores can train."""
+"""The eight-run suite on CPU ranks: the matrix of params/studies/oci-a10.yaml, with a model that
+two cores can train.
+"""
 
 import pytest
 from notebooks import ROOT

@@ -1,4 +1,6 @@
-"""What a sweep takes for a finished run: a whole run file of this run, and nothing else that lies in its place."""
+"""What a sweep takes for a finished run: a whole run file of this run, and nothing else that lies
+in its place.
+"""
 
 import os
 import signal

@@ -1,4 +1,6 @@
-"""A sweep does not trust its folder: who else is in it, what a file there says, where a link leads."""
+"""A sweep does not trust its folder: who else is in it, what a file there says, where a link
+leads.
+"""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""The thirteen faults of the ancestors: one test each, over the real code, that fails when the fault is put back.
+"""The thirteen faults of the ancestors: one test each, over the real code, that fails when the
+fault is put back.
 
 `test_faults_put_back.py` shows that each of them can fail. What needs a GPU is skipped without one.
 """
@@ -46,7 +47,6 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 
 
 # --- every strategy, watched while it trains
-# ------------------------------------------------------------------------
 
 
 class Watch:
@@ -161,7 +161,6 @@ def watched():
 
 
 # --- 1
-# --------------------------------------------------------------------------------------------------------------
 
 
 class Device:
@@ -277,7 +276,6 @@ def test_fault_01_on_a_gpu_the_clock_waits_for_the_work():
 
 
 # --- 2 and 3
-# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -315,7 +313,6 @@ def test_fault_03_one_precision_policy_for_every_strategy(watched, strategy):
 
 
 # --- 4
-# --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -356,7 +353,6 @@ def test_fault_04_ranks_under_zero_take_disjoint_data(two_ranks):
 
 
 # --- 5
-# --------------------------------------------------------------------------------------------------------------
 
 
 class Echo(nn.Module):
@@ -386,7 +382,6 @@ def test_fault_05_causal_mask_and_shifted_targets(name):
 
 
 # --- 6
-# --------------------------------------------------------------------------------------------------------------
 
 
 def test_fault_06_host_to_device_rate_is_measured_or_null(two_ranks):
@@ -408,7 +403,6 @@ def test_fault_06_on_a_gpu_the_copy_is_a_copy():
 
 
 # --- 7, 8: the eight published rows through the real store
-# ----------------------------------------------------------
 
 ROWS = {("ddp", 2): 8369, ("ddp", 4): 12220, ("fsdp", 2): 6771, ("fsdp", 4): 9424,
         ("zero2", 2): 10999, ("zero2", 4): 18147, ("zero3", 2): 10560, ("zero3", 4): 15977}  # fmt: skip
@@ -478,7 +472,6 @@ def test_fault_08_money_has_the_hours_of_its_seconds(eight_rows):
 
 
 # --- 9
-# --------------------------------------------------------------------------------------------------------------
 
 
 def test_fault_09_the_hardware_record_is_of_the_machine_that_ran(two_ranks, monkeypatch, tmp_path):
@@ -545,7 +538,6 @@ def test_fault_09_the_hardware_record_is_of_the_machine_that_ran(two_ranks, monk
 
 
 # --- 10, 11
-# ---------------------------------------------------------------------------------------------------------
 
 
 def test_fault_10_no_rate_contains_warm_up(tmp_path):
@@ -583,7 +575,6 @@ def test_fault_11_an_unknown_card_has_no_peak(tmp_path, device):
 
 
 # --- 12, 13
-# ---------------------------------------------------------------------------------------------------------
 
 PER_CORE = re.compile(r"per_(\w+_)?cores?\b|cores?_throughput", re.IGNORECASE)
 

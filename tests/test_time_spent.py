@@ -1,4 +1,6 @@
-"""Speed is decided by time spent: what is planted into recorded rotations of equal runs is claimed by its sign, or not at all."""
+"""Speed is decided by time spent: what is planted into recorded rotations of equal runs is claimed
+by its sign, or not at all.
+"""
 
 from pathlib import Path
 

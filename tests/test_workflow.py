@@ -1,4 +1,6 @@
-"""The workflows, for pull requests and for a machine with a GPU: they hold only commands that exist, and do in a shell what they say."""
+"""The workflows, for pull requests and for a machine with a GPU: they hold only commands that
+exist, and do in a shell what they say.
+"""
 
 import itertools
 import json
@@ -149,7 +151,6 @@ def test_a_pull_request_may_read_and_nothing_else():
 
 
 # --- slow
-# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -248,7 +249,9 @@ def test_its_steps_do_what_they_say(tmp_path):
 
 @pytest.mark.slow
 def test_the_steps_of_a_pull_request_do_what_they_say(tmp_path):
-    """Train base and head, which are the same here: as fast: 0; a base made forty times as fast: 1; the site is built."""
+    """Train base and head, which are the same here: as fast: 0; a base made forty times as fast: 1;
+    the site is built.
+    """
     for side in ("base", "head"):
         (tmp_path / side).symlink_to(ROOT)
     (tmp_path / "home").mkdir()

@@ -85,7 +85,9 @@ _SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down
 
 # %% ../../nbs/80_report/20_ratios.ipynb #2858ee90
 def _powers_axis(values: Sequence[float], title: str) -> alt.Y:
-    "A logarithmic axis from the power of ten below all values to the one above, at least one apart."
+    """A logarithmic axis from the power of ten below all values to the one above, at least one
+    apart.
+    """
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     powers = [10.0**k for k in range(low, max(high, low + 1) + 1)]
     scale = alt.Scale(type="log", domain=[powers[0], powers[-1]], nice=False)

@@ -15,10 +15,11 @@ from typing import Any
 class StrategyRow:
     """What other rooms need to know of a strategy.
 
-    builder: the module of `llmbench.train.strategies` that has its `build`. shards: of p(arameters),
-    g(radients) and o(ptimizer state). splits: degrees beside dp that may exceed 1. settings: keys of
-    `strategy:` that only some strategies have. smallest: what a request needs to show it. like: the
-    strategy whose predictions of memory and traffic hold; None: its own.
+    builder: the module of `llmbench.train.strategies` that has its `build`. shards: of
+    p(arameters), g(radients) and o(ptimizer state). splits: degrees beside dp that may exceed
+    1. settings: keys of `strategy:` that only some strategies have. smallest: what a request
+    needs to show it. like: the strategy whose predictions of memory and traffic hold; None: its
+    own.
     """
 
     name: str
