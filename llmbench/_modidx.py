@@ -1364,6 +1364,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'llmbench.core.escape.one_line': ('10_core/escape.html#one_line', 'llmbench/core/escape.py'),
                                       'llmbench.core.escape.short_label': ('10_core/escape.html#short_label', 'llmbench/core/escape.py'),
                                       'llmbench.core.escape.yaml_text': ('10_core/escape.html#yaml_text', 'llmbench/core/escape.py')},
+            'llmbench.core.examples': {'llmbench.core.examples.refused': ('10_core/examples.html#refused', 'llmbench/core/examples.py')},
             'llmbench.core.files': { 'llmbench.core.files.Settings': ('10_core/files.html#settings', 'llmbench/core/files.py'),
                                      'llmbench.core.files.Settings.get': ('10_core/files.html#settings.get', 'llmbench/core/files.py'),
                                      'llmbench.core.files.Settings.path': ('10_core/files.html#settings.path', 'llmbench/core/files.py'),
