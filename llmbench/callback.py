@@ -6,8 +6,7 @@
 __all__ = ['Recorder', 'lightning_callback', 'trainer_callback']
 
 # %% ../nbs/55_frameworks/70_door.ipynb #7a000033
-from llmbench.frameworks.callback import (
-    Recorder,
-)
+# ruff: noqa: F401
+from .frameworks.callback import Recorder, lightning_callback, trainer_callback
 
 _all_ = ["Recorder", "lightning_callback", "trainer_callback"]

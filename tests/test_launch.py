@@ -506,7 +506,7 @@ def test_an_image_that_is_missing_is_a_refusal_and_leaves_no_network(tmp_path):
         run = read_run(file)
         assert (
             run.status == "refused"
-            and f"{tool} pull localhost/llmbench:no-such" in run.reason
+            and f"{tool} pull -- localhost/llmbench:no-such" in run.reason
             and "exists" not in run.reason
         ), run.reason
     networks = subprocess.run([tool, "network", "ls"], capture_output=True, text=True).stdout

@@ -192,6 +192,15 @@ def shell(script: str, folder: Path, **variables: str) -> subprocess.CompletedPr
     )
 
 
+def made_faster(run: dict, times: float) -> None:
+    """The steps of a run file, and the window that holds them, take so many times less."""
+    for place in (run["steps"], *run["ranks"]):
+        if "time_s" in place:
+            place["time_s"] = [t and t / times for t in place["time_s"]]
+    for rank in run["ranks"]:
+        rank["measured_wall_s"] /= times
+
+
 @pytest.mark.slow
 def test_its_steps_do_what_they_say(tmp_path):
     """Train, keep, compare (as fast: 0; against a baseline made forty times as fast: 1), site: the
@@ -226,23 +235,25 @@ def test_its_steps_do_what_they_say(tmp_path):
         "LIMIT": "50%",
         "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
     }
-    for name in ("Train", "Keep as the baseline", "Compare with the baseline", "Build the site"):
+    for name in ("Train", "Keep as the baseline"):
+        done = shell(steps[name], tmp_path, **given)
+        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+    done = shell(steps["Compare with the baseline"], tmp_path, **given)
+    assert done.returncode == 1 and "not newer ones" in done.stderr, (
+        "the runs of the baseline itself"
+    )
+    shutil.rmtree(tmp_path / "results")  # the next call of the workflow has a checkout of its own
+    for name in ("Train", "Compare with the baseline", "Build the site"):
         done = shell(steps[name], tmp_path, **given)
         assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
     assert (tmp_path / "site/index.html").exists() and "single" in (
         tmp_path / "summary.md"
     ).read_text()
     kept = tmp_path / "home/llmbench-baselines/main.json"
-    fast = re.sub(
-        r'"time_s":\[([^\]]*)\]',
-        lambda m: (
-            '"time_s":['
-            + ",".join(str(float(t) / 40) if t != "null" else t for t in m[1].split(","))
-            + "]"
-        ),
-        kept.read_text(),
-    )
-    kept.write_text(fast)
+    fast = json.loads(kept.read_text())
+    for run in fast["runs"]:
+        made_faster(run, 40)
+    kept.write_text(json.dumps(fast))
     done = shell(steps["Compare with the baseline"], tmp_path, **given | {"LIMIT": "3%"})
     assert done.returncode == 1, "surely slower than a baseline that is forty times as fast"
 
@@ -264,10 +275,7 @@ def test_the_steps_of_a_pull_request_do_what_they_say(tmp_path):
     assert "study=head" in (tmp_path / "summary.md").read_text()
     for file in tmp_path.glob("results/base/*/run.json"):
         run = json.loads(file.read_text())
-        for place in (run["steps"], *run["ranks"]):
-            place["time_s"] = [t and t / 40 for t in place["time_s"]]
-        for rank in run["ranks"]:
-            rank["measured_wall_s"] /= 40
+        made_faster(run, 40)
         file.write_text(json.dumps(run))
     done = shell(STEPS["Compare with the base"], tmp_path, **given)
     assert done.returncode == 1, "surely slower than a base that is forty times as fast"

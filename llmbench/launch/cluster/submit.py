@@ -48,12 +48,15 @@ _WRONG = re.compile(
     r"error|denied|fail|invalid|unable|cannot|refused|forbidden|not found|no such|exist|immutable",
     re.IGNORECASE,
 )
+# podman's log lines while it retries; what failed in the end follows without a level
+_WARNING = re.compile(r"\blevel=(?:debug|info|warning)\b")
 
 # %% ../../../nbs/40_launch/cluster/25_submit.ipynb #fe202c07
 def _must(command: Iterable[str], folder: Path, wait_s: float = _ANSWER_S) -> str:
     done = _run(command, folder, timeout=wait_s)
     if done.returncode:
-        said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        lines = (done.stderr or done.stdout).splitlines()
+        said = [line.strip() for line in lines if line.strip() and not _WARNING.search(line)]
         telling = (
             [line for line in said if _WRONG.search(line)]
             or said
