@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from llmbench.compare.baseline import baseline_command, save_baseline
 from llmbench.compare.history import history_command
-from llmbench.compare.verdict import compare_command
+from llmbench.compare.select import baseline_command, save_baseline
+from llmbench.compare.verb import compare_command
 from llmbench.core.errors import LlmbenchError, RequestError
 from llmbench.core.records import write_run
 from llmbench.core.schema import SCHEMA, validate_run

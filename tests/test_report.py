@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from llmbench.analysis.stats import spent, spread_of_pairs
-from llmbench.compare.contrast import turns_taken
-from llmbench.compare.verdict import compare_words, notes
+from llmbench.compare.compare import turns_taken
+from llmbench.compare.verb import compare_words
+from llmbench.compare.words import notes
 from llmbench.core.errors import LlmbenchError, RequestError
 from llmbench.core.files import write_json_atomic
 from llmbench.core.numbers import significant

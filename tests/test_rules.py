@@ -10,9 +10,10 @@ import pytest
 
 from llmbench.analysis.fairness import DEFAULT_VARIES
 from llmbench.analysis.rules import KINDS, rule_of, schema_fields
-from llmbench.compare.contrast import fair
-from llmbench.compare.selection import RepeatSet
-from llmbench.compare.verdict import compare_command, compare_words, notes
+from llmbench.compare.compare import fair
+from llmbench.compare.select import RepeatSet
+from llmbench.compare.verb import compare_command, compare_words
+from llmbench.compare.words import notes
 from llmbench.core.records import write_run
 from llmbench.core.schema import SCHEMA, dump_run, validate_run
 from llmbench.plan.flops import parameter_count

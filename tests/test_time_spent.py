@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from llmbench.analysis.stats import calm_half, turns_interval
-from llmbench.compare.findings import Contender, decide_speed, speed_sentence
 from llmbench.compare.noise import read_turns, tried_in_turns
+from llmbench.compare.winner import Contender, decide_speed, speed_sentence
 
 ROOT = Path(__file__).resolve().parents[1]
 ROTATIONS = read_turns(ROOT / "reports" / "recorded" / "cpu-equals")

@@ -44,7 +44,7 @@ def compare(arguments: argparse.Namespace) -> int:
     """Say whether A is faster than B; 1 when a limit was given and is shown to be broken, or the
     two may not be compared.
     """
-    from llmbench.compare.verdict import compare_command
+    from llmbench.compare.verb import compare_command
 
     text, code = compare_command(
         arguments.a,
@@ -62,7 +62,7 @@ def compare(arguments: argparse.Namespace) -> int:
 # %% ../../nbs/90_cli/15_reading.ipynb #51b5c294
 def baseline(arguments: argparse.Namespace) -> int:
     "Keep what is measured now under a name, or list the names."
-    from llmbench.compare.baseline import baseline_command
+    from llmbench.compare.select import baseline_command
 
     out(
         baseline_command(

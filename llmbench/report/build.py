@@ -24,9 +24,8 @@ from ..core.errors import LlmbenchError, RequestError
 from ..core.escape import one_line, yaml_text
 from ..core.files import Settings, below, load_settings, slug, write_json_atomic
 from ..core.numbers import significant
-from .answer import Answer, answer_of
+from .answer import Answer, answer_of, reason_lines
 from .charts import chart_html
-from .contests import reason_lines
 from .curves import run_steps_chart
 from .pages.frameworks import framework_sentences, frameworks_section
 from .pages.layouts import write_layouts

@@ -14,17 +14,17 @@ from typing import Any
 from ...analysis.fairness import DEFAULT_VARIES, Verdict
 from ...analysis.parity import OTHER_KERNELS, run_verdict, tolerance_of
 from ...analysis.stats import Interval, Location, compared_ratio, spent, stretched
-from ...compare.contrast import calm_location
+from ...compare.compare import calm_location
 from ...core.escape import short_label
-from llmbench.report.pages.against import (
+from .vendors import verdict_words
+from ..parts import Column, md_text, number_column, text_column
+from llmbench.report.ratios import (
     loss_cell,
     loss_figure,
     ratio_cell,
     ratio_figure,
     ratio_rows,
 )
-from .vendors import verdict_words
-from ..parts import Column, md_text, number_column, text_column
 from ..workbench import Study, Workbench, study_table
 from ...store.literal import sql_literal
 

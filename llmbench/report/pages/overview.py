@@ -10,10 +10,9 @@ __all__ = ['winner_rows', 'winners_table', 'contender_rows', 'contenders_table',
 from typing import Any
 
 from ...analysis.stats import Interval, group_interval
-from ...compare.findings import Decision, ranks_words, ratio_span, speed_sentence
+from ...compare.winner import Decision, ranks_words, ratio_span, speed_sentence
 from ...core.numbers import significant
-from ..answer import Answer, single_sentence
-from ..contests import Contest, fairness_badge, reason_lines
+from ..answer import Answer, Contest, fairness_badge, reason_lines, single_sentence
 from llmbench.report.parts import (
     card,
     facts_table,

@@ -11,16 +11,16 @@ from typing import Any
 
 from ...analysis.parity import tolerance_of
 from ...analysis.stats import Interval, Location, spent
-from ...compare.findings import Contender, beside_location, steps_ratio, took_turns
+from ...compare.winner import Contender, beside_location, steps_ratio, took_turns
 from ...core.numbers import significant
-from llmbench.report.pages.against import (
+from ..parts import LABEL, Column, md_text, number_column, text_column
+from llmbench.report.ratios import (
     loss_cell,
     loss_figure,
     ratio_cell,
     ratio_figure,
     ratio_rows,
 )
-from ..parts import LABEL, Column, md_text, number_column, text_column
 from ..workbench import Study, Workbench, study_table
 
 # %% ../../../nbs/80_report/pages/30_settings.ipynb #4e4c27be
