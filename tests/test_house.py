@@ -131,7 +131,6 @@ LONG_MODULES = [
     "launch/sweep/sweep.py",
     "plan/layout_memory.py",
     "report/build.py",
-    "report/methods.py",
     "report/pages/layouts.py",
     "train/worker.py",
 ]

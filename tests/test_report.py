@@ -3,6 +3,7 @@ queries.
 """
 
 import csv
+import html
 import json
 import random
 import re
@@ -17,13 +18,14 @@ from llmbench.compare.verb import compare_words
 from llmbench.compare.words import notes
 from llmbench.core.errors import LlmbenchError, RequestError
 from llmbench.core.files import write_json_atomic
+from llmbench.core.glossary.table import DEFINED, ENTRIES, heading_entry
 from llmbench.core.numbers import significant
 from llmbench.core.records import write_run
 from llmbench.core.schema import SCHEMA, dump_run, validate_run
 from llmbench.plan.flops import parameter_count
 from llmbench.report.answer import answer_of, single_sentence
 from llmbench.report.build import build_report, run_records
-from llmbench.report.methods import TOPICS
+from llmbench.report.methods import columns_of
 from llmbench.report.pages.detectable import resolution_rows
 from llmbench.report.pages.overview import answer_sentences, fairness_note
 from llmbench.report.site.renderer import broken_links
@@ -43,6 +45,7 @@ PAGES = (
     "models",
     "runs",
     "methods",
+    "glossary",
     "faults",
 )
 LIVE = {
@@ -578,10 +581,54 @@ def test_a_page_with_nothing_to_show_is_not_made_and_nobody_links_to_it(site, ri
 
 def test_every_column_is_defined_on_the_page_of_methods(site):
     text = texts(site)["methods.html"]
-    for definition in (d for topic in TOPICS.values() for d in topic):
-        assert f'id="{definition.anchor}"' in text
-        for column in definition.columns:
-            assert f"<code>{column.partition('.')[2]}</code>" in text
+    for topic in (topic for topics in DEFINED.values() for topic in topics):
+        assert f'id="{topic.anchor}"' in text
+        for column in (name for names in columns_of(topic).values() for name in names):
+            assert f"<code>{column}</code>" in text
+
+
+def known_heading(text: str) -> bool:
+    try:
+        return bool(heading_entry(text))
+    except KeyError:
+        return False
+
+
+def table_headings(site) -> dict[str, str]:
+    """Every heading of a column of the site and of report.md, with a page that has it."""
+    found = {}
+    for page in site.rglob("*.html"):
+        for head in re.findall(r"<th\b[^>]*>(.*?)</th>", page.read_text(), re.DOTALL):
+            text = html.unescape(re.sub(r"<[^>]+>", "", head)).strip()
+            found[" ".join(text.split())] = page.name
+    lines = (site / "report.md").read_text().splitlines()
+    for head, rule in zip(lines, lines[1:]):
+        if re.fullmatch(r"\|[-:|]+\|", rule):
+            found |= {cell.strip(): "report.md" for cell in head.strip("|").split("|")}
+    return found
+
+
+def test_every_heading_of_the_site_is_in_the_glossary_and_carries_its_unit(site, rich):
+    found = table_headings(site) | table_headings(rich)
+    assert len(found) > 80 and "report.md" in found.values()
+    unknown = {h: page for h, page in found.items() if not known_heading(h)}
+    assert not unknown, unknown
+    physical = r"(s|ms|GiB|MiB|GB|GB/s|tokens/s|TFLOP/s|%|USD .*|bytes)(; .*)?"
+    bare = [
+        h for h in found
+        if re.fullmatch(physical, heading_entry(h).unit)
+        and not re.search(r"\(|/s|, ms|, GiB|Seconds|Share", h)
+    ]  # fmt: skip
+    assert not bare, f"write the unit into the heading: {bare}"
+
+
+def test_the_page_of_the_glossary_has_every_entry_and_every_link_of_it_leads_somewhere(site):
+    page, methods = ((site / f"{name}.html").read_text() for name in ("glossary", "methods"))
+    for entry in ENTRIES:
+        assert f'id="{entry.anchor}"' in page
+    for anchor in re.findall(r'href="methods\.html#([^"]+)"', page):
+        assert f'id="{anchor}"' in methods
+    assert 'href="glossary.html"' in (site / "index.html").read_text()
 
 
 def test_the_bound_stands_beside_the_throughput(rich):

@@ -122,7 +122,7 @@ class StrategyRecord(_Record):
     offload: Text | None = None
     quantize: Text | None = None
     hpz: Degree | None = None
-    overlap_comm: bool | None = None  # of zero strategies; null: DeepSpeed as it comes
+    overlap_comm: bool | None = None
     reduce_bucket: Count | None = None
     max_live_parameters: Count | None = None
     offload_adam: Text | None = None
@@ -134,9 +134,7 @@ class BatchRecord(_Record):
     micro: Count | None = None
     accum: Number | None = None
     global_tokens: Tokens | None = None
-    global_sequences: Count | None = (
-        None  # of an imported log, which may say them and not how long they are
-    )
+    global_sequences: Count | None = None
 
 
 class PrecisionRecord(_Record):
@@ -145,8 +143,8 @@ class PrecisionRecord(_Record):
     param: Text | None = None
     compute: Text | None = None
     reduce: Text | None = None
-    loss_scale: Value | None = None  # the first one; only float16 uses it
-    float8_by: Text | None = None  # whose products in float8
+    loss_scale: Value | None = None
+    float8_by: Text | None = None
 
 # %% ../../nbs/10_core/40_schema.ipynb #42188e23
 class OptimizerRecord(_Record):
@@ -191,10 +189,8 @@ class SpecRecord(_Record):
     attention: Text | None = None
     compile: bool | None = None
     recompute: Text | None = None
-    weights: Text | None = (
-        None  # the folder that training began with; null: random ones from the seed
-    )
-    memory_limit_gib: Amount | None = None  # that a rank was held to
+    weights: Text | None = None
+    memory_limit_gib: Amount | None = None
     launcher: Text | None = None
     hardware: Text | None = None
 
@@ -208,9 +204,7 @@ class DeviceRecord(_Record):
     memory_gib: Amount | None = None
     power_limit_w: Amount | None = None
     clock_mhz: Amount | None = None
-    matmul_tflops: Amount | None = (
-        None  # a measured matrix product, all ranks at once: the CPU's ceiling
-    )
+    matmul_tflops: Amount | None = None
 
 
 class CpuRecord(_Record):
@@ -253,26 +247,24 @@ class EnvRecord(_Record):
     """
 
     platform: Literal["cuda", "rocm", "cpu"] | None = None
-    backend: Text | None = None  # nccl, gloo
+    backend: Text | None = None
     hostnames: Records[Identifier] = []
     devices: Records[DeviceRecord] = []
     driver: Text | None = None
     cuda: Text | None = None
     rocm: Text | None = None
     nccl: Text | None = None
-    topology: Text | None = (
-        None  # of cards: the matrix of nvidia-smi; of a CPU: sockets, NUMA nodes, cores, threads
-    )
-    kernel: Text | None = None  # of the operating system
+    topology: Text | None = None
+    kernel: Text | None = None
     cpu: CpuRecord = CpuRecord()
     threads_per_rank: Number | None = None
     python: Text | None = None
     versions: Named[Text] = {}
-    framework: Label | None = None  # llmbench, or the framework whose log was imported
+    framework: Label | None = None
     git: GitRecord = GitRecord()
     container_digest: Text | None = None
     lock_hash: Text | None = None
-    variables: Named[Text] = {}  # NCCL_*, OMP_* and the like, as set
+    variables: Named[Text] = {}
     command: Text | None = None
     hosts: Records[HostRecord] = []
 
@@ -292,12 +284,8 @@ class StepsRecord(_Record):
     loss: Column[Value | None] | None = None
     grad_norm: Column[Value | None] | None = None
     lr: Column[LearningRate | None] | None = None
-    loss_scale: Column[Value | None] | None = (
-        None  # of a float16 run; where grad_norm is null too, the update was skipped
-    )
-    mean_of: Column[Number | None] | None = (
-        None  # of an imported log with a line every so often: steps that a row is the mean of
-    )
+    loss_scale: Column[Value | None] | None = None
+    mean_of: Column[Number | None] | None = None
 
     @model_validator(mode="after")
     def _columns(self) -> "StepsRecord":
@@ -314,27 +302,19 @@ class RankRecord(_Record):
     host: Identifier | None = None
     device: Text | None = None
     time_s: Column[StepSeconds | None] = []
-    data_time_s: Column[Seconds | None] = []  # making and moving the batch, outside time_s
-    bookkeeping_s: Column[Seconds | None] = []  # reading figures and logging them, outside time_s
-    measured_wall_s: Seconds | None = (
-        None  # all steps that are not warm-up with what lies between them; pauses left out
-    )
-    allocated_bytes: Column[Bytes | None] = []  # at the end of each step
+    data_time_s: Column[Seconds | None] = []
+    bookkeeping_s: Column[Seconds | None] = []
+    measured_wall_s: Seconds | None = None
+    allocated_bytes: Column[Bytes | None] = []
     peak_allocated_bytes: Bytes | None = None
     peak_reserved_bytes: Bytes | None = None
     param_bytes: Bytes | None = None
     grad_bytes: Bytes | None = None
     optimizer_bytes: Bytes | None = None
-    memory_source: Literal["device_allocator", "process_rss", "device_used"] | None = (
-        None  # device_used: of the whole card
-    )
-    param_norm_before: Value | None = (
-        None  # L2 norm of what the rank holds; equal ones: nothing was learnt
-    )
+    memory_source: Literal["device_allocator", "process_rss", "device_used"] | None = None
+    param_norm_before: Value | None = None
     param_norm_after: Value | None = None
-    live_tensor_peak_bytes: Bytes | None = (
-        None  # on a CPU: of all tensors at once, in one more step after the timed ones
-    )
+    live_tensor_peak_bytes: Bytes | None = None
 
 # %% ../../nbs/10_core/40_schema.ipynb #301f121e
 class CollectiveRecord(_Record):
@@ -347,9 +327,7 @@ class CollectiveRecord(_Record):
     bytes: Bytes | None = None
     time_s: Seconds | None = None
     exposed_s: Seconds | None = None
-    alone_s: Seconds | None = (
-        None  # the same calls once more, all ranks beginning together and nothing computed
-    )
+    alone_s: Seconds | None = None
 
 
 class WindowRecord(_Record):
@@ -359,8 +337,6 @@ class WindowRecord(_Record):
 
     steps: Number
     time_s: Seconds
-    # some collective ran and nothing was computed; two at once count once, unlike the sum over
-    # kinds
     exposed_s: Seconds | None = None
 
 # %% ../../nbs/10_core/40_schema.ipynb #4c6cc23c
@@ -368,23 +344,17 @@ class MeasurementRecord(_Record):
     "How the steps were timed, and what one timing costs by itself."
 
     clock: Literal["device_events", "monotonic"] | None = None
-    clock_cost_s: Seconds | None = (
-        None  # a start and an end with nothing between them, inside time_s
-    )
+    clock_cost_s: Seconds | None = None
     energy_source: Literal["nvml", "amdsmi", "rapl"] | None = None
-    # shared by runs whose steps were taken in turns, so that step k of one is beside step k of the
-    # other
     turns: Text | None = None
 
 
 class TransferRecord(_Record):
     "Rates of empty machinery, 10**9 bytes per second: what the links can do without a model."
 
-    h2d_gb_s: Amount | None = None  # measured with pinned copies
-    all_reduce_bus_gb_s: Amount | None = (
-        None  # bytes × 2 (n - 1) / n / time, as nccl-tests define it
-    )
-    link_gb_s: Amount | None = None  # from rank 0 to rank 1
+    h2d_gb_s: Amount | None = None
+    all_reduce_bus_gb_s: Amount | None = None
+    link_gb_s: Amount | None = None
 
 # %% ../../nbs/10_core/40_schema.ipynb #75de39bb
 class EventRecord(_Record):
@@ -394,9 +364,9 @@ class EventRecord(_Record):
     step: Number | None = None
     time: Text | None = None
     text: Text | None = None
-    time_s: Seconds | None = None  # what it took
-    bytes: Bytes | None = None  # what it wrote
-    lost_steps: Number | None = None  # of a restart: done before it, and done again
+    time_s: Seconds | None = None
+    bytes: Bytes | None = None
+    lost_steps: Number | None = None
     lost_time_s: Seconds | None = None
 
 # %% ../../nbs/10_core/40_schema.ipynb #a9fdf241
@@ -407,14 +377,14 @@ class GoodputRecord(_Record):
     The rest of `wall_s` is starting up, making batches, and what follows the last step.
     """
 
-    starts: Number  # 1: never interrupted
-    wall_s: Seconds | None = None  # from the first start to the last end
-    productive_s: Seconds | None = None  # the steps that count, on their slowest rank
+    starts: Number
+    wall_s: Seconds | None = None
+    productive_s: Seconds | None = None
     save_s: Seconds | None = None
     load_s: Seconds | None = None
     lost_steps: Number | None = None
-    lost_s: Seconds | None = None  # from each last checkpoint to the end that came after it
-    down_s: Seconds | None = None  # between an end and the next start
+    lost_s: Seconds | None = None
+    down_s: Seconds | None = None
 
     @property
     def share(self) -> float | None:
@@ -462,7 +432,7 @@ class RunFile(_Record):
     attempt: Number | None = None
     status: Status
     reason: Text | None = None
-    started_at: Moment | None = None  # ISO 8601, UTC
+    started_at: Moment | None = None
     ended_at: Moment | None = None
     spec: SpecRecord
     env: EnvRecord = EnvRecord()
@@ -472,13 +442,12 @@ class RunFile(_Record):
     window: WindowRecord | None = None
     transfer: TransferRecord = TransferRecord()
     measurement: MeasurementRecord = MeasurementRecord()
-    # updates left out because a scaled gradient was not finite; null where nothing is scaled
     skipped_steps: Number | None = None
-    energy_j: Amount | None = None  # all ranks, over the steps that are not warm-up
+    energy_j: Amount | None = None
     events: Records[EventRecord] = []
     goodput: GoodputRecord | None = None
     source: SourceRecord = SourceRecord()
-    logged: Records[LoggedRecord] = []  # of an imported log
+    logged: Records[LoggedRecord] = []
 
     @model_validator(mode="after")
     def _failure_has_a_reason(self) -> "RunFile":
@@ -541,5 +510,11 @@ def dump_run(run: RunFile) -> dict[str, Any]:
 
 # %% ../../nbs/10_core/40_schema.ipynb #8abc7b0a
 def json_schema() -> dict[str, Any]:
-    "The published JSON Schema of the run file."
-    return {"$id": SCHEMA, **RunFile.model_json_schema(by_alias=True)}
+    """The published JSON Schema of the run file; the description of each field is its line in the
+    glossary.
+    """
+    from llmbench.core.glossary.table import describe
+
+    schema = {"$id": SCHEMA, **RunFile.model_json_schema(by_alias=True)}
+    describe(schema)
+    return schema

@@ -27,6 +27,7 @@ from ..core.numbers import significant
 from .answer import Answer, answer_of, reason_lines
 from .charts import chart_html
 from .curves import run_steps_chart
+from .glossary import glossary_md
 from .pages.frameworks import framework_sentences, frameworks_section
 from .pages.layouts import write_layouts
 from .pages.links import nodes_section
@@ -398,6 +399,7 @@ def fill(bench: Workbench, settings: Settings, measured: Mapping[str, Any]) -> l
     for page in [*write_sections(bench, studies, _SECTIONS), *write_bench(measured, bench.folder)]:
         drop_page(bench.folder, page)
     bench.write("_generated", "methods.md", text=methods_md())
+    bench.write("_generated", "glossary.md", text=glossary_md())
     write_layouts(bench)
     write_run_pages(bench)
     _write_metrics(bench)

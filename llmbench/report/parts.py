@@ -17,9 +17,11 @@ from typing import Any
 
 from ..core.escape import csv_cell, md_text, short_label
 from ..core.files import slug
+from ..core.glossary.entry import Topic
+from ..core.glossary.table import DEFINED
 from ..core.numbers import significant
 from .charts import run_label, split_name
-from .methods import RULE_HEAD, TOPICS, Definition, rule_lines
+from .methods import RULE_HEAD, columns_of, rule_lines
 
 # %% ../../nbs/80_report/40_parts.ipynb #37cdd130
 def with_interval(
@@ -209,39 +211,37 @@ def card(title: str, number: str, unit: str, text: str) -> str:
     return f"::: {{.card}}\n### {title}\n\n{shown}\n\n{text}\n:::\n"
 
 # %% ../../nbs/80_report/40_parts.ipynb #7d65fe26
-def _columns(definition: Definition) -> str:
-    views = {view: getattr(definition, view).split() for view in ("runs", "groups")}
+def _columns(topic: Topic) -> str:
     return "; ".join(
         f"{view}: " + ", ".join(f"`{name}`" for name in names)
-        for view, names in views.items()
-        if names
+        for view, names in columns_of(topic).items()
     )
 
 
-def definition_md(definition: Definition) -> str:
+def definition_md(topic: Topic) -> str:
     "One definition as a section of the page."
-    d, columns = definition, _columns(definition)
-    facts = f"**Unit:** {d.unit}. **Source:** {d.source}." + (
+    columns = _columns(topic)
+    facts = f"**Unit:** {topic.unit}. **Source:** {topic.source}." + (
         f" **Columns:** {columns}." if columns else ""
     )
     return (
-        f"### {d.name} {{#{d.anchor}}}\n\n{d.says}\n\n$$ {d.formula} $$ "
-        f"{{#eq-{d.key}}}\n\n{facts}\n\nIt does not say {d.silent}.\n"
+        f"### {topic.name} {{#{topic.anchor}}}\n\n{topic.says}\n\n$$ {topic.formula} $$ "
+        f"{{#eq-{topic.key}}}\n\n{facts}\n\nIt does not say {topic.silent}.\n"
     )
 
 # %% ../../nbs/80_report/40_parts.ipynb #466395da
-def methods_md(topics: Mapping[str, Sequence[Definition]] = TOPICS) -> str:
+def methods_md(areas: Mapping[str, Sequence[Topic]] = DEFINED) -> str:
     """The generated part of the page of methods: a table of all definitions, then each of them by
-    topic, then the rule of every field.
+    area, then the rule of every field.
     """
     lines = [
-        (f"[{d.name}](#{d.anchor})", d.unit, _columns(d) or "–")
-        for ds in topics.values()
-        for d in ds
+        (f"[{topic.name}](#{topic.anchor})", topic.unit, _columns(topic) or "–")
+        for topics in areas.values()
+        for topic in topics
     ]
     parts = [pipe_table([("Quantity", "Unit", "Columns"), *lines])]
-    for topic, definitions in topics.items():
-        parts.append(f"## {topic}\n\n" + "\n".join(definition_md(d) for d in definitions))
+    for area, topics in areas.items():
+        parts.append(f"## {area}\n\n" + "\n".join(map(definition_md, topics)))
     parts.append(
         "## The rule of every field {#sec-rules}\n\n" + pipe_table([RULE_HEAD, *rule_lines()])
     )

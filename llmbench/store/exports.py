@@ -18,6 +18,7 @@ from ..analysis.rates import run_rates, warmup_flags
 from ..core.errors import RequestError
 from ..core.escape import csv_cell
 from ..core.files import slug
+from ..core.glossary.table import column_entry
 from ..core.records import read_run, result_files
 from ..core.schema import RunFile, dump_run
 from ..importers.eventfile import Point, event_bytes
@@ -102,18 +103,18 @@ def write_parquet(run: RunFile, path: Path) -> Path:
     return path
 
 # %% ../../nbs/65_store/50_exports.ipynb #981a45de
-_GAUGES: tuple[tuple[str, str, float, str], ...] = (
-    ("step_time_s", "step_time_seconds", 1, "Median time of a step without warm-up."),
-    ("tokens_per_s", "tokens_per_second", 1, "Tokens per second of all ranks."),
-    ("tokens_per_s_per_gpu", "tokens_per_second_per_gpu", 1, "Tokens per second of a rank."),
-    ("tflops_per_gpu", "model_flops_per_second_per_gpu", 1e12, "Model FLOPs per second of a rank."),
-    ("mfu_pct", "model_flops_utilization_ratio", 0.01, "Share of the devices' ceiling."),
-    ("peak_memory_gib", "peak_memory_bytes", 2**30, "Peak allocated memory of the fullest rank."),
-    ("energy_j_per_token", "energy_joules_per_token", 1, "Energy for a token."),
-    ("loss_first", "loss_first", 1, "Loss of the first step."),
-    ("loss_last", "loss_last", 1, "Loss of the last step."),
-    ("steps", "steps", 1, "Rows of steps in the run file."),
-    ("world_size", "ranks", 1, "Number of ranks."),
+_GAUGES: tuple[tuple[str, str, float], ...] = (
+    ("step_time_s", "step_time_seconds", 1),
+    ("tokens_per_s", "tokens_per_second", 1),
+    ("tokens_per_s_per_gpu", "tokens_per_second_per_gpu", 1),
+    ("tflops_per_gpu", "model_flops_per_second_per_gpu", 1e12),
+    ("mfu_pct", "model_flops_utilization_ratio", 0.01),
+    ("peak_memory_gib", "peak_memory_bytes", 2**30),
+    ("energy_j_per_token", "energy_joules_per_token", 1),
+    ("loss_first", "loss_first", 1),
+    ("loss_last", "loss_last", 1),
+    ("steps", "steps", 1),
+    ("world_size", "ranks", 1),
 )
 _LABELS = (
     "run_id",
@@ -146,9 +147,12 @@ def prometheus_text(run: RunFile) -> str:
     rates = run_rates(dump_run(run))
     lines = ["# HELP llmbench_run_info What was run; always 1.", "# TYPE llmbench_run_info gauge"]
     lines.append(f"llmbench_run_info{{{_labels(rates, (*_LABELS, 'status'))}}} 1")
-    for column, name, factor, says in _GAUGES:
+    for column, name, factor in _GAUGES:
         if rates[column] is not None:
-            lines += [f"# HELP llmbench_{name} {says}", f"# TYPE llmbench_{name} gauge"]
+            lines += [
+                f"# HELP llmbench_{name} {column_entry('runs', column).says}.",
+                f"# TYPE llmbench_{name} gauge",
+            ]
             lines.append(
                 f"llmbench_{name}{{{_labels(rates, ('run_id',))}}} {rates[column] * factor!r}"
             )

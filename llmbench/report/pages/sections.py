@@ -147,9 +147,9 @@ def _memory_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
         *([Column("Over repeats (GiB)", _range)] if varied else []),
         number_column("Predicted (GiB)", "predicted_gib"),
         number_column("Model state (GiB)", "model_state_gib"),
-        number_column("Parameters", "param_gib"),
-        number_column("Gradients", "grad_gib"),
-        number_column("Optimizer", "optimizer_gib"),
+        number_column("Parameters (GiB)", "param_gib"),
+        number_column("Gradients (GiB)", "grad_gib"),
+        number_column("Optimizer (GiB)", "optimizer_gib"),
         number_column("Measured peak (GiB)", "peak_memory_gib"),
     ]
 
