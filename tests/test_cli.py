@@ -44,7 +44,7 @@ def test_help_imports_nothing_heavy():
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
-    heavy = {"torch", "duckdb", "altair", "papermill", "pydantic", "yaml", "numpy", "tqdm"}
+    heavy = {"torch", "duckdb", "altair", "papermill", "pydantic", "yaml", "numpy", "tqdm", "scipy"}
     assert not heavy & set(done.stderr.split()), "--help answers at once because it imports nothing"
     assert "exit codes: 0 done" in done.stdout
 

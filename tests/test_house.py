@@ -116,7 +116,6 @@ LONG_MODULES = [
     "analysis/groups.py",
     "analysis/rates.py",
     "analysis/rules.py",
-    "analysis/stats.py",
     "bench/peers.py",
     "compare/audit/ownruns.py",
     "core/hardware.py",

@@ -9,7 +9,7 @@ __all__ = ['STATED_COLUMNS', 'stated']
 from collections.abc import Mapping
 from typing import Any
 
-from .stats import median
+from .steps import median
 from ..core.numbers import GIB
 
 # %% ../../nbs/60_analysis/35_stated.ipynb #eb9869b2

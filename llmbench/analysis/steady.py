@@ -15,7 +15,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from .stats import median
+from .steps import median
 
 # %% ../../nbs/60_analysis/25_steady.ipynb #d228c034
 def _running_sums(values: Sequence[float]) -> list[int]:
