@@ -1,6 +1,8 @@
 "The command line as people and scripts meet it: speed, pipes, exit codes, one line for a mistake."
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from llmbench.cli.main import VERBS
+from llmbench.cli.main import VERBS, build_app, main, with_values
 from llmbench.launch.command import visible_gpus
 from llmbench.launch.sweep.execute import check_sheet
 from llmbench.launch.sweep.sheet import parameters_of
@@ -17,6 +19,10 @@ from llmbench.spec.resolve import load_run, resolve_run
 from llmbench.spec.study import load_study
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+# what `llmbench --help` needs
+LIGHT = {"llmbench.cli", "llmbench.cli.main", "llmbench.cli.help", "llmbench.cli.verbs"}
 
 
 def llmbench(*arguments, **options):
@@ -37,22 +43,23 @@ def modules_after(*arguments):
 
 
 def test_help_imports_nothing_heavy():
-    code = (
-        "import sys\nfrom llmbench.cli.main import main\ntry: main(['--help'])\nexcept SystemExit:"
-        " sys.stderr.write(' '.join(sys.modules))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
+    loaded = modules_after("--help")
     heavy = {"torch", "duckdb", "altair", "papermill", "pydantic", "yaml", "numpy", "tqdm", "scipy"}
-    assert not heavy & set(done.stderr.split()), "--help answers at once because it imports nothing"
-    assert "exit codes: 0 done" in done.stdout
+    assert "cyclopts" in loaded
+    assert not heavy & loaded, "--help answers at once because it imports nothing"
+    rooms = {name for name in loaded if re.match(r"llmbench\.(?!core)", name)} - LIGHT
+    assert not rooms, f"the modules of verbs are imported when they are called: {rooms}"
+    assert "exit codes: 0 done" in llmbench("--help").stdout
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_each_verb_shows_one_real_use(verb):
-    done = llmbench(verb, "--help")
+def test_each_verb_shows_one_real_use_in_80_columns_without_colours(verb):
+    done = llmbench(verb, "--help", env=os.environ | {"COLUMNS": "80", "FORCE_COLOR": "1"})
     assert done.returncode == 0 and f"example:\n  llmbench {verb}" in done.stdout
+    wide = [line for line in done.stdout.splitlines() if len(line) > 80]
+    assert all(line.startswith(f"  llmbench {verb} ") for line in wide), wide
+    assert done.stdout.isascii() or verb == "benchmark", "no boxes"
+    assert "\x1b" not in done.stdout
 
 
 def test_every_request_of_the_project_survives_the_way_into_a_run_sheet():
@@ -146,8 +153,6 @@ def test_a_closed_pipe_is_no_error():
 
 @pytest.mark.skipif(bool(visible_gpus()), reason="a machine without GPUs refuses")
 def test_a_named_strategy_is_refused_without_its_gpus(tmp_path):
-    import os
-
     here = llmbench("benchmark", "--parallel", "balanced", "--output-dir", str(tmp_path))
     assert (
         here.returncode == 2 and "name the hardware" in here.stderr and not list(tmp_path.iterdir())
@@ -163,8 +168,6 @@ def test_a_named_strategy_is_refused_without_its_gpus(tmp_path):
 
 
 def test_a_traceback_only_on_request():
-    import os
-
     plain = llmbench("show", "nowhere.yaml")
     debug = llmbench("show", "nowhere.yaml", env=os.environ | {"LLMBENCH_DEBUG": "1"})
     assert plain.returncode == debug.returncode == 2
@@ -176,12 +179,90 @@ def test_doctor_names_every_strategy():
     assert all(f" {name} " in done.stdout for name in STRATEGIES)
 
 
-def test_wrong_arguments_are_one_line():
-    for arguments in (["shwo", "x"], ["show"], ["run", "params/cpu/ddp.yaml", "--frce"], []):
-        done = llmbench(*arguments)
-        assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stdout == "", (
-            done.stderr
+def answers(capsys, *arguments):
+    "Exit code, stdout and stderr of a command line, in this process."
+    code = main(list(arguments))
+    return code, *capsys.readouterr()
+
+
+DDP = "params/cpu/ddp.yaml"
+WRONG = {
+    ("shwo", "x"): "unknown verb 'shwo'; did you mean show?",
+    (): "name a verb",
+    ("--hlep",): "unknown option '--hlep'; did you mean --help?",
+    ("show",): "FILE is missing; type llmbench show --help",
+    ("run", DDP, "--frce"): "unknown option '--frce'; did you mean --force?",
+    ("run", DDP, "--over", "steps=3"): "unknown option '--over'; did you mean --override",
+    ("run", DDP, "--attempt", "1.5"): "--attempt 1.5: must be a whole number",
+    ("run", DDP, "--attempt"): "--attempt needs a value",
+    ("run", DDP, "-o"): "-o needs a value",
+    ("run", "--resume", DDP): "FILE is missing",
+    ("run", DDP, "again"): "'again' is one argument too many",
+    ("run", DDP, "--no-force"): "unknown option '--no-force'",
+    ("fit", DDP, "--limit-gib", "much"): "--limit-gib much: must be a number",
+    ("launch", "slrum", DDP): "unknown value 'slrum'; did you mean slurm?",
+    ("launch",): "ENGINE is missing; allowed: local, docker, ssh, slurm, k8s",
+    ("query", "SELECT 1", "--format", "xml"): "--format: unknown value 'xml'",
+    ("export", "a"): "--to needs a value; allowed: csv, parquet",
+    ("audit",): "PATHS is missing",
+    ("k8s", "chekc"): "unknown value 'chekc'; did you mean check?",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
+def test_wrong_arguments_are_one_line(arguments, capsys):
+    code, out, err = answers(capsys, *arguments)
+    assert code == 2 and err.count("\n") == 1 and out == ""
+    assert err.startswith("llmbench: ") and WRONG[arguments] in err
+
+
+@pytest.mark.parametrize("text", ["[red]x[/red]", "[/bold]", "[link=file:///etc]x", "\x1b[31mx"])
+def test_what_was_typed_is_text_and_no_markup(text, capsys):
+    given = [text, f"--{text.replace('=', ':')}", text, text]
+    forms = ["{}"], ["show", DDP, "{}"], ["show", DDP, "{}"], ["launch", "{}", DDP]
+    for value, form in zip(given, forms, strict=True):
+        words = [word.replace("{}", value) for word in form]
+        code, out, err = answers(capsys, *words)
+        assert code == 2 and err.count("\n") == 1 and out == ""
+        assert value.replace("\x1b", "?") in err and "\x1b" not in err
+
+
+def test_words_that_look_like_options_arrive():
+    def parsed(*words):
+        return build_app().parse_args(with_values(words))[1].arguments
+
+    given = parsed("run", "-o", "a=1", "-ob=-2", "--override=c==", "--", "-x.yaml")
+    assert given["file"] == "-x.yaml" and given["override"] == ("a=1", "b=-2", "c==")
+    assert parsed("launch", "k8s", "f", "-s=a=b", "--set", "[1]")["asked"].set == ("a=b", "[1]")
+    assert parsed("image", "build", "cpu", "--with=--network=host")["asked"].more == (
+        "--network=host",
+    )
+    assert parsed("baseline", "save", "v1", "a=b", "c=d")["filters"] == ("a=b", "c=d")
+    assert parsed("run", "f", "--attempt", "2", "--attempt", "-3")["attempt"] == -3
+    resumed = [["--resume", "old", "f"], ["f", "--resume"], ["f", "--resume", "--force"]]
+    assert [parsed("run", *words)["resume"] for words in resumed] == ["old", "", ""]
+
+
+def test_a_shell_completes_verbs_options_values_and_files(tmp_path):
+    env = os.environ | {"HOME": str(tmp_path), "SHELL": "/bin/bash"}
+    done = llmbench("--install-completion", "--shell", "bash", env=env)
+    assert done.returncode == 0, done.stderr
+    [script] = (tmp_path / ".local/share/bash-completion").rglob("llmbench")
+
+    def completed(*words):
+        shell = (
+            f"source {script}; COMP_WORDS=({' '.join(words)} ''); "
+            f"COMP_CWORD={len(words) - 1}; _llmbench; printf '%s\\n' \"${{COMPREPLY[@]}}\""
         )
+        return subprocess.run(
+            ["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.split()
+
+    assert completed("llmbench", "sta") == ["standalone"]
+    assert completed("llmbench", "run", "--att") == ["--attempt"]
+    assert completed("llmbench", "query", "--format", "c") == ["csv"]
+    assert completed("llmbench", "launch", "sl") == ["slurm"]
+    assert completed("llmbench", "show", "params/cpu/dd") == ["params/cpu/ddp.yaml"]
 
 
 def test_the_run_sheet_takes_every_key_of_a_request():
