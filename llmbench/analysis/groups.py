@@ -286,13 +286,15 @@ def _flagged(rows: Sequence[Mapping[str, Any]]) -> int | None:
     return sum(known) if known else None
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #c64cb62f
-def _set_row(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    "The row of one set of repeats, before it is compared with others."
+def _set_row(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]], times: Runs) -> dict[str, Any]:
+    """The row of one set of repeats, before it is compared with others; `times`: the time spent per
+    step of those that are done.
+    """
     done = [i for i, r in enumerate(rows) if r["status"] == "ok"]
     kept, first = [rows[i] for i in done], rows[done[0]] if done else rows[0]
     time, whole = (
         group_interval([measured(runs[i], "time_s") for i in done]),
-        group_interval([spent_times(runs[i]) for i in done], spent),
+        group_interval(times, spent),
     )
     tokens = tokens_per_step(runs[done[0]]) if done else None
     row = {k: first[k] for k in _EQUAL}
@@ -399,15 +401,16 @@ def _add_parity(
 def group_rows(
     runs: Sequence[Run], rows: Sequence[dict[str, Any]], studies: Studies
 ) -> list[dict[str, Any]]:
-    "The rows of the `groups` view: one a set of repeats, from the runs and their `run_rows`."
+    "The rows of the `groups` view: one per set of repeats, from the runs and their `run_rows`."
     of = repeat_sets(rows)
-    sets = [_set_row([runs[i] for i in s], [rows[i] for i in s]) for s in of]
     done = [[i for i in s if rows[i]["status"] == "ok"] for s in of]
+    spent_s = [[spent_times(runs[i]) for i in s] for s in done]
+    sets = [
+        _set_row([runs[i] for i in s], [rows[i] for i in s], times)
+        for s, times in zip(of, spent_s, strict=True)
+    ]
     turns = [[runs[i]["measurement"]["turns"] for i in s] for s in done]
-    times = {
-        id(row): ([spent_times(runs[i]) for i in s], t)
-        for row, s, t in zip(sets, done, turns, strict=True)
-    }
+    times = {id(row): both for row, *both in zip(sets, spent_s, turns, strict=True)}
     _add_scaling(sets, times, studies)
     _add_parity(sets, of, runs, rows, studies)
     return sets

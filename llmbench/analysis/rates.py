@@ -104,23 +104,31 @@ def _wall_s(run: Mapping[str, Any]) -> float | None:
     return max(walls) if walls and all(walls) else None
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #88a5ceba
-def window_of(run: Mapping[str, Any]) -> Window | None:
-    "The measured window of a run; None where no step was timed."
-    times, wall_s = measured(run, "time_s"), _wall_s(run)
-    tokens, counts = (
-        measured(run, "tokens") or [None] * len(times),
-        measured(run, "mean_of") or [1] * len(times),
-    )
-    if not times:
-        return None
+def _counted(run: Mapping[str, Any], wall_s: float | None) -> tuple[float, int, float | None]:
+    """Seconds in steps, number of steps, and tokens; the long way, for rows that are means of
+    several steps or lack a value.
+    """
+    times = measured(run, "time_s")
+    tokens = measured(run, "tokens") or [None] * len(times)
+    counts = measured(run, "mean_of") or [1] * len(times)
     rows = [(t, k, n or 1) for t, k, n in zip(times, tokens, counts, strict=True) if t or wall_s]
-    if not rows:
-        return None
     steps, asked = sum(n for _, _, n in rows), run["spec"]["batch"]["global_tokens"]
     counted = [k * n for _, k, n in rows if k]
     known = sum(counted) if len(counted) == len(rows) else asked and asked * steps
+    return (0.0 if wall_s else sum(t * n for t, _, n in rows)), steps, known
+
+
+def window_of(run: Mapping[str, Any]) -> Window | None:
+    "The measured window of a run; None where no step was timed."
+    times, tokens, wall_s = measured(run, "time_s"), measured(run, "tokens"), _wall_s(run)
+    if tokens and all(times) and all(tokens) and not measured(run, "mean_of"):
+        seconds, steps, known = sum(times), len(times), sum(tokens)
+    else:
+        seconds, steps, known = _counted(run, wall_s)
+    if not steps:
+        return None
     waited = _data_time_s(run) if run["measurement"]["clock"] == "monotonic" else None
-    return Window(wall_s or sum(t * n for t, _, n in rows) + (waited or 0.0), steps, known)
+    return Window(wall_s or seconds + (waited or 0.0), steps, known)
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #95611b92
 def tokens_per_step(run: Mapping[str, Any]) -> float | None:
