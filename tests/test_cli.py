@@ -267,3 +267,24 @@ def test_a_shell_completes_verbs_options_values_and_files(tmp_path):
 
 def test_the_run_sheet_takes_every_key_of_a_request():
     check_sheet(ROOT / "nbs" / "runs" / "benchmark.ipynb", {})
+
+
+@pytest.mark.parametrize("module", ["llmbench.model.token_files", "llmbench.train.convert"])
+def test_an_old_name_of_a_verb_warns_and_is_that_verb(module, tmp_path):
+    (tmp_path / "book.txt").write_text("Call me Ishmael.")
+    words = {
+        "llmbench.model.token_files": ["tokenize", "book.txt", "--out", "book"],
+        "llmbench.train.convert": ["to-hf", "weights", "out", "--name", "mine"],
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", module, *words[module]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stderr.startswith(f"python -m {module} is now called llmbench")
+    if module.endswith("token_files"):
+        assert done.returncode == 0 and (tmp_path / "book.bin").stat().st_size == 32
+    else:
+        assert done.returncode == 2 and "--name does not apply" in done.stderr

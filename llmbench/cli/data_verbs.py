@@ -59,23 +59,20 @@ def tokenize(
 _ONLY = {"to-hf": ("--dtype", "--as"), "from-hf": ("--name",)}
 
 
-def _options_of(direction: str, given: dict[str, str | None]) -> list[str]:
-    "The given options of a direction as words; RequestError for those of the other one."
-    words = []
-    for name, value in given.items():
-        if value is not None and name not in _ONLY[direction]:
-            raise RequestError(
-                f"convert {direction}: {name} does not apply; allowed: "
-                f"{', '.join(_ONLY[direction])}"
-            )
-        words += [] if value is None else [name, value]
-    return words
+def _check_options(direction: str, given: dict[str, str | None]) -> None:
+    "RequestError for an option of the other direction."
+    allowed = _ONLY[direction]
+    wrong = [name for name, value in given.items() if value is not None and name not in allowed]
+    if wrong:
+        raise RequestError(
+            f"convert {direction}: {wrong[0]} does not apply; allowed: {', '.join(allowed)}"
+        )
 
 # %% ../../nbs/90_cli/25_data_verbs.ipynb #deed9ccd
 _FOLDER = "what to read: a Hugging Face folder, one of ours, or a run's checkpoints/step-N"
 _ARCHITECTURE = "to-hf: architecture (default: mixtral with experts, qwen2 with biases, else llama)"
 
-
+# %% ../../nbs/90_cli/25_data_verbs.ipynb #9a4edca6
 def convert(
     direction: Literal["from-hf", "to-hf"],
     folder: Annotated[PathText, option(_FOLDER)],
@@ -95,7 +92,13 @@ def convert(
     ] = None,
 ) -> int:
     "Convert weights between Hugging Face safetensors and ours."
-    options = _options_of(direction, {"--dtype": dtype, "--as": model_type, "--name": name})
-    from llmbench.train.convert import main
+    _check_options(direction, {"--dtype": dtype, "--as": model_type, "--name": name})
+    from llmbench.train.convert import expected, from_hf, to_hf
 
-    return main([direction, str(folder), str(target), *options])
+    if direction == "from-hf":
+        shape = from_hf(folder, target, name)
+    else:
+        shape = to_hf(folder, target, dtype or "float32", model_type)
+    count = sum(size.numel() for size in expected(shape).values())
+    out(f"{target}: {shape.name}, {count:,} parameters")
+    return 0

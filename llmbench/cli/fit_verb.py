@@ -13,8 +13,8 @@ from .verbs import File, Force, Override, Results, option, out, results_folder
 from ..core.errors import RequestError
 
 # %% ../../nbs/90_cli/30_fit_verb.ipynb #dfbb93de
-_FILE = "a parameter file of a run; its tokens a step stay, micro and accum are searched"
-_LIMIT = "what each rank may have (default: the GPU's memory; half of the machine's on a CPU)"
+_FILE = "a parameter file of a run; tokens per step are kept, micro and accum are searched"
+_LIMIT = "memory limit per rank (default: the GPU's memory; half of the machine's on a CPU)"
 
 
 def fit(

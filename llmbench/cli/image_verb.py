@@ -53,7 +53,7 @@ _REGISTRY = (
     "push: where to (default: [image] registry in settings.ini); "
     "REGISTRY_USER and REGISTRY_PASSWORD sign in"
 )
-_CARD = "verify-offline: what the trial run says it is on (default: cpu, a10, mi300x)"
+_CARD = "verify-offline: hardware of the trial run (default: cpu, a10, mi300x)"
 _RANKS = "verify-offline: ranks of the trial run (default: 2 on a CPU, 1 on a card)"
 
 

@@ -40,9 +40,9 @@ _QUEUE = (
     "seconds a job may wait to be taken and scheduled, an image to be pulled (default 3600; "
     "over ssh 600)"
 )
-_SAME = "what the engine says of what was submitted before with the same words"
-_FETCH = "wait for it where its launcher has gone, and bring the results"
-_PER_NODE = "ranks, so GPUs, of a node (default: all of a run on one)"
+_SAME = "state of what was submitted before with the same options"
+_FETCH = "wait for what was submitted, and collect the results"
+_PER_NODE = "ranks, and GPUs, per node (default: all of a run on one)"
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #6dc19492
 @Parameter(name="*")
@@ -53,10 +53,10 @@ class LaunchOptions:
     render: Annotated[OptionalPath, option("write files and commands into DIR and stop", "DIR")] = (
         None
     )
-    submit: Annotated[bool, option("hand over, wait, collect; one run after another")] = False
+    submit: Annotated[bool, option("submit, wait and collect, one run after another")] = False
     status: Annotated[bool, option(_SAME)] = False
     collect: Annotated[bool, option(_FETCH)] = False
-    cancel: Annotated[bool, option("end it")] = False
+    cancel: Annotated[bool, option("cancel what was submitted")] = False
     nodes: Annotated[
         OptionalWhole, option("nodes of a run (default: from --ranks-per-node)", "N")
     ] = None
@@ -329,14 +329,14 @@ def launch(
     *,
     asked: LaunchOptions = LaunchOptions(),
 ) -> int:
-    """Write what an engine would be told, or tell it and collect the results, or see to what it was
-    told before.
+    """Write the files of an engine, or submit them and collect the results, or see to what was
+    submitted before.
     """
     acts = [name for name in _ACTS if getattr(asked, name)]
     if len(acts) != 1:
         raise RequestError(
-            "say one of --render DIR to write the files, --submit to hand them over and wait, "
-            "and of what was submitted --status, --collect or --cancel"
+            "give one of --render DIR (write the files), --submit (submit and wait), "
+            "or for what was submitted --status, --collect or --cancel"
         )
     jobs = asked_jobs(engine, file, asked)
     if asked.render:

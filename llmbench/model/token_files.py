@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['MAGIC', 'VERSION', 'HEADER', 'DTYPES', 'bin_path', 'idx_path', 'token_dtype', 'index_bytes', 'write_indexed',
-           'Indexed', 'open_indexed', 'load_tokenizer', 'encode', 'read_documents', 'tokenize', 'main']
+           'Indexed', 'open_indexed', 'load_tokenizer', 'encode', 'read_documents', 'tokenize']
 
 # %% ../../nbs/25_model/35_token_files.ipynb #13e02e2d
-import argparse
 import json
 import os
 import struct
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import LlmbenchError, RequestError
+from ..core.errors import RequestError
 
 # %% ../../nbs/25_model/35_token_files.ipynb #33266704
 MAGIC, VERSION = b"MMIDIDX\x00\x00", 1
@@ -319,51 +319,7 @@ def tokenize(
         "dtype": dtype.name,
     }
 
-# %% ../../nbs/25_model/35_token_files.ipynb #ad0d5133
-def _parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
-        prog="python -m llmbench.model.token_files", description="Token files in Megatron's format."
-    )
-    verb = p.add_subparsers(dest="verb", required=True).add_parser(
-        "tokenize", help="text files to PREFIX.bin and PREFIX.idx"
-    )
-    verb.add_argument(
-        "texts",
-        nargs="+",
-        metavar="TEXT",
-        help="text files, a document each, or .jsonl, a document a line",
-    )
-    verb.add_argument(
-        "--tokenizer",
-        metavar="DIR",
-        help="Hugging Face tokenizer: a folder or its tokenizer.json (default: bytes)",
-    )
-    verb.add_argument(
-        "--out", required=True, metavar="PREFIX", help="where to write, without .bin and .idx"
-    )
-    verb.add_argument("--key", default="text", help="key of the text in a .jsonl (default text)")
-    verb.add_argument(
-        "--end",
-        metavar="TOKEN",
-        help="a token to append to each document, for example <|endoftext|>",
-    )
-    return p
-
-# %% ../../nbs/25_model/35_token_files.ipynb #2f777ab9
-def main(argv: Sequence[str] | None = None) -> int:
-    "Entry of `python -m llmbench.model.token_files`; the exit code."
-    a = _parser().parse_args(argv)
-    try:
-        done = tokenize(a.texts, a.out, tokenizer=a.tokenizer, key=a.key, end=a.end)
-    except LlmbenchError as e:
-        sys.stderr.write(f"tokenize: {e}\n")
-        return e.exit_code
-    sys.stdout.write(
-        f"{a.out}.bin, {a.out}.idx: {done['documents']:,} documents, {done['tokens']:,} tokens as "
-        f"{done['dtype']}; a model needs vocab_size of at least {done['vocab_size']:,}\n"
-    )
-    return 0
-
 # %% ../../nbs/25_model/35_token_files.ipynb #e001f54d
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.stderr.write("python -m llmbench.model.token_files is now called llmbench\n")
+    sys.exit(subprocess.call([sys.executable, "-m", "llmbench.cli", *sys.argv[1:]]))

@@ -4,24 +4,24 @@
 
 # %% auto #0
 __all__ = ['DTYPES', 'expected', 'TensorFolder', 'parts', 'Origin', 'write_tensors', 'from_hf', 'to_hf', 'save_weights',
-           'load_weights', 'main']
+           'load_weights']
 
 # %% ../../nbs/30_train/65_convert.ipynb #d6365628
-import argparse
 import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..core.errors import LlmbenchError, RequestError
+from ..core.errors import RequestError
 from ..core.files import write_json_atomic
 from ..model.decoder import Decoder
-from ..model.hf import HF_TYPES, config_from_shape, hf_names, shape_from_config
+from ..model.hf import config_from_shape, hf_names, shape_from_config
 from ..spec.presets import ModelShape
 from ..spec.weights import SHAPE_FILE, read_config, read_shape
 from .checkpoint import StoredWeights
@@ -306,49 +306,7 @@ def load_weights(model: Decoder, folder: Path | str) -> Decoder:
             parameter.copy_(source.tensor(name))
     return model
 
-# %% ../../nbs/30_train/65_convert.ipynb #86d12967
-def _parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
-        prog="python -m llmbench.train.convert",
-        description="Weights from Hugging Face safetensors and back.",
-    )
-    verbs = p.add_subparsers(dest="verb", required=True)
-    there = verbs.add_parser("from-hf", help="a folder with config.json and safetensors to ours")
-    there.add_argument("--name", help="the model's name (default: that of the folder)")
-    back = verbs.add_parser(
-        "to-hf", help="a folder of ours, or a run's checkpoint, to config.json and safetensors"
-    )
-    back.add_argument(
-        "--dtype", default="float32", choices=list(DTYPES), help="of the weights (default float32)"
-    )
-    back.add_argument(
-        "--as",
-        dest="model_type",
-        choices=list(HF_TYPES),
-        help="architecture (default: mixtral with experts, qwen2 with biases, else llama)",
-    )
-    for verb in (there, back):
-        verb.add_argument("folder", help="what to read")
-        verb.add_argument("out", help="the folder to write; must not exist, or be empty")
-    return p
-
-# %% ../../nbs/30_train/65_convert.ipynb #97664969
-def main(argv: Sequence[str] | None = None) -> int:
-    "Entry of `python -m llmbench.train.convert`; the exit code."
-    a = _parser().parse_args(argv)
-    try:
-        if a.verb == "from-hf":
-            shape = from_hf(a.folder, a.out, a.name)
-        else:
-            shape = to_hf(a.folder, a.out, a.dtype, a.model_type)
-    except LlmbenchError as e:
-        sys.stderr.write(f"{e}\n")
-        return e.exit_code
-    sys.stdout.write(
-        f"{a.out}: {shape.name}, {sum(s.numel() for s in expected(shape).values()):,} parameters\n"
-    )
-    return 0
-
 # %% ../../nbs/30_train/65_convert.ipynb #eb178e0f
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.stderr.write("python -m llmbench.train.convert is now called llmbench convert\n")
+    sys.exit(subprocess.call([sys.executable, "-m", "llmbench.cli", "convert", *sys.argv[1:]]))
