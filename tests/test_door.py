@@ -79,8 +79,8 @@ IMPLAUSIBLE = {
     "world size of 10^15": (but(spec__world_size=10**15), "spec.world_size: 1000000000000000"),
     "sequence length of 2^53": (but(spec__seq_len=2**53), "spec.seq_len: 9007199254740992"),
     "steps repeated": (but(steps__step=[0] * STEPS), "steps.step: 0 follows 0"),
-    "steps that fall": (but(steps__step=list(range(STEPS))[::-1]), "steps have to rise"),
-    "a rank twice": (but(ranks__1__rank=0), "ranks: rank 0 stands twice"),
+    "steps that fall": (but(steps__step=list(range(STEPS))[::-1]), "step numbers must increase"),
+    "a rank twice": (but(ranks__1__rank=0), "ranks: rank 0 is listed twice"),
     "a rank beyond the world size": (but(ranks__1__rank=7), "ranks: rank 7"),
     "rank times shorter than the steps": (
         but(ranks__0__time_s=[0.1] * (STEPS - 1)),

@@ -28,7 +28,6 @@ BIN = Path(sys.executable).parent
 
 # Notebooks with exported cells of more than 30 lines, and how many. Entries may only disappear.
 LONG_CELLS = {
-    "10_core/40_schema": 1,
     "15_spec/10_presets": 3,
     "15_spec/15_params": 1,
     "15_spec/20_batch": 1,
@@ -118,8 +117,6 @@ LONG_MODULES = [
     "analysis/rules.py",
     "bench/peers.py",
     "compare/audit/ownruns.py",
-    "core/hardware.py",
-    "core/records.py",
     "core/schema.py",
     "frameworks/scripts.py",
     "importers/logs/megatron.py",

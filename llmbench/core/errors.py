@@ -31,7 +31,7 @@ def near(name: str, valid: Iterable[str], n: int = 3) -> list[str]:
 
 
 def unknown_name(what: str, name: str, valid: Iterable[str]) -> str:
-    "One line for an unknown name: what was given, the near ones, all that are allowed."
+    "One line for an unknown name: what was given, similar names, all that are allowed."
     valid = sorted(valid)
     close = near(name, valid)
     hint = f"; did you mean {' or '.join(close)}?" if close else ";"
