@@ -130,7 +130,7 @@ STUDY_FILES = {
         "matrix must be a list",
     ),
     "matrix of nothing": (changed("strategy: ddp", "strategy: []", STUDY), "matrix"),
-    "run twice": (changed("strategy: ddp", "strategy: [ddp, ddp]", STUDY), "stands twice"),
+    "run twice": (changed("strategy: ddp", "strategy: [ddp, ddp]", STUDY), "is listed twice"),
     "one impossible run": (
         changed("world_size: 2", "world_size: [2, 3]", STUDY),
         '"world_size": 3',

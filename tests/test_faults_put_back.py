@@ -161,8 +161,8 @@ MUTATIONS = {
     ),
     "13 a shape with a layer less": (
         "spec/presets.py",
-        "n_layers=12,\n        d_model=768",
-        "n_layers=11,\n        d_model=768",
+        '"gpt2", 12, 768',
+        '"gpt2", 11, 768',
         "gpt-124m has 118,138,368",
     ),
 }

@@ -28,12 +28,6 @@ BIN = Path(sys.executable).parent
 
 # Notebooks with exported cells of more than 30 lines, and how many. Entries may only disappear.
 LONG_CELLS = {
-    "15_spec/10_presets": 3,
-    "15_spec/15_params": 1,
-    "15_spec/20_batch": 1,
-    "15_spec/25_layout_rules": 1,
-    "15_spec/40_request": 2,
-    "15_spec/60_study": 2,
     "20_plan/10_flops": 1,
     "20_plan/15_activations": 2,
     "20_plan/20_memory": 1,
@@ -117,7 +111,6 @@ LONG_MODULES = [
     "analysis/rules.py",
     "bench/peers.py",
     "compare/audit/ownruns.py",
-    "core/schema.py",
     "frameworks/scripts.py",
     "importers/logs/megatron.py",
     "importers/results/mllog.py",

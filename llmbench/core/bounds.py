@@ -46,7 +46,9 @@ _LONGEST = 100_000
 
 
 def identifier(text: str) -> str:
-    "The text with all characters replaced that an identifier cannot have; `unnamed` if none is left."
+    """The text with all characters replaced that an identifier cannot have; `unnamed` if none is
+    left.
+    """
     parts = (re.sub(r"[^A-Za-z0-9_-]+", "-", part) for part in text.split("."))
     return (
         ".".join(part for part in parts if part.strip("-"))[:200].lstrip("_-.").rstrip(".")

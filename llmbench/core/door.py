@@ -48,8 +48,8 @@ def _why_not(path: Path | str, error: OSError) -> str:
 
 # %% ../../nbs/10_core/45_door.ipynb #0fc79774
 def read_regular(path: Path | str, largest: int = LARGEST_FILE_BYTES) -> bytes:
-    """The content of a file; raises LlmbenchError if it is not a regular file, is unreadable, or has
-    more than `largest` bytes.
+    """The content of a file; raises LlmbenchError if it is not a regular file, is unreadable, or
+    has more than `largest` bytes.
     """
     try:
         about = os.stat(path)
@@ -95,7 +95,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON; write null for an unknown value")
+    raise ValueError(f"{name} is no JSON; unknown is null")
 
 # %% ../../nbs/10_core/45_door.ipynb #da73675f
 def strict_json(content: bytes) -> Any:

@@ -73,8 +73,8 @@ _MOST_IN_CELL = 32_000
 
 
 def csv_cell(value: Any) -> Any:
-    """A value for a CSV file: text that a spreadsheet would evaluate gets an apostrophe, booleans are
-    lower case, other values are unchanged.
+    """A value for a CSV file: text that a spreadsheet would evaluate gets an apostrophe, booleans
+    are lower case, other values are unchanged.
     """
     if isinstance(value, bool):
         return str(value).lower()

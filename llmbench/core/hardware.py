@@ -185,8 +185,8 @@ def _number(text: str) -> float | None:
 
 # %% ../../nbs/10_core/50_hardware.ipynb #0a0078cd
 def smi_fields(uuid: str) -> dict[str, Any]:
-    """Driver, power limit in W and maximum clock in MHz of the card with this UUID, from nvidia-smi;
-    empty without it.
+    """Driver, power limit in W and maximum clock in MHz of the card with this UUID, from
+    nvidia-smi; empty without it.
     """
     identity = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     query = "driver_version,power.limit,clocks.max.sm"

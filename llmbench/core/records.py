@@ -283,8 +283,8 @@ def _events(
 def _measured(
     told: list[list[dict[str, Any]]], ranks: list[list[dict[str, Any]]], ended_at: str
 ) -> dict[str, Any]:
-    """What the ranks measured. told: their lines over all starts; ranks: with the starts folded into
-    one.
+    """What the ranks measured. told: their lines over all starts; ranks: with the starts folded
+    into one.
     """
     first, steps = ranks[0], step_columns(ranks, ranks[0][0]["spec"]["world_size"])
     return {

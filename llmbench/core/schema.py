@@ -93,6 +93,12 @@ class _Run(Record):
     spec: SpecRecord
     env: EnvRecord = EnvRecord()
 
+    @model_validator(mode="after")
+    def _failure_has_a_reason(self) -> "_Run":
+        if self.status != Status.ok and not self.reason:
+            raise ValueError(f"status {self.status} needs a reason")
+        return self
+
 # %% ../../nbs/10_core/40_schema.ipynb #49e91556
 class RunFile(_Run):
     "One run. `status` other than ok carries a `reason` in one line."
@@ -111,21 +117,27 @@ class RunFile(_Run):
     logged: Records[LoggedRecord] = []
 
     @model_validator(mode="after")
-    def _is_consistent(self) -> "RunFile":
-        if problem := _problem(self):
-            raise ValueError(problem)
-        return self
+    def _logged_columns_fit(self) -> "RunFile":
+        return _without(_column_problem(self), self)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "RunFile":
+        return _without(contradiction(dump_run(self)), self)
 
 # %% ../../nbs/10_core/40_schema.ipynb #df7ebdd7
-def _problem(run: RunFile) -> str | None:
-    "What contradicts itself in a run; None without a problem."
-    if run.status != Status.ok and not run.reason:
-        return f"status {run.status} needs a reason"
+def _column_problem(run: RunFile) -> str | None:
     steps = len(run.steps.step)
     for column in run.logged:
         if len(column.values) != steps:
             return f"logged {column.name}: {len(column.values)} values for {steps} steps"
-    return contradiction(dump_run(run))
+    return None
+
+
+def _without(problem: str | None, run: RunFile) -> RunFile:
+    "The run; raises ValueError with a problem."
+    if problem:
+        raise ValueError(problem)
+    return run
 
 
 def dump_run(run: RunFile) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from ..core.errors import RequestError, unknown_name
 
 # %% ../../nbs/15_spec/10_presets.ipynb #071a4df9
 class RopeScaling(BaseModel):
-    """How rotary frequencies are stretched for longer sequences, the way of Llama 3.1.
+    """Scaling of rotary frequencies for longer sequences, as in Llama 3.1.
 
-    A frequency with more than `high_freq_factor` turns in `original_max_seq_len` tokens stays, one
-    with fewer than `low_freq_factor` is divided by `factor`, those between pass from one to the
-    other.
+    A frequency with more than `high_freq_factor` periods in `original_max_seq_len` tokens is kept,
+    one with fewer than `low_freq_factor` is divided by `factor`, and those between are
+    interpolated.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -30,14 +30,14 @@ class RopeScaling(BaseModel):
     def _ordered(self) -> "RopeScaling":
         if self.low_freq_factor >= self.high_freq_factor:
             raise ValueError(
-                f"low_freq_factor = {self.low_freq_factor} has to be below high_freq_factor ="
+                f"low_freq_factor = {self.low_freq_factor} must be below high_freq_factor ="
                 f" {self.high_freq_factor}"
             )
         return self
 
 # %% ../../nbs/15_spec/10_presets.ipynb #f9a22221
-class ModelShape(BaseModel):
-    "Everything that determines a decoder's weights; all sizes are counts."
+class _Sizes(BaseModel):
+    "The fields of a shape; all sizes are counts."
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -59,43 +59,43 @@ class ModelShape(BaseModel):
     experts_per_token: int = Field(1, ge=1)
     balance_coef: float = Field(0.0, ge=0)
 
+# %% ../../nbs/15_spec/10_presets.ipynb #1928de8f
+def _impossible(s: _Sizes) -> str | None:
+    "Why no decoder has these sizes; None if one can."
+    if s.d_model % s.n_heads:
+        return f"d_model = {s.d_model} is not divisible by n_heads = {s.n_heads}"
+    if s.n_heads % s.n_kv_heads:
+        return f"n_heads = {s.n_heads} is not divisible by n_kv_heads = {s.n_kv_heads}"
+    if s.family == "llama" and s.d_model // s.n_heads % 2:
+        return f"rotary embedding needs an even head size, not {s.d_model // s.n_heads}"
+    if s.experts_per_token > s.n_experts:
+        return (
+            f"experts_per_token = {s.experts_per_token} of n_experts = {s.n_experts}:"
+            " choose as many at most"
+        )
+    if s.n_experts > 1 and s.family != "llama":
+        return (
+            f"n_experts = {s.n_experts}: mixtures of experts have the family llama, not {s.family}"
+        )
+    return None
+
+# %% ../../nbs/15_spec/10_presets.ipynb #77708d9a
+class ModelShape(_Sizes):
+    "All sizes that determine the weights of a decoder."
+
     @property
     def head_dim(self) -> int:
         return self.d_model // self.n_heads
 
     @property
     def output_bias(self) -> bool:
-        """Whether the projection behind attention and the MLP have biases, as those of query, key
-        and value.
-        """
+        "Whether the projections after attention and in the MLP have biases, too."
         return self.bias and self.family == "gpt2"
 
     @model_validator(mode="after")
-    def _divides(self) -> "ModelShape":
-        if self.d_model % self.n_heads:
-            raise ValueError(
-                f"d_model = {self.d_model} is not divisible by n_heads = {self.n_heads}"
-            )
-        if self.n_heads % self.n_kv_heads:
-            raise ValueError(
-                f"n_heads = {self.n_heads} is not divisible by n_kv_heads = {self.n_kv_heads}"
-            )
-        if self.family == "llama" and self.head_dim % 2:
-            raise ValueError(f"rotary embedding needs an even head size, not {self.head_dim}")
-        return self
-
-    @model_validator(mode="after")
-    def _mixes(self) -> "ModelShape":
-        if self.experts_per_token > self.n_experts:
-            raise ValueError(
-                f"experts_per_token = {self.experts_per_token} of n_experts = {self.n_experts}:"
-                " choose as many at most"
-            )
-        if self.n_experts > 1 and self.family != "llama":
-            raise ValueError(
-                f"n_experts = {self.n_experts}: mixtures of experts have the family llama, not"
-                f" {self.family}"
-            )
+    def _is_possible(self) -> "ModelShape":
+        if problem := _impossible(self):
+            raise ValueError(problem)
         return self
 
 # %% ../../nbs/15_spec/10_presets.ipynb #08bce152
@@ -105,252 +105,49 @@ _FAMILIES = {
 }
 
 # %% ../../nbs/15_spec/10_presets.ipynb #1d791637
-_ROWS = [
-    dict(
-        name="gpt-tiny",
-        family="gpt2",
-        n_layers=4,
-        d_model=256,
-        n_heads=4,
-        vocab_size=4096,
-        max_seq_len=512,
-    ),
-    dict(
-        name="llama-tiny",
-        family="llama",
-        n_layers=4,
-        d_model=256,
-        n_heads=4,
-        n_kv_heads=2,
-        d_ff=688,
-        vocab_size=4096,
-        max_seq_len=2048,
-    ),
-    dict(
-        name="gpt-124m",
-        family="gpt2",
-        n_layers=12,
-        d_model=768,
-        n_heads=12,
-        vocab_size=50257,
-        max_seq_len=2048,
-    ),
-    dict(
-        name="llama-1b",
-        family="llama",
-        n_layers=16,
-        d_model=2048,
-        n_heads=32,
-        n_kv_heads=8,
-        d_ff=8192,
-        vocab_size=128256,
-        max_seq_len=8192,
-        tied_embeddings=True,
-        rope_theta=500_000.0,
-    ),
-    dict(
-        name="llama3.1-8b",
-        family="llama",
-        n_layers=32,
-        d_model=4096,
-        n_heads=32,
-        n_kv_heads=8,
-        d_ff=14336,
-        vocab_size=128256,
-        max_seq_len=131072,
-        rope_theta=500_000.0,
-    ),
-    dict(
-        name="llama3.1-70b",
-        family="llama",
-        n_layers=80,
-        d_model=8192,
-        n_heads=64,
-        n_kv_heads=8,
-        d_ff=28672,
-        vocab_size=128256,
-        max_seq_len=131072,
-        rope_theta=500_000.0,
-    ),
-    dict(
-        name="llama-7b",
-        family="llama",
-        n_layers=32,
-        d_model=4096,
-        n_heads=32,
-        d_ff=11008,
-        vocab_size=32000,
-        max_seq_len=2048,
-        norm_eps=1e-6,
-    ),
-    dict(
-        name="llama-13b",
-        family="llama",
-        n_layers=40,
-        d_model=5120,
-        n_heads=40,
-        d_ff=13824,
-        vocab_size=32000,
-        max_seq_len=2048,
-        norm_eps=1e-6,
-    ),
-    dict(
-        name="llama-30b",
-        family="llama",
-        n_layers=60,
-        d_model=6656,
-        n_heads=52,
-        d_ff=17920,
-        vocab_size=32000,
-        max_seq_len=2048,
-        norm_eps=1e-6,
-    ),
-    dict(
-        name="llama2-7b",
-        family="llama",
-        n_layers=32,
-        d_model=4096,
-        n_heads=32,
-        d_ff=11008,
-        vocab_size=32000,
-        max_seq_len=4096,
-    ),
-    dict(
-        name="llama2-13b",
-        family="llama",
-        n_layers=40,
-        d_model=5120,
-        n_heads=40,
-        d_ff=13824,
-        vocab_size=32000,
-        max_seq_len=4096,
-    ),
-]
+_COLUMNS = ("name", "family", "n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff")
+_COLUMNS += ("vocab_size", "max_seq_len")
+_LONG_ROPE, _LONGER_ROPE = {"rope_theta": 500_000.0}, {"rope_theta": 1_000_000.0}
+_QWEN = {"bias": True, "norm_eps": 1e-6} | _LONGER_ROPE
+_MIXTRAL = {"experts_per_token": 2, "balance_coef": 0.02} | _LONGER_ROPE
+_FIRST_LLAMA = {"norm_eps": 1e-6}
 
-# %% ../../nbs/15_spec/10_presets.ipynb #5e650996
-_ROWS += [
-    dict(
-        name="llama2-70b",
-        family="llama",
-        n_layers=80,
-        d_model=8192,
-        n_heads=64,
-        n_kv_heads=8,
-        d_ff=28672,
-        vocab_size=32000,
-        max_seq_len=4096,
-    ),
-    dict(
-        name="mistral-7b",
-        family="llama",
-        n_layers=32,
-        d_model=4096,
-        n_heads=32,
-        n_kv_heads=8,
-        d_ff=14336,
-        vocab_size=32000,
-        max_seq_len=32768,
-    ),
-    dict(
-        name="qwen2.5-7b",
-        family="llama",
-        n_layers=28,
-        d_model=3584,
-        n_heads=28,
-        n_kv_heads=4,
-        d_ff=18944,
-        vocab_size=152064,
-        max_seq_len=131072,
-        bias=True,
-        norm_eps=1e-6,
-        rope_theta=1_000_000.0,
-    ),
-    dict(
-        name="qwen-tiny",
-        family="llama",
-        n_layers=4,
-        d_model=224,
-        n_heads=7,
-        n_kv_heads=1,
-        d_ff=608,
-        vocab_size=4096,
-        max_seq_len=2048,
-        bias=True,
-        norm_eps=1e-6,
-        rope_theta=1_000_000.0,
-    ),
-    dict(
-        name="mixtral-8x7b",
-        family="llama",
-        n_layers=32,
-        d_model=4096,
-        n_heads=32,
-        n_kv_heads=8,
-        d_ff=14336,
-        vocab_size=32000,
-        max_seq_len=32768,
-        rope_theta=1_000_000.0,
-        n_experts=8,
-        experts_per_token=2,
-        balance_coef=0.02,
-    ),
-    dict(
-        name="mixtral-tiny",
-        family="llama",
-        n_layers=4,
-        d_model=256,
-        n_heads=4,
-        n_kv_heads=2,
-        d_ff=344,
-        vocab_size=4096,
-        max_seq_len=2048,
-        rope_theta=1_000_000.0,
-        n_experts=4,
-        experts_per_token=2,
-        balance_coef=0.02,
-    ),
-    dict(
-        name="gpt3-1.3b",
-        family="gpt2",
-        n_layers=24,
-        d_model=2048,
-        n_heads=16,
-        vocab_size=50257,
-        max_seq_len=2048,
-    ),
-    dict(
-        name="gpt3-2.7b",
-        family="gpt2",
-        n_layers=32,
-        d_model=2560,
-        n_heads=32,
-        vocab_size=50257,
-        max_seq_len=2048,
-    ),
-    dict(
-        name="gpt3-6.7b",
-        family="gpt2",
-        n_layers=32,
-        d_model=4096,
-        n_heads=32,
-        vocab_size=50257,
-        max_seq_len=2048,
-    ),
-]
+# %% ../../nbs/15_spec/10_presets.ipynb #9f3d2419
+_ROWS = [
+    ("gpt-tiny", "gpt2", 4, 256, 4, 4, 1024, 4096, 512, {}),
+    ("llama-tiny", "llama", 4, 256, 4, 2, 688, 4096, 2048, {}),
+    ("gpt-124m", "gpt2", 12, 768, 12, 12, 3072, 50257, 2048, {}),
+    ("llama-1b", "llama", 16, 2048, 32, 8, 8192, 128256, 8192, _LONG_ROPE | {"tied_embeddings": True}),
+    ("llama3.1-8b", "llama", 32, 4096, 32, 8, 14336, 128256, 131072, _LONG_ROPE),
+    ("llama3.1-70b", "llama", 80, 8192, 64, 8, 28672, 128256, 131072, _LONG_ROPE),
+    ("llama-7b", "llama", 32, 4096, 32, 32, 11008, 32000, 2048, _FIRST_LLAMA),
+    ("llama-13b", "llama", 40, 5120, 40, 40, 13824, 32000, 2048, _FIRST_LLAMA),
+    ("llama-30b", "llama", 60, 6656, 52, 52, 17920, 32000, 2048, _FIRST_LLAMA),
+    ("llama2-7b", "llama", 32, 4096, 32, 32, 11008, 32000, 4096, {}),
+    ("llama2-13b", "llama", 40, 5120, 40, 40, 13824, 32000, 4096, {}),
+    ("llama2-70b", "llama", 80, 8192, 64, 8, 28672, 32000, 4096, {}),
+    ("mistral-7b", "llama", 32, 4096, 32, 8, 14336, 32000, 32768, {}),
+    ("qwen2.5-7b", "llama", 28, 3584, 28, 4, 18944, 152064, 131072, _QWEN),
+    ("qwen-tiny", "llama", 4, 224, 7, 1, 608, 4096, 2048, _QWEN),
+    ("mixtral-8x7b", "llama", 32, 4096, 32, 8, 14336, 32000, 32768, _MIXTRAL | {"n_experts": 8}),
+    ("mixtral-tiny", "llama", 4, 256, 4, 2, 344, 4096, 2048, _MIXTRAL | {"n_experts": 4}),
+    ("gpt3-1.3b", "gpt2", 24, 2048, 16, 16, 8192, 50257, 2048, {}),
+    ("gpt3-2.7b", "gpt2", 32, 2560, 32, 32, 10240, 50257, 2048, {}),
+    ("gpt3-6.7b", "gpt2", 32, 4096, 32, 32, 16384, 50257, 2048, {}),
+]  # fmt: skip
 
 # %% ../../nbs/15_spec/10_presets.ipynb #9e326b17
-def _shape(row: dict) -> ModelShape:
-    filled = (
-        {"n_kv_heads": row["n_heads"], "d_ff": 4 * row["d_model"]} | _FAMILIES[row["family"]] | row
-    )
-    return ModelShape(**filled)
+def _shape(row: tuple) -> ModelShape:
+    *sizes, rest = row
+    fields = dict(zip(_COLUMNS, sizes, strict=True))
+    return ModelShape(**(_FAMILIES[fields["family"]] | fields | rest))
 
 
-PRESETS: dict[str, ModelShape] = {row["name"]: _shape(row) for row in _ROWS}
+PRESETS: dict[str, ModelShape] = {row[0]: _shape(row) for row in _ROWS}
 
 
 def preset(name: str) -> ModelShape:
-    "The shape called `name`; raises RequestError with the near names."
+    "The shape called `name`; raises RequestError with similar names."
     if name not in PRESETS:
         raise RequestError(unknown_name("model", name, PRESETS))
     return PRESETS[name]

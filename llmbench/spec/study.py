@@ -20,10 +20,10 @@ from .resolve import one_line, resolve_run
 
 # %% ../../nbs/15_spec/60_study.ipynb #f8f6320d
 class StudySpec(BaseModel):
-    """What a study file says, its runs resolved.
+    """A study file with its runs resolved.
 
-    varies: the keys that its matrix changes. under: who trains a run of that name, if not we.
-    in_turns: the runs of a repeat are loaded side by side, and one of them takes a step at a time.
+    varies: the keys that the matrix changes. under: the framework per name of a run, if it is not
+    llmbench. in_turns: the steps of a repeat's runs are interleaved.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -39,7 +39,7 @@ class StudySpec(BaseModel):
     in_turns: bool = False
 
     def attempts(self) -> list[tuple[RunSpec, int]]:
-        "Every run of the study in the order of execution: all runs once, then all again."
+        "All runs in the order of execution: each once, then each again."
         return [(run, attempt) for attempt in range(1, self.repeats + 1) for run in self.runs]
 
 # %% ../../nbs/15_spec/60_study.ipynb #d0da4f87
@@ -54,7 +54,7 @@ _STUDY_KEYS = (
     "frameworks",
     "in_turns",
 )
-OWN = "llmbench"  # who trains a run where a study names no framework
+OWN = "llmbench"  # the framework of a run without another one
 
 
 def _product(entry: dict[str, Any]) -> list[dict[str, Any]]:
@@ -65,9 +65,7 @@ def _product(entry: dict[str, Any]) -> list[dict[str, Any]]:
 
 # %% ../../nbs/15_spec/60_study.ipynb #8f59582f
 def _merged(base: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
-    """What all runs share with what this one changes; `optimizer.fused` changes one key of a
-    mapping and keeps the others.
-    """
+    """The base with the changes of a cell; `optimizer.fused` changes one key of a mapping."""
     full = dict(base)
     for key, value in cell.items():
         head, dot, rest = key.partition(".")
@@ -80,18 +78,9 @@ def _merged(base: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
     return full
 
 # %% ../../nbs/15_spec/60_study.ipynb #d0b18631
-def _check_study(given: dict[str, Any]) -> None:
-    unknown = [k for k in given if k not in _STUDY_KEYS]
-    if unknown:
-        raise RequestError(unknown_name("key of a study", str(unknown[0]), _STUDY_KEYS))
-    if not isinstance(given.get("study"), str):
-        raise RequestError("study is missing; write study: NAME in lower case")
+def _check_matrix(given: dict[str, Any]) -> None:
     matrix = given.get("matrix")
-    if (
-        not isinstance(matrix, list)
-        or not matrix
-        or not all(isinstance(m, dict) and m for m in matrix)
-    ):
+    if not isinstance(matrix, list) or not all(isinstance(m, dict) and m for m in matrix or [0]):
         raise RequestError(
             "matrix must be a list of mappings; write matrix: [{strategy: [ddp, fsdp],"
             " world_size: 2}]"
@@ -100,26 +89,33 @@ def _check_study(given: dict[str, Any]) -> None:
         raise RequestError(
             "base must be a mapping of what all runs share; write base: {model: gpt-tiny, …}"
         )
+
+# %% ../../nbs/15_spec/60_study.ipynb #38246fb7
+def _check_frameworks(given: dict[str, Any]) -> None:
     named = given.get("frameworks", [OWN])
-    if (
-        not isinstance(named, list)
-        or not named
-        or not all(isinstance(n, str) for n in named)
-        or len(set(named)) < len(named)
-    ):
+    texts = isinstance(named, list) and all(isinstance(n, str) for n in named)
+    if not texts or not named or len(set(named)) < len(named):
         raise RequestError(
             "frameworks must be a list of different names; write frameworks: [llmbench, hf,"
             " lightning], or type llmbench backend for all"
         )
     if given.get("in_turns") and "frameworks" in given:
         raise RequestError(
-            "in_turns is for runs of this harness, whose steps it can hold back; leave in_turns or"
-            " frameworks out"
+            "in_turns interleaves runs of this harness only; leave in_turns or frameworks out"
         )
+
+# %% ../../nbs/15_spec/60_study.ipynb #2c861d93
+def _check_study(given: dict[str, Any]) -> None:
+    if unknown := [k for k in given if k not in _STUDY_KEYS]:
+        raise RequestError(unknown_name("key of a study", str(unknown[0]), _STUDY_KEYS))
+    if not isinstance(given.get("study"), str):
+        raise RequestError("study is missing; write study: NAME in lower case")
+    _check_matrix(given)
+    _check_frameworks(given)
 
 # %% ../../nbs/15_spec/60_study.ipynb #fc8f8ba0
 def _under_each(runs: list[RunSpec], frameworks: list[str]) -> tuple[list[RunSpec], dict[str, str]]:
-    "Each run once for each framework, and by name those that are not ours."
+    "Each run once per framework, and the framework per name if it is not llmbench."
     named = [
         (run if f == OWN else run.model_copy(update={"name": f"{run.name}-{f}"}), f)
         for run in runs
@@ -128,16 +124,13 @@ def _under_each(runs: list[RunSpec], frameworks: list[str]) -> tuple[list[RunSpe
     return [run for run, _ in named], {run.name: f for run, f in named if f != OWN}
 
 # %% ../../nbs/15_spec/60_study.ipynb #06183603
-def resolve_study(given: dict[str, Any]) -> StudySpec:
-    "A checked StudySpec; a mistake in one run names the run."
-    _check_study(given)
-    cells = [cell for entry in given["matrix"] for cell in _product(entry)]
+def _runs_of(given: dict[str, Any]) -> list[RunSpec]:
+    "The runs of the matrix."
     runs = []
-    for cell in cells:
+    for cell in (cell for entry in given["matrix"] for cell in _product(entry)):
+        full = _merged(given.get("base", {}), cell) | {"study": given["study"]}
         try:
-            runs.append(
-                resolve_run(_merged(given.get("base", {}), cell) | {"study": given["study"]})
-            )
+            runs.append(resolve_run(full))
         except RequestError as e:
             raise RequestError(f"run {json.dumps(cell)}: {e}") from None
     if not runs:
@@ -145,30 +138,40 @@ def resolve_study(given: dict[str, Any]) -> StudySpec:
             "matrix: no run is left: one of its lists is empty; write for example strategy: [ddp,"
             " fsdp]"
         )
-    asked = given.get("frameworks", [OWN])
-    runs, under = _under_each(runs, asked)
+    return runs
+
+# %% ../../nbs/15_spec/60_study.ipynb #0d116549
+def _check_distinct(runs: list[RunSpec]) -> None:
     names = [run_id(r) for r in runs]
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
         raise RequestError(
-            f"matrix: {twice[0]} stands twice; remove one, or give the runs different names"
+            f"matrix: {twice[0]} is listed twice; remove one, or give the runs different names"
         )
-    varies = tuple(
-        dict.fromkeys(key for entry in given["matrix"] for key in entry if key != "name")
-    ) + ("framework",) * bool(given.get("frameworks"))
-    baseline = given.get(
-        "baseline",
-        {"strategy": runs[0].strategy.name}
-        | ({"framework": OWN} if under and OWN in asked else {}),
-    )
+
+
+def _varies(given: dict[str, Any]) -> tuple[str, ...]:
+    "The keys that the matrix changes, in its order."
+    keys = dict.fromkeys(key for entry in given["matrix"] for key in entry if key != "name")
+    return tuple(keys) + ("framework",) * bool(given.get("frameworks"))
+
+# %% ../../nbs/15_spec/60_study.ipynb #f4f6f3da
+def resolve_study(given: dict[str, Any]) -> StudySpec:
+    "A checked StudySpec; the message of a mistake names its run."
+    _check_study(given)
+    asked = given.get("frameworks", [OWN])
+    runs, under = _under_each(_runs_of(given), asked)
+    _check_distinct(runs)
+    baseline = {"strategy": runs[0].strategy.name}
+    baseline |= {"framework": OWN} if under and OWN in asked else {}
     try:
         return StudySpec(
             study=given["study"],
             title=given.get("title", given["study"]),
             question=given.get("question"),
             repeats=given.get("repeats", 1),
-            baseline=baseline,
-            varies=varies,
+            baseline=given.get("baseline", baseline),
+            varies=_varies(given),
             runs=tuple(runs),
             under=under,
             in_turns=given.get("in_turns", False),
