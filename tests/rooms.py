@@ -10,6 +10,7 @@ import ast
 import json
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 from notebooks import ROOT, Notebook, library_notebooks
@@ -52,6 +53,7 @@ def imported_rooms(notebook: Notebook, rooms: list[str]) -> set[str]:
     return found
 
 
+@cache
 def imports() -> dict[str, set[str]]:
     """For each room the other rooms that it imports from."""
     rooms = [package(f) for f in room_folders()]
