@@ -89,7 +89,7 @@ class PlainHelp:
 
     def render_usage(self, console: Any, options: Any, usage: Any) -> None:
         "The usage line, what the command is for, and one real use."
-        words = operands(self.target) if self.target else "VERB [ARGUMENTS]"
+        words = operands(self.target) if self.target else ""
         said = _wrapped(self.says, min(options.max_width, _WIDEST))
         _write(console, [f"usage: {self.command} {words}".rstrip(), "", said, "", self.more])
 

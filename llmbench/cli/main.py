@@ -99,7 +99,7 @@ def build_app() -> App:
     app = App(
         name="llmbench",
         help=_QUESTION,
-        help_formatter=PlainHelp("llmbench", _QUESTION, _ENDS),
+        help_formatter=PlainHelp("llmbench VERB [ARGUMENTS]", _QUESTION, _ENDS),
         help_format="plaintext",
         version_flags=(),
         group_commands=Group("verbs", sort_key=0),
@@ -113,8 +113,12 @@ def build_app() -> App:
     )
     for place, verb in enumerate(_VERBS):
         _add_verb(app, verb, place)
+    words = "llmbench --install-completion"
+    says = "let this shell complete verbs, options and files"
     app.register_install_completion_command(
-        help="let this shell complete verbs, options and files", group="options"
+        help=says,
+        group="options",
+        help_formatter=PlainHelp(f"{words} [OPTIONS]", says, f"example:\n  {words} --shell zsh"),
     )
     app["--help"].group, app["--help"].help = "options", "show this text, or that of a verb"
     return app
