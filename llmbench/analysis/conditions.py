@@ -154,10 +154,7 @@ def conditions(
         one["env.devices[].matmul_tflops"] = None
     differences, remarks = [], []
     for path, value in one.items():
-        found = (
-            _far(path, value, other[path], together, min(len(a), len(b)) == 1)
-            if value and other[path]
-            else ([], [])
-        )
-        differences, remarks = differences + found[0], remarks + found[1]
+        if value and other[path]:
+            found = _far(path, value, other[path], together, min(len(a), len(b)) == 1)
+            differences, remarks = differences + found[0], remarks + found[1]
     return judge(differences, (), (), [*remarks, *_elsewhere(a, b)])

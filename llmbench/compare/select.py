@@ -21,7 +21,6 @@ from ..core.files import write_json_atomic
 from ..core.records import read_run, utc_now
 from ..core.schema import dump_run, validate_run
 from ..store.database import format_rows, open_store, say_set_aside
-from ..store.literal import sql_literal
 
 # %% ../../nbs/70_compare/10_select.ipynb #0979f627
 FILTER_COLUMNS = (*RUN_COLUMNS, "name", "spec_hash", "attempt")
@@ -73,18 +72,20 @@ class Pool(Protocol):
     def run(self, row: Row) -> Run: ...
 
 # %% ../../nbs/70_compare/10_select.ipynb #bf1d1120
-def _matching_sql(wanted: Wanted) -> str:
-    "The rows of `runs` that match, with name, spec_hash, attempt and file; in order of their time."
-    tests = [
-        f"CAST({column} AS VARCHAR) = {sql_literal(value)}" for column, value in wanted.filters
-    ]
+def _matching_sql(wanted: Wanted) -> tuple[str, list[str]]:
+    """The query for the rows of `runs` that match, with name, spec_hash, attempt and file, in order
+    of their time; and its parameters.
+    """
+    tests = [f"CAST({column} AS VARCHAR) = ?" for column, _ in wanted.filters]
+    values = [value for _, value in wanted.filters]
     if wanted.run_id is not None:
-        attempts = f"starts_with(run_id, {sql_literal(wanted.run_id + '.')})"
-        tests.append(f"(run_id = {sql_literal(wanted.run_id)} OR {attempts})")
-    return (
+        tests.append("(run_id = ? OR starts_with(run_id, ?))")
+        values += [wanted.run_id, wanted.run_id + "."]
+    sql = (
         "SELECT * FROM runs JOIN (SELECT run_id, name, spec_hash, attempt, file FROM details) "
         f"USING (run_id) WHERE {' AND '.join(tests) or 'true'} ORDER BY started_at, run_id"
     )
+    return sql, values
 
 # %% ../../nbs/70_compare/10_select.ipynb #76a2d74e
 class _Rows:
@@ -95,8 +96,8 @@ class _Rows:
         self.store = open_store(self.folder)
         say_set_aside(self.store, folder)
 
-    def _ask(self, sql: str) -> list[dict[str, Any]]:
-        found = self.store.execute(sql)
+    def _ask(self, sql: str, values: Sequence[str] = ()) -> list[dict[str, Any]]:
+        found = self.store.execute(sql, values) if values else self.store.execute(sql)
         names = [column[0] for column in found.description]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
@@ -104,7 +105,7 @@ class _Rows:
         """Rows of `runs`, with name, spec_hash, attempt and file, that match; in order of their
         time.
         """
-        return self._ask(_matching_sql(wanted))
+        return self._ask(*_matching_sql(wanted))
 
     def values(self, column: str) -> list[str]:
         "The different values of a column, as text."
@@ -132,7 +133,7 @@ class ResultsPool(_Rows):
 
     def varies(self, study: str | None) -> tuple[str, ...] | None:
         "What the study's own file says that it varies; None where it says nothing."
-        said = self._ask(f"SELECT varies FROM studies WHERE study = {sql_literal(study or '')}")
+        said = self._ask("SELECT varies FROM studies WHERE study = ?", [study or ""])
         return tuple(said[0]["varies"]) if said and said[0]["varies"] else None
 
 # %% ../../nbs/70_compare/10_select.ipynb #3b35c77f

@@ -32,7 +32,6 @@ from .pages.frameworks import framework_sentences, frameworks_section
 from .pages.layouts import write_layouts
 from .pages.links import nodes_section
 from .pages.tool import read_bench, write_bench
-from ..store.literal import sql_literal
 
 # %% ../../nbs/80_report/60_build.ipynb #ce6a8f51
 from ..core.records import result_files
@@ -101,8 +100,8 @@ def _declared(connection: Any, settings: Settings, name: str) -> dict[str, Any]:
     project's parameter file.
     """
     path = settings.root / "params" / "studies" / f"{slug(name)}.yaml"
-    found = connection.sql(
-        f"SELECT title, baseline, varies FROM studies WHERE study = {sql_literal(name)}"
+    found = connection.execute(
+        "SELECT title, baseline, varies FROM studies WHERE study = $1", [name]
     ).fetchone()
     title, baseline, varies = found or (None, None, None)
     title = title or (read_yaml(path).get("title") if path.is_file() else None)

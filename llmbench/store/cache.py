@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,11 +25,10 @@ import llmbench
 from ..core.files import load_settings, write_text_atomic
 from ..core.folders import OWN_FOLDER, shown_path
 from .listing import Node, count_files, dumped, loaded, look
-from .literal import filled
+from .literal import quoted
 
-if (
-    TYPE_CHECKING
-):  # the rest is loaded only when something changed: half of a quick answer would be imports
+# the rest is loaded only when something changed: half of a quick answer would be imports
+if TYPE_CHECKING:
     from llmbench.store.ingest import Known, Update
 
 # %% ../../nbs/65_store/40_cache.ipynb #8aaf33a8
@@ -100,20 +99,18 @@ def _connected(
     rows are read by all cores.
     """
     connection = duckdb.connect()
-    name = str(file or ":memory:").replace("'", "''")
-    with contextlib.suppress(
-        duckdb.InvalidInputException
-    ):  # a notebook without widgets has no bar to switch off
+    # a notebook without widgets has no bar to switch off
+    with contextlib.suppress(duckdb.InvalidInputException):
         connection.execute("SET enable_progress_bar = false")  # it would go to stdout
-    connection.execute(f"ATTACH '{name}' AS facts ({option})")
+    connection.execute(f"ATTACH {quoted(file or ':memory:')} AS facts ({option})")
     return connection
 
 
 def _state(connection: duckdb.DuckDBPyConnection, name: str) -> Any:
-    found = connection.execute(
-        filled("SELECT value FROM facts.state WHERE name = $name", {"name": name})
-    ).fetchone()
-    return loaded(found[0])
+    """A value of the table of state; the few rows are read whole, because the first bound parameter
+    of a process makes DuckDB import pandas.
+    """
+    return loaded(dict(connection.execute("FROM facts.state").fetchall())[name])
 
 # %% ../../nbs/65_store/40_cache.ipynb #4d4f54f8
 def _attached(file: Path | None, key: str) -> tuple[duckdb.DuckDBPyConnection, Kept] | None:
@@ -130,101 +127,96 @@ def _attached(file: Path | None, key: str) -> tuple[duckdb.DuckDBPyConnection, K
     return None
 
 # %% ../../nbs/65_store/40_cache.ipynb #f4b6d80a
+def _lines(files: Sequence[Path], columns: Mapping[str, str], longest: int = 0) -> str:
+    "The table, in SQL, of files of JSON lines; `longest`: bytes of the longest line."
+    names, types = (
+        ", ".join(map(quoted, files)),
+        ", ".join(f"{n}: '{t}'" for n, t in columns.items()),
+    )
+    most = max(2**24, longest + 1)
+    return (
+        f"read_json([{names}], format='newline_delimited', columns={{{types}}},"
+        f" maximum_object_size={most})"
+    )
+
+
+def _passed(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str], file: Path) -> str:
+    "The table, in SQL, of values that are handed to DuckDB in a file of JSON lines."
+    lines = [dumped(row) for row in rows]
+    file.write_bytes(b"".join(line + b"\n" for line in lines))
+    return _lines([file], columns, max(map(len, lines), default=0))
+
+# %% ../../nbs/65_store/40_cache.ipynb #eff1f70a
 def _load(
-    connection: duckdb.DuckDBPyConnection,
-    table: str,
-    columns: dict[str, str],
-    study: str,
-    update: "Update",
-    scratch: Path,
+    connection: duckdb.DuckDBPyConnection, table: str, study: str, update: "Update", scratch: Path
 ) -> None:
     """Insert the lines of the studies that are taken into a table; `study` is the short name of
     that column.
     """
-    from llmbench.store.rows import line_columns
+    from llmbench.store.rows import TABLES, line_columns
 
-    files = [str(f) for f in sorted(scratch.glob(f"{table}-*.ndjson")) if f.stat().st_size]
-    if not files:
+    files = [f for f in sorted(scratch.glob(f"{table}-*.ndjson")) if f.stat().st_size]
+    if not files or not update.taken:
         return
-    parts, studies = zip(*update.taken, strict=True) if update.taken else ((), ())
-    sql = f"""INSERT INTO facts.{table} SELECT {", ".join(f"c{i}" for i in range(len(columns)))}
-        FROM read_json($files, format='newline_delimited', columns=$columns, maximum_object_size=$limit) l
-        SEMI JOIN (SELECT unnest($parts::BIGINT[]) AS part, unnest($studies::VARCHAR[]) AS study) t
-        ON l.part = t.part AND l.{study} IS NOT DISTINCT FROM t.study"""
-    limit = max(2**24, update.longest + 1)
+    taken = [{"part": part, "study": name} for part, name in update.taken]
+    columns = line_columns(TABLES[table])
+    fields = ", ".join(list(columns)[1:])  # without the number of the part
+    kept = _passed(taken, {"part": "BIGINT", "study": "VARCHAR"}, scratch / "taken")
     connection.execute(
-        filled(
-            sql,
-            {
-                "files": files,
-                "columns": line_columns(columns),
-                "limit": limit,
-                "parts": parts,
-                "studies": studies,
-            },
-        )
+        f"INSERT INTO facts.{table} SELECT {fields} FROM {_lines(files, columns, update.longest)} l"
+        f" SEMI JOIN {kept} t ON l.part = t.part AND l.{study} IS NOT DISTINCT FROM t.study"
     )
 
 # %% ../../nbs/65_store/40_cache.ipynb #87bd75aa
 def _replace_rows(
     connection: duckdb.DuckDBPyConnection,
     table: str,
-    columns: dict[str, str],
-    rows: Sequence[dict[str, Any]],
+    columns: Mapping[str, str],
+    rows: Iterable[Mapping[str, Any]],
+    scratch: Path,
 ) -> None:
-    shape = orjson.dumps(
-        [{name: ["VARCHAR"] if kind == "VARCHAR[]" else kind for name, kind in columns.items()}]
-    ).decode()
-    fields = ", ".join(f"row.{name}" for name in columns)
+    plain = {name: "VARCHAR" if kind == "BLOB" else kind for name, kind in columns.items()}
+    fields = [f"encode({name})" if kind == "BLOB" else name for name, kind in columns.items()]
+    values = _passed(rows, plain, scratch / "rows")
     connection.execute(f"DELETE FROM facts.{table}")
-    sql = (
-        f"INSERT INTO facts.{table} SELECT {fields} FROM (SELECT unnest(from_json($rows, $shape))"
-        " AS row)"
-    )
-    connection.execute(filled(sql, {"rows": orjson.dumps(rows).decode(), "shape": shape}))
+    connection.execute(f"INSERT INTO facts.{table} SELECT {', '.join(fields)} FROM {values}")
 
 # %% ../../nbs/65_store/40_cache.ipynb #76a44493
+def _forget_studies(
+    connection: duckdb.DuckDBPyConnection, studies: Iterable[str | None], scratch: Path
+) -> None:
+    gone = _passed(({"gone": name} for name in studies), {"gone": "VARCHAR"}, scratch / "gone")
+    for table in ("runs", "groups"):
+        same = f"SELECT 1 FROM {gone} WHERE gone IS NOT DISTINCT FROM study"
+        connection.execute(f"DELETE FROM facts.{table} WHERE EXISTS ({same})")
+
+# %% ../../nbs/65_store/40_cache.ipynb #0e1d3a69
 def _apply(
     connection: duckdb.DuckDBPyConnection, update: "Update", key: str, scratch: Path
 ) -> None:
     "Bring the attached tables, new or old ones, to what the update says."
-    from llmbench.store.rows import GROUP_COLUMNS, QUARANTINE_TABLE, RUN_TABLE, STUDY_TABLE, VIEWS
+    from llmbench.store.rows import TABLES, VIEWS
 
-    tables = {
-        "runs": RUN_TABLE,
-        "groups": GROUP_COLUMNS,
-        "studies": STUDY_TABLE,
-        "quarantine": QUARANTINE_TABLE,
-    }
-    for table, columns in (tables | {"state": {"name": "VARCHAR", "value": "BLOB"}}).items():
-        connection.execute(
-            f"CREATE TABLE IF NOT EXISTS facts.{table}"
-            f" ({', '.join(f'{n} {kind}' for n, kind in columns.items())})"
-        )
-    for table, study in (("runs", "c1"), ("groups", "c0")):
-        gone = (
-            "EXISTS (SELECT 1 FROM (SELECT unnest($gone::VARCHAR[]) AS gone) WHERE gone IS NOT"
-            " DISTINCT FROM study)"
-        )
-        connection.execute(filled(f"DELETE FROM facts.{table} WHERE {gone}", {"gone": update.gone}))
-        _load(connection, table, tables[table], study, update, scratch)
-    _replace_rows(connection, "studies", STUDY_TABLE, update.studies)
-    _replace_rows(connection, "quarantine", QUARANTINE_TABLE, update.quarantine)
+    for table, columns in TABLES.items():
+        fields = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+        connection.execute(f"CREATE TABLE IF NOT EXISTS facts.{table} ({fields})")
+    _forget_studies(connection, update.gone, scratch)
+    _load(connection, "runs", "c1", update, scratch)
+    _load(connection, "groups", "c0", update, scratch)
     state = {
         "key": key,
         "views": VIEWS,
         "nodes": [k.node for k in update.known],
         "seen": [k.seen for k in update.known],
+        "made": [*map(list, update.made.items())],
     }
-    state["made"] = [*map(list, update.made.items())]
-    connection.execute("DELETE FROM facts.state")
-    for name, value in state.items():
-        connection.execute(
-            filled(
-                "INSERT INTO facts.state VALUES ($name, $value)",
-                {"name": name, "value": dumped(value)},
-            )
-        )
+    texts = [{"name": name, "value": dumped(value).decode()} for name, value in state.items()]
+    for table, rows in (
+        ("studies", update.studies),
+        ("quarantine", update.quarantine),
+        ("state", texts),
+    ):
+        _replace_rows(connection, table, TABLES[table], rows, scratch)
 
 # %% ../../nbs/65_store/40_cache.ipynb #9ea6e5e9
 _SMALL = 500  # result files that are read as quickly as a file of tables is opened

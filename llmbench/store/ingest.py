@@ -26,7 +26,7 @@ from ..analysis.cost import load_prices
 from ..core.folders import STUDY_FILE, shown_path
 from ..core.hardware import usable_cores
 from .listing import Node, dumped, loaded, result_stamps, walk
-from .results import Seen, label_of, made_of, settle
+from .results import Seen, Settled, label_of, made_of, settle
 from .rows import derive
 
 # %% ../../nbs/65_store/35_ingest.ipynb #0c3d345c
@@ -263,6 +263,19 @@ def _enter(
         offered |= {(study, made): part for study, made in answer["studies"]}
     return offered
 
+# %% ../../nbs/65_store/35_ingest.ipynb #1c735a78
+def _read_whole(
+    studies: Iterable[str | None], settled: Settled, pool: Pool, parts: Iterator[int]
+) -> list[tuple[int, str | None]]:
+    "Submit a job for all files of each study; the parts and the studies."
+    taken = []
+    for study in studies:
+        files = [[s.path, s.label] for s in settled.members[study]]
+        known = {study: settled.studies[study]} if study in settled.studies else None
+        taken.append((part := next(parts), study))
+        pool.submit({"part": part, "files": files, "declared": known})
+    return taken
+
 # %% ../../nbs/65_store/35_ingest.ipynb #b6ed928e
 def update(
     folders: Sequence[Path], before: Sequence[Known], made: Mapping[str | None, str], scratch: Path
@@ -284,21 +297,9 @@ def update(
         for study, members in settled.members.items()
     }
     kept = {study for study, is_made in wanted.items() if made.get(study) == is_made}
-    taken = [
-        (offered[pair], pair[0])
-        for pair in wanted.items()
-        if pair in offered and pair[0] not in kept
-    ]
-    for study in [s for s in wanted if s not in kept.union(study for _, study in taken)]:
-        files = [[s.path, s.label] for s in settled.members[study]]
-        taken.append((part := next(parts), study))
-        pool.submit(
-            {
-                "part": part,
-                "files": files,
-                "declared": {study: settled.studies[study]} if study in settled.studies else None,
-            }
-        )
+    taken = [(offered[p], p[0]) for p in wanted.items() if p in offered and p[0] not in kept]
+    missing = [s for s in wanted if s not in kept.union(study for _, study in taken)]
+    taken += _read_whole(missing, settled, pool, parts)
     longest = max((answer["longest"] for _, answer in [*done, *pool.drain()]), default=0)
     pool.close()
     gone = [study for study in made if study not in kept]

@@ -52,15 +52,8 @@ def to_wandb(run: RunFile, folder: Path) -> Path:
     _needs("wandb")
     import wandb
 
-    quiet = wandb.Settings(
-        mode="offline",
-        silent=True,
-        console="off",
-        disable_git=True,
-        disable_code=True,
-        x_disable_meta=True,
-        x_disable_stats=True,
-    )
+    off = ("disable_git", "disable_code", "x_disable_meta", "x_disable_stats")
+    quiet = {"mode": "offline", "silent": True, "console": "off"} | dict.fromkeys(off, True)
     folder.mkdir(parents=True, exist_ok=True)
     identity = slug(run.run_id).replace(".", "-")[-64:].lstrip("-_")
     logged = wandb.init(
@@ -70,7 +63,7 @@ def to_wandb(run: RunFile, folder: Path) -> Path:
         id=identity,
         dir=str(folder),
         config=_flat(dump_run(run)["spec"]),
-        settings=quiet,
+        settings=wandb.Settings(**quiet),
     )
     for step, values in scalars(run):
         logged.log(values, step=step)

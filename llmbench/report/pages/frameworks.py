@@ -26,7 +26,6 @@ from llmbench.report.ratios import (
     ratio_rows,
 )
 from ..workbench import Study, Workbench, study_table
-from ...store.literal import sql_literal
 
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #8e666959
 OWN = "llmbench"
@@ -241,8 +240,8 @@ _SAID = [
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #321bdb30
 def judged_frameworks(bench: Workbench, study: Study) -> Frameworks | None:
     "What is known of a study that holds more than one framework; None for any other."
-    held = bench.connection.sql(
-        f"SELECT count(DISTINCT framework) FROM groups WHERE study = {sql_literal(study.name)}"
+    held = bench.connection.execute(
+        "SELECT count(DISTINCT framework) FROM groups WHERE study = $1", [study.name]
     ).fetchone()
     if held[0] < 2:
         return None

@@ -19,7 +19,6 @@ from ...core.numbers import significant
 from ..charts import alt, chart_rows, in_words
 from ..parts import LABEL, Column, md_text, number_column, text_column, with_interval
 from ..workbench import Study, Workbench, study_figure, study_table
-from ...store.literal import sql_literal
 
 # %% ../../../nbs/80_report/pages/50_vendors.ipynb #f38051c1
 VENDORS = {"cuda": "NVIDIA", "rocm": "AMD"}
@@ -295,8 +294,8 @@ def vendor_rows(bench: Workbench, study: Study) -> list[dict[str, Any]]:
     """The sets of a study that holds both vendors; none of another, which is left without the
     queries' files, too.
     """
-    held = bench.connection.sql(
-        f"SELECT DISTINCT platform FROM groups WHERE study = {sql_literal(study.name)}"
+    held = bench.connection.execute(
+        "SELECT DISTINCT platform FROM groups WHERE study = $1", [study.name]
     ).fetchall()
     return (
         _with_vendor(bench.rows("vendors", study.name))
