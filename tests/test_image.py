@@ -233,7 +233,7 @@ def test_an_image_that_cannot_train_is_told(built, tmp_path):
         subprocess.run([TOOL, "image", "rm", "--force", "llmbench-broken:cpu"], capture_output=True)
     assert (
         done.returncode == 1
-        and "not shown: no secrets, trains" in done.stdout
+        and "failed: no secrets, trains" in done.stdout
         and "No module named" in done.stdout
     ), done.stdout + done.stderr
 

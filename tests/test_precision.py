@@ -124,7 +124,7 @@ def test_float8_for_a_card_that_is_not_here_starts_nothing(tmp_path):
     run = run_local(resolve_run(_request("single", "fp8", hardware="h100")), tmp_path)
     assert (
         run.status == "refused"
-        and "-o hardware=cpu alone does not do: precision float8" in run.reason
+        and "-o hardware=cpu alone is not enough: precision float8" in run.reason
     ), run.reason
     assert not list(tmp_path.rglob("rank-*.jsonl")), "a rank was started"
 

@@ -155,7 +155,7 @@ def test_ctrl_c_leaves_a_state_from_which_the_same_command_goes_on(tmp_path):
     wait_for(lambda: steps_written(results), started)
     os.kill(started.pid, signal.SIGINT)
     out, err = started.communicate(timeout=120)
-    assert started.returncode == 1 and "interrupted; the same command goes on from here" in out, (
+    assert started.returncode == 1 and "interrupted; repeat the command to continue" in out, (
         out + err
     )
     assert "Traceback" not in err

@@ -62,9 +62,7 @@ def node_command(
 def _rank_variables(
     place: Place, ready: Ready, world_size: int, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """What an agent would have told a rank that has none; where one card is visible, that card is
-    its own.
-    """
+    "The variables that an agent sets, for a rank without one; a single visible GPU is its own."
     if place.rank is None:
         return {}
     alone = "," not in environ.get("CUDA_VISIBLE_DEVICES", environ.get("ROCR_VISIBLE_DEVICES", ","))
@@ -96,7 +94,7 @@ def node_launch(
     python: str = sys.executable,
     environ: Mapping[str, str] | None = None,
 ) -> Launch:
-    "What this node starts for `spec` with its results in `out`; a pure function of its arguments."
+    "What this node starts for `spec`, with results in `out`; a pure function of its arguments."
     environ = os.environ if environ is None else environ
     cores, ranks = usable_cores() if cores is None else cores, place.ranks_per_node
     arguments = train_arguments(out, run_id(spec, attempt), attempt)
@@ -115,9 +113,7 @@ def node_launch(
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #84b1bc37
 def node_refusal(spec: RunSpec, place: Place, **found: Any) -> str | None:
-    """Why this node cannot run its ranks of `spec`; None when it can. `found` as in
-    launch.command.refusal.
-    """
+    "Why this node cannot run its ranks of `spec`, or None. `found` as in launch.command.refusal."
     here = 1 if place.rank is not None else place.ranks_per_node
     names = (
         found.get("gpus") if "gpus" in found else visible_gpus() if spec.hardware != "cpu" else []
@@ -125,15 +121,13 @@ def node_refusal(spec: RunSpec, place: Place, **found: Any) -> str | None:
     if spec.hardware != "cpu" and 0 < len(names) < here:
         return (
             f"node {place.node_rank} has {len(names)} GPUs for {here} ranks; "
-            f"ask for {here} GPUs a node, or for more nodes"
+            f"request {here} GPUs per node, or more nodes"
         )
     return refusal(spec.model_copy(update={"world_size": here}), **found)
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #52c43f6f
 class Echo:
-    """Copies a growing log to a stream without the run file between markers; call with no arguments
-    to copy what is new.
-    """
+    "Copies a growing log to a stream, without the run file between markers; each call copies news."
 
     def __init__(self, path: Path, stream: Any):
         self.path, self.stream, self.position, self.held, self.rest = path, stream, 0, False, b""
@@ -161,7 +155,7 @@ class Echo:
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #42ab2a58
 class _Echoing:
-    "An Echo that runs beside the ranks, twice a second."
+    "An Echo that runs beside the ranks, twice per second."
 
     def __init__(self, path: Path):
         self.echo, self.over = Echo(path, sys.stdout), threading.Event()
@@ -183,18 +177,16 @@ class _Echoing:
 def judge_node(
     spec: RunSpec, out: Path, place: Place, ending: Ending, *, attempt: int, log: str
 ) -> RunFile:
-    "The run as this node knows it."
+    "The run file from what this node has."
     run = judge(spec, out, ending, attempt=attempt, log=log, expected=len(place.ranks))
     if run.status == Status.crash and not run.steps.step and "imed out" in (run.reason or ""):
-        reason = f"the {place.nodes} nodes did not meet: {run.reason}"
+        reason = f"the {place.nodes} nodes did not connect: {run.reason}"
         return run.model_copy(update={"status": Status.timeout, "reason": reason})
     return run
 
-
+# %% ../../nbs/40_launch/45_entrypoint.ipynb #05ac8241
 def keep(run: RunFile, out: Path, place: Place, notes: tuple[EventRecord, ...]) -> RunFile:
-    """Write what this node knows: run.json on the node of rank 0, a file of its own elsewhere, and
-    there only of a failure.
-    """
+    "Write run.json on the node of rank 0; on another node a file of its own, only for a failure."
     run = run.model_copy(update={"events": [*run.events, *notes]})
     if place.is_main:
         write_run(out, run)
@@ -204,15 +196,13 @@ def keep(run: RunFile, out: Path, place: Place, notes: tuple[EventRecord, ...]) 
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #cf4c3811
 def _on_terminate(handler: Any) -> None:
-    "What SIGTERM does to this process from now on; nothing is changed outside the main thread."
+    "Set the handler of SIGTERM; only the main thread can."
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
 
 
 def _clear(out: Path, place: Place) -> None:
-    """Remove what an earlier start of this node has left in the same folder; node 0 does it before
-    anybody can meet it.
-    """
+    "Remove this node's files of an earlier start; node 0 does it before the others can connect."
     label = node_label(place)
     for path in (
         out / f"run{label}.json",
@@ -225,11 +215,10 @@ def _clear(out: Path, place: Place) -> None:
 def run_node(
     spec: RunSpec, out: Path | str, place: Place, *, attempt: int = 1, wait_s: int = 300
 ) -> RunFile:
-    """Run this node's ranks of `spec` and return the run as this node knows it, whatever its
-    status.
+    """Run this node's ranks of `spec` and return this node's run file, whatever its status.
 
-    wait_s: how long names and node 0 may take to appear, before the run's own deadline begins to
-    count. Raises RequestError where the environment is wrong.
+    wait_s: how long names and node 0 may take to appear, before the run's own deadline begins.
+    Raises RequestError for a wrong environment.
     """
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -246,7 +235,7 @@ def run_node(
     launch = node_launch(spec, place, ready, out, attempt=attempt, wait_s=wait_s)
     with _Echoing(out / launch.log):
         ending = supervise(launch, out, deadline_s=spec.timeouts.run_s)
-        # what came of it has to be told, also while a Job deletes its pods
+        # the outcome is written and printed even while a Job deletes its pods
         _on_terminate(signal.SIG_IGN)
     run = judge_node(spec, out, place, ending, attempt=attempt, log=launch.log)
     return keep(run, out, place, launch.notes)
@@ -291,7 +280,7 @@ def _prepare(arguments: argparse.Namespace) -> tuple[RunSpec, Place]:
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #6b001c4a
 def _say(run: RunFile, place: Place) -> None:
-    "The run file between markers where this node has something to tell, and one line for people."
+    "Print the run file between markers, unless another node does, and one line for people."
     if place.is_main or run.status != Status.ok:
         sys.stdout.write(marked_result(run))
     reason = f": {run.reason}" if run.reason else ""
@@ -303,9 +292,7 @@ def _say(run: RunFile, place: Place) -> None:
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #82887ab0
 def main(argv: list[str] | None = None) -> int:
-    """Entry of a node; 0 when the run is ok, 1 when it failed, 2 when the request or the
-    environment was wrong.
-    """
+    "Entry of a node: 0 if the run is ok, 1 if it failed, 2 for a wrong request or environment."
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt

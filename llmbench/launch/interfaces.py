@@ -18,7 +18,7 @@ _SIOCGIFADDR = 0x8915
 
 
 def interfaces() -> dict[str, str | None]:
-    "The network interfaces of this host and their IPv4 addresses; None for one without."
+    "The network interfaces of this host and their IPv4 addresses, or None."
     import fcntl
 
     found: dict[str, str | None] = {}
@@ -31,11 +31,9 @@ def interfaces() -> dict[str, str | None]:
                 found[name] = None
     return found
 
-
+# %% ../../nbs/40_launch/30_interfaces.ipynb #25b6b7ea
 def own_address_towards(address: str) -> str | None:
-    """The address of this host from which packets to `address` leave; None without a route. Nothing
-    is sent.
-    """
+    "The address of this host from which packets to `address` leave; None without a route."
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -46,7 +44,7 @@ def own_address_towards(address: str) -> str | None:
 
 # %% ../../nbs/40_launch/30_interfaces.ipynb #2119f1c5
 def interface_towards(address: str, found: Mapping[str, str | None] | None = None) -> str | None:
-    "The interface that leads to `address`, or has it; None where the kernel knows no way."
+    "The interface that has `address` or leads to it; None without a route."
     found = interfaces() if found is None else found
     by_address = {a: name for name, a in reversed(list(found.items())) if a}
     return by_address.get(address) or by_address.get(own_address_towards(address) or "")
@@ -58,27 +56,25 @@ def is_loopback(address: str) -> bool:
 
 
 def way_out(found: Mapping[str, str | None]) -> str | None:
-    """The interface that leads to other hosts: of the default route, else the only one; None where
-    there is none.
-
-    Raises RequestError where there are several and nothing tells which.
+    """The interface that leads to other hosts: that of the default route, else the only one, else
+    None. Raises RequestError for several without a default route.
     """
     outside = {
         name: address for name, address in found.items() if address and not is_loopback(address)
     }
-    # an address of nobody: only a default route leads there
+    # reserved for documentation: only a default route leads there
     routed = interface_towards("203.0.113.1", outside)
     if routed or len(outside) < 2:
         return routed or next(iter(outside), None)
     known = ", ".join(f"{address} ({name})" for name, address in outside.items())
     raise RequestError(
-        "this host is node 0, and no default route tells which of its addresses the others reach: "
+        "this host is node 0, has several addresses and no default route: "
         f"{known}; type export MASTER_ADDR=ADDRESS on every node"
     )
 
 # %% ../../nbs/40_launch/30_interfaces.ipynb #cb056f5a
 def check_interfaces(environ: Mapping[str, str], found: Mapping[str, str | None]) -> None:
-    "Raises RequestError where a *_SOCKET_IFNAME names no interface with an address on this host."
+    "RequestError if a *_SOCKET_IFNAME names no interface with an address on this host."
     usable = [name for name, address in found.items() if address]
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         text = environ.get(variable, "")

@@ -37,21 +37,9 @@ print(json.dumps({'python': platform.python_version(), 'machine': platform.machi
 
 # %% ../../../nbs/40_launch/cluster/65_sbom.ipynb #6f35fd9e
 def list_image(tool: str, image: str) -> dict[str, Any]:
-    "Python, distributions and system packages of an image that is here."
-    words = (
-        tool,
-        "run",
-        "--rm",
-        "--network",
-        "none",
-        "--read-only",
-        "--entrypoint",
-        "python3",
-        "--",
-        image,
-        "-c",
-        _LISTING,
-    )
+    "Python, distributions and system packages of an image on this machine."
+    options = ("--network", "none", "--read-only", "--entrypoint", "python3")
+    words = (tool, "run", "--rm", *options, "--", image, "-c", _LISTING)
     return read_answer(ask(words, timeout_s=300))
 
 # %% ../../../nbs/40_launch/cluster/65_sbom.ipynb #6a18d7b3
@@ -137,11 +125,9 @@ def _about(image: Image, listing: Mapping[str, Any]) -> Any:
 
 # %% ../../../nbs/40_launch/cluster/65_sbom.ipynb #59aaf9ee
 def bill_text(image: Image, listing: Mapping[str, Any]) -> str:
-    """The bill of an image as CycloneDX JSON 1.6 (https://cyclonedx.org/docs/1.6/json), checked
-    against its schema.
+    """The bill of an image as CycloneDX JSON 1.6 (https://cyclonedx.org/docs/1.6/json).
 
-    Raises RequestError where the library is not installed, LlmbenchError where the schema refuses
-    the bill.
+    RequestError without the library, LlmbenchError if the bill violates the schema.
     """
     _library()
     from cyclonedx.builder.this import this_component
@@ -163,16 +149,12 @@ def bill_text(image: Image, listing: Mapping[str, Any]) -> str:
     bill.register_dependency(about, parts)
     text = JsonV1Dot6(bill).output_as_string(indent=1)
     if problem := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
-        raise LlmbenchError(
-            f"the bill of {image.name} does not hold to its schema: {str(problem)[:300]}"
-        )
+        raise LlmbenchError(f"the bill of {image.name} violates the schema: {str(problem)[:300]}")
     return text
 
 # %% ../../../nbs/40_launch/cluster/65_sbom.ipynb #cf04f134
 def write_bill(tool: str, image: Image, path: Path) -> tuple[int, int]:
-    """Write an image's bill whole or not at all; how many distributions and system packages it
-    names.
-    """
+    "Write an image's bill; the number of distributions and system packages in it."
     from llmbench.core.files import write_text_atomic
 
     _library()

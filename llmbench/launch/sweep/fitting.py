@@ -27,8 +27,8 @@ _TRIAL = {"steps": 3, "warmup_steps": 1, "collective_steps": 0, "profile": None,
 
 
 def candidates(spec: RunSpec, limit_gib: float | None = None) -> list[RunSpec]:
-    """Trials of the request with every micro batch that leaves its tokens a step as they are,
-    smallest first; raises RequestError where none is a request.
+    """Trials of the request with every micro batch that keeps its tokens per step, smallest first;
+    RequestError if none is valid.
     """
     sequences = spec.batch.micro * spec.batch.accum
     given = (
@@ -39,20 +39,20 @@ def candidates(spec: RunSpec, limit_gib: float | None = None) -> list[RunSpec]:
             "memory_limit_gib": limit_gib,
         }
     )
-    found, refused = [], None
+    found, problem = [], None
     for micro in (n for n in range(1, sequences + 1) if sequences % n == 0):
         batch = {"micro": micro, "accum": sequences // micro}
         try:
             found.append(resolve_run(given | {"name": f"{spec.name}-micro{micro}", "batch": batch}))
         except RequestError as e:  # too few micro batches for this layout
-            refused = e
-    if refused and not found:
-        raise refused
+            problem = e
+    if problem and not found:
+        raise problem
     return found
 
 # %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #9beb77f7
 def predicted_bytes(spec: RunSpec) -> int | None:
-    "Bytes at the fullest moment of a step; None where they are not derived."
+    "Peak bytes of a step; None if there is no formula."
     try:
         return memory_of(spec, "cpu" if spec.hardware == "cpu" else "cuda")["peak_bytes"]
     except ValueError:
@@ -60,9 +60,7 @@ def predicted_bytes(spec: RunSpec) -> int | None:
 
 
 def limit_for(spec: RunSpec) -> float | None:
-    """GiB that one rank may have where nobody says: of the card, or of half of this machine's
-    memory; None where that is unknown.
-    """
+    "Default GiB per rank: the card's, or a share of half of this machine's; None if unknown."
     if spec.hardware != "cpu":
         return min(
             (
@@ -77,7 +75,7 @@ def limit_for(spec: RunSpec) -> float | None:
 
 # %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #55026edf
 def first_guess(peaks: list[int | None], limit_gib: float | None) -> int:
-    "Index of the last candidate that is predicted to fit; 0 where none is, or nothing is known."
+    "Index of the last candidate that is predicted to fit; 0 if none is, or without a prediction."
     if limit_gib is None:
         return 0
     return max(
@@ -87,8 +85,8 @@ def first_guess(peaks: list[int | None], limit_gib: float | None) -> int:
 
 # %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #f8aaad81
 def last_fitting(count: int, start: int, fits: Callable[[int], bool]) -> int | None:
-    """The largest of 0 … count - 1 that fits, asked from `start` on; None where not even the first
-    does. A larger one never fits where a smaller does not.
+    """The largest of 0 … count - 1 that fits, tried from `start` on; None if none does. If one does
+    not fit, no larger one does.
     """
     if fits(start):
         return next((i for i in range(start, count - 1) if not fits(i + 1)), count - 1)
@@ -97,7 +95,7 @@ def last_fitting(count: int, start: int, fits: Callable[[int], bool]) -> int | N
 # %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #e159e2bc
 @dataclass(frozen=True)
 class Trial:
-    "One candidate as it ended; bytes are None where they are unknown."
+    "One tried candidate; unknown bytes are None."
 
     spec: RunSpec
     predicted_bytes: int | None
@@ -108,7 +106,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Fit:
-    "The trials, smallest micro batch first, and the largest that fits; None where none does."
+    "The trials, smallest micro batch first, and the largest that fits, or None."
 
     trials: tuple[Trial, ...]
     largest: RunSpec | None
@@ -123,12 +121,11 @@ def find_largest(
     force: bool = False,
     run_one: RunOne = directly,
 ) -> Fit:
-    """Train trials of the request until its largest micro batch is known; they stay in the study
-    `<study>-fit`.
+    """Train trials of the request until its largest micro batch is known; they are kept in the
+    study `<study>-fit`.
 
-    limit_gib: what each rank may have (None: `limit_for`; a GPU is then held to nothing but
-    itself). force: repeat trials that are finished. Raises LlmbenchError when a trial ends
-    otherwise than well or out of memory.
+    limit_gib: memory per rank (None: `limit_for`; on a GPU then only its own memory limits).
+    force: repeat finished trials. LlmbenchError if a trial ends neither ok nor out of memory.
     """
     limit = limit_gib or limit_for(spec)
     tries = candidates(spec, limit if spec.hardware == "cpu" else limit_gib)
@@ -147,7 +144,7 @@ def _try(request: SheetRequest, predicted: int | None, force: bool, run_one: Run
     if row.status not in (Status.ok, Status.oom):
         raise LlmbenchError(
             f"{request.spec.name}: {row.status or 'not reached'}: {row.reason}; "
-            "a trial has to end well, or out of memory"
+            "a trial must end ok or out of memory"
         )
     run = read_run(request.folder)
     held = [r.peak_allocated_bytes for r in run.ranks if r.peak_allocated_bytes is not None]
@@ -170,14 +167,14 @@ def _trial_row(trial: Trial) -> tuple[str, ...]:
 
 
 def fit_table(fit: Fit) -> str:
-    "The trials as a text table, and what to write."
-    rows = [("micro", "accum", "predicted GiB", "measured GiB", "s a step", "status")]
+    "The trials as a text table, and the batch to write."
+    rows = [("micro", "accum", "predicted GiB", "measured GiB", "s per step", "status")]
     rows += [_trial_row(trial) for trial in fit.trials]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(text.rjust(w) for text, w in zip(row, widths, strict=True)) for row in rows]
-    limit = "no limit that is known" if fit.limit_gib is None else f"{fit.limit_gib:g} GiB a rank"
+    limit = "limit unknown" if fit.limit_gib is None else f"{fit.limit_gib:g} GiB per rank"
     if fit.largest is None:
-        less = "write a smaller model or sequence, recompute: full, or more ranks"
+        less = "use a smaller model or sequence, recompute: full, or more ranks"
         return "\n".join([*lines, "", f"no micro batch fits ({limit}); {less}"])
     b = fit.largest.batch
     fits = f"batch: {{micro: {b.micro}, accum: {b.accum}}}"
