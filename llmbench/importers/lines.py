@@ -21,7 +21,7 @@ Told = tuple[re.Pattern[str], tuple[tuple[str, Callable[[Any], Any]], ...]]
 
 @dataclass(frozen=True)
 class Lines:
-    "What to look for in a log; `needles` are the bytes that a line of any use holds."
+    "The patterns of a log; a line without any of `needles` is skipped."
 
     needles: tuple[bytes, ...]
     rows: tuple[re.Pattern[str], ...]
@@ -37,7 +37,7 @@ _Places = list[tuple[re.Pattern[str], list[tuple[int, Field]]]]
 
 
 def _places(lines: Lines) -> _Places:
-    "For each row's pattern which group is which column."
+    "For each row's pattern, the group of each column."
     return [
         (p, [(p.groupindex[k], f) for k, f in lines.fields.items() if k in p.groupindex])
         for p in lines.rows
@@ -88,12 +88,12 @@ def _rest(lines: Lines, runs: Runs, line: str) -> bool:
 
 # %% ../../nbs/50_importers/35_lines.ipynb #1f632baa
 def read_lines(lines: Lines, runs: Runs, source: Source) -> Runs:
-    "Feed a log into `runs`."
+    "Read a log into `runs`."
     places = _places(lines)
     for line in text_lines(source, runs.tally, lines.needles + ENDS):
         if _row(places, runs, line):
             continue
-        runs.last_words(line)
+        runs.note_end(line)
         if not _rest(lines, runs, line) and lines.suspect and lines.suspect.search(line):
             runs.tally.misread(line)
     return runs

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PHASES', 'DEEPSPEED_NEEDLES', 'DEEPSPEED', 'timer_row', 'phases_of', 'config_fact', 'DeepSpeedReader',
-           'DeepSpeedRows', 'read_deepspeed', 'read_lines']
+           'DeepSpeedRows', 'read_lines', 'read_deepspeed']
 
 # %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #bcd41796
 import re
@@ -12,7 +12,8 @@ from typing import Any
 
 from ..base import Draft, Source, Tally
 from ..formats import Format
-from .megatron import MEGATRON, NEEDLES, MegatronReader, finish_rows, rows_of
+from .megatron import MEGATRON, NEEDLES, MegatronReader, finish_rows
+from .megatron_line import rows_of
 from ..runs import Runs, seconds_of, time_per_step
 from ..text import GIB, Field, count, number, pairs, size_bytes, text_lines
 
@@ -50,11 +51,10 @@ def timer_row(line: str) -> tuple[int, dict[str, float], int | None] | None:
 
 
 def phases_of(line: str) -> dict[str, float]:
-    "Columns of a wall-clock breakdown of whole steps; those of micro steps are left alone."
+    "Columns of a wall-clock breakdown of whole steps; those of micro steps are ignored."
     _, sign, told = line.partition("time (ms) |")
-    whole = (
-        line.count("time (ms)") == 1
-    )  # with two of them on a line, nobody knows whose digits stand at its end
+    # with two of them in a line, the digits at its end may be of either
+    whole = line.count("time (ms)") == 1
     return pairs(told + "|" * whole, PHASES) if sign else {}
 
 # %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #fc0d5aba
@@ -69,7 +69,7 @@ _COUNTS = {
 
 
 def config_fact(line: str) -> tuple[str, Any] | None:
-    "Place and value of a line of the configuration, None for one that a run file has no place for."
+    "Place and value of a line of the configuration; None if a run file has no such field."
     hit = _CONFIG.search(line)
     if not hit:
         return None
@@ -104,31 +104,32 @@ DEEPSPEED_NEEDLES = (
 )
 
 # %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #95b1ee81
-class DeepSpeedReader(MegatronReader):
-    "DeepSpeed's lines beside Megatron's (`with_rows`), or as the rows."
+class _Profiler(MegatronReader):
+    "DeepSpeed's lines that belong to no row."
 
-    def __init__(self, runs: Runs, with_rows: bool) -> None:
-        super().__init__(runs)
-        self.with_rows, self.pending, self.profile = with_rows, {}, None
-        self.fresh = (
-            False  # whether the row that was printed last is a new one, to which more may be added
-        )
+    profile: int | None = None  # the step at which the flops profiler ran
 
-    def start(self) -> None:
-        "A program started: nothing that was printed before belongs to a row of it."
-        super().start()
-        self.pending, self.fresh = {}, False
-
-    def line(self, line: str) -> bool:
-        """Take what a line says; False where it says nothing. A row may be glued to another kind of
-        line.
-        """
-        if not self._own(line):
-            return super().line(line)
-        if self.with_rows and "iteration" in line and rows_of(line):
-            self._rows(line)
-        self.runs.last_words(line)
+    def _rest(self, line: str) -> bool:
+        said, begins = self.runs.said, line.strip().startswith
+        if hit := _PROFILED.search(line):
+            self.profile = int(hit[1])
+            said.event("profile", "the flops profiler ran in this step", self.profile)
+        elif self.profile is not None and (name := next(filter(begins, _PROFILE_LINES), None)):
+            said.event("flops_profiler", " ".join(line.split()), self.profile)
+            self.profile = None if name == "samples/second" else self.profile
+        elif "OVERFLOW!" in line:
+            said.event("skipped", line.partition("OVERFLOW!")[2].strip())
+        elif line.startswith("ppl: ") and number(line[5:]):
+            last = self.runs.now.steps[-1] if self.runs.now.steps else None
+            said.event("validation", f"perplexity {line[5:].strip()}", last)
+        else:
+            return False
+        self.runs.tally.understood += 1
         return True
+
+# %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #8f83bad5
+class _Kinds(_Profiler):
+    "Which method reads a line."
 
     def _own(self, line: str) -> bool:
         if row := timer_row(line):
@@ -145,33 +146,40 @@ class DeepSpeedReader(MegatronReader):
             return self._rest(line)
         return True
 
-    def _rest(self, line: str) -> bool:
-        if hit := _PROFILED.search(line):
-            self.profile = int(hit[1])
-            self.runs.said.event("profile", "the flops profiler ran in this step", self.profile)
-        elif self.profile is not None and (
-            name := next((n for n in _PROFILE_LINES if line.strip().startswith(n)), None)
-        ):
-            self.runs.said.event("flops_profiler", " ".join(line.split()), self.profile)
-            self.profile = None if name == "samples/second" else self.profile
-        elif "OVERFLOW!" in line:
-            self.runs.said.event("skipped", line.partition("OVERFLOW!")[2].strip())
-        elif line.startswith("ppl: ") and number(line[5:]):
-            last = self.runs.now.steps[-1] if self.runs.now.steps else None
-            self.runs.said.event("validation", f"perplexity {line[5:].strip()}", last)
-        else:
-            return False
-        self.runs.tally.understood += 1
+# %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #8f6def5b
+class DeepSpeedReader(_Kinds):
+    "DeepSpeed's lines beside Megatron's (`with_rows`), or as the rows."
+
+    def __init__(self, runs: Runs, with_rows: bool) -> None:
+        super().__init__(runs)
+        self.with_rows, self.pending = with_rows, {}
+        self.fresh = False  # whether the last row is new, and may be amended
+
+    def start(self) -> None:
+        "A program started: nothing printed before belongs to a row of it."
+        super().start()
+        self.pending, self.fresh = {}, False
+
+    def line(self, line: str) -> bool:
+        "Read a line; False if it has nothing. A row may be joined to a line of another kind."
+        if not self._own(line):
+            return super().line(line)
+        if self.with_rows and "iteration" in line and rows_of(line):
+            self._rows(line)
+        self.runs.note_end(line)
         return True
 
 # %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #663e0123
-_BEFORE = re.compile(
-    r"rank=\d+ time \(ms\) \|"
-)  # DeepSpeed's engine, which is done before the script prints its row
+_BEFORE = re.compile(r"rank=\d+ time \(ms\) \|")  # the engine's, before the script prints its row
+
+
+def _of_step(pending: dict[str, float], step: int) -> dict[str, float]:
+    "Collected values, unless they are another step's."
+    return pending if pending.pop("step", step) == step else {}
 
 # %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #a039203b
-class DeepSpeedRows(DeepSpeedReader):
-    "What each of DeepSpeed's lines adds to a row."
+class _RowTimers(DeepSpeedReader):
+    "The lines that make a row without Megatron's."
 
     def _timer(self, step: int, values: dict[str, float], peak: int | None, line: str) -> None:
         runs = self.runs
@@ -179,12 +187,26 @@ class DeepSpeedRows(DeepSpeedReader):
             self.pending |= values
             runs.tally.understood += 1
         else:
-            before = self.pending if self.pending.pop("step", step) == step else {}
+            before = _of_step(self.pending, step)
             self.fresh = runs.row(step, values | before | {"moment": seconds_of(line)})
             self.pending = {}
         if peak:
             kept = runs.now.ranks.setdefault(0, {"memory_source": "device_allocator"})
             kept["peak_allocated_bytes"] = max(kept.get("peak_allocated_bytes", 0), peak)
+
+    def _pipe(self, hit: re.Match[str]) -> None:
+        step, loss = int(hit[1]), number(hit[2])
+        if self.with_rows:
+            self.pending["engine_time_s"] = number(hit[3])
+            self.runs.tally.understood += 1
+        elif loss is not None:
+            values = {"loss": loss, "time_s": number(hit[3]), "samples_per_s": number(hit[4])}
+            self.fresh = self.runs.row(step, _of_step(self.pending, step) | values)
+            self.pending = {}
+
+# %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #3bc119a6
+class DeepSpeedRows(_RowTimers):
+    "The lines that add to a row."
 
     def _progress(self, hit: re.Match[str]) -> None:
         self.runs.tally.understood += 1
@@ -192,18 +214,6 @@ class DeepSpeedRows(DeepSpeedReader):
             self.pending |= {"lr": rate, "step": int(hit[2])}
         if int(hit[3]) or not self.with_rows:
             self.runs.now.facts["skipped_steps"] = int(hit[3])
-
-    def _pipe(self, hit: re.Match[str]) -> None:
-        if self.with_rows:
-            self.pending["engine_time_s"] = number(hit[3])
-            self.runs.tally.understood += 1
-        elif (loss := number(hit[2])) is not None:
-            before = self.pending if self.pending.pop("step", int(hit[1])) == int(hit[1]) else {}
-            self.fresh = self.runs.row(
-                int(hit[1]),
-                before | {"loss": loss, "time_s": number(hit[3]), "samples_per_s": number(hit[4])},
-            )
-            self.pending = {}
 
     def _phases(self, phases: dict[str, float], line: str) -> None:
         self.runs.tally.understood += 1
@@ -220,30 +230,22 @@ class DeepSpeedRows(DeepSpeedReader):
         return taken
 
 # %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #b81b6b7c
-def read_deepspeed(source: Source, tally: Tally) -> list[Draft]:
-    "The runs of a log with DeepSpeed's lines, with or without Megatron's."
-    with_rows = MEGATRON.fits(source.sample)
-    return read_lines(
-        DeepSpeedRows(
-            Runs(tally, "deepspeed", "Megatron-DeepSpeed" if with_rows else "DeepSpeed"), with_rows
-        ),
-        source,
-    )
-
-
 def read_lines(reader: DeepSpeedReader, source: Source) -> list[Draft]:
     "The runs of a log, line by line."
     for line in text_lines(source, reader.runs.tally, NEEDLES + DEEPSPEED_NEEDLES):
         reader.line(line)
-    drafts = reader.runs.finished()
+    drafts, how = reader.runs.finished(), "time stamps of two timer lines, over the steps between"
     for draft in drafts:
         if "moment" in draft.columns:
-            time_per_step(
-                draft,
-                "moment",
-                "difference of the time stamps of two timer lines, over the steps between",
-            )
+            time_per_step(draft, "moment", f"difference of the {how}")
     return finish_rows(drafts)
+
+
+def read_deepspeed(source: Source, tally: Tally) -> list[Draft]:
+    "The runs of a log with DeepSpeed's lines, with or without Megatron's."
+    with_rows = MEGATRON.fits(source.sample)
+    framework = "Megatron-DeepSpeed" if with_rows else "DeepSpeed"
+    return read_lines(DeepSpeedRows(Runs(tally, "deepspeed", framework), with_rows), source)
 
 # %% ../../../nbs/50_importers/logs/15_deepspeed.ipynb #1a380cc6
 _TIMED = re.compile(

@@ -64,7 +64,7 @@ NANOCHAT_LINES = Lines(
 
 # %% ../../../nbs/50_importers/logs/60_nanochat.ipynb #6eee6301
 def read_nanochat(source: Source, tally: Tally) -> list[Draft]:
-    "The runs of a nanochat log: base training, and what follows it."
+    "The runs of a nanochat log: base training, mid-training and fine-tuning."
     drafts = read_lines(
         NANOCHAT_LINES, Runs(tally, "nanochat", "nanochat", first=0), source
     ).finished()

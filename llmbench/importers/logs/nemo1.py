@@ -42,9 +42,7 @@ def instants(means: list[float], size: int) -> list[float]:
 
 
 def window_of(means: list[float]) -> int | None:
-    """The size of the buffer that explains a slow decay after a slow first step; None where values
-    are step times.
-    """
+    "The buffer size that explains a slow decay after a slow first step; None for step times."
     if len(means) < 6 or means[0] < 1.5 * means[-1]:
         return None
     for size in range(2, min(20, len(means) - 1) + 1):
@@ -54,27 +52,24 @@ def window_of(means: list[float]) -> int | None:
     return None
 
 # %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #d7e010eb
+def _without_gap(draft: Draft) -> int:
+    "How many rows from the first have a time and consecutive steps."
+    steps, times = draft.steps, draft.columns["time_s"]
+    gaps = (i for i in range(1, len(times)) if steps[i] != steps[i - 1] + 1 or times[i] != times[i])
+    return next(gaps, len(times))
+
+
 def undo_mean(draft: Draft, size: int | None, exact: bool) -> None:
-    """Turn `time_s` of a draft, as printed, into step times where it is a running mean over `size`
-    steps (None: find out).
-    """
+    "If `time_s` is a running mean over `size` steps (None: find out), replace it by step times."
     column = draft.columns.get("time_s")
     if not column:
         return
-    steps = draft.steps
-    whole = next(
-        (
-            i
-            for i in range(1, len(column))
-            if steps[i] != steps[i - 1] + 1 or column[i] != column[i]
-        ),
-        len(column),
-    )
-    size = size if size is not None else window_of(list(column[:whole]))
+    printed = list(column[: _without_gap(draft)])
+    size = size if size is not None else window_of(printed)
     if not size or size < 2:
         return
     draft.columns["time_mean_s"] = column
-    back = instants(list(column[:whole]), size) if exact and steps[0] <= 1 else []
+    back = instants(printed, size) if exact and draft.steps[0] <= 1 else []
     if any(v <= 0 for v in back):
         back = []
     times = [round(v, 6) for v in back] + [math.nan] * (len(column) - len(back))
@@ -122,9 +117,7 @@ def keyed(text: str, sign: str) -> dict[str, float]:
 
 # %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #ecad2cf1
 def bar_row(line: str) -> tuple[int, int, dict[str, float], bool] | None:
-    """Step, planned steps and columns of a progress bar, and whether the step was rounded and is
-    the bar's own count.
-    """
+    "Step, planned steps and columns of a progress bar; whether the step is the bar's count."
     hit = next((h for h in _BAR.finditer(line) if "reduced_train_loss=" in h[3]), None)
     step = (
         next((s for part in hit[3].split(",") if (s := _GLOBAL_STEP.search(part))), None)
@@ -204,16 +197,42 @@ def configuration(line: str) -> dict[str, Any]:
     return {k: v for k, v in facts.items() if v is not None}
 
 # %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #8623e00b
-class NemoReader:
-    """Feeds NeMo's lines into `runs`; bars count only where `bars` says that nothing better is in
-    the file.
-    """
+class _NemoSettings:
+    "Facts of a NeMo run, outside its rows."
 
     def __init__(self, runs: Runs, bars: bool) -> None:
         self.runs, self.bars, self.buffer, self.cards, self.shown = runs, bars, None, {}, ""
 
+    def setting(self, line: str) -> bool:
+        "Read a line about the whole run."
+        runs = self.runs
+        if hit := _BUFFER.search(line):
+            self.buffer = int(hit[1])
+        elif "GPU available: " in line:
+            runs.begin()
+        elif hit := _PROCESSES.search(line):
+            runs.fact("spec.world_size", int(hit[1]))
+        elif hit := _CARD.search(line):
+            self.cards[int(hit[1])] = hit[2]
+            cards = [{"rank": i, "name": name} for i, name in sorted(self.cards.items())]
+            runs.said.facts["env.devices"] = cards
+        elif hit := _MAX_STEPS.search(line):
+            runs.said.facts["spec.steps"] = int(hit[1])
+        elif hit := _VOCAB.search(line):
+            runs.said.facts.setdefault("spec.model.vocab_size", int(hit[1]))
+        elif "Restored all states" in line:
+            runs.loaded("a checkpoint was restored")
+        else:
+            return False
+        runs.tally.understood += 1
+        return True
+
+# %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #d39fc4fe
+class NemoReader(_NemoSettings):
+    "Reads NeMo's lines into `runs`; bars count only with `bars`, if the file has nothing better."
+
     def line(self, line: str) -> None:
-        "Take what a line says."
+        "Read a line."
         if "PARAMETER cfg/" in line:
             self.runs.begin()
             for place, value in configuration(line).items():
@@ -227,7 +246,7 @@ class NemoReader:
                 self.runs.now.facts.setdefault("spec.steps", bar[1])
             self.shown = repr(bar[2])
         else:
-            self.runs.last_words(line)
+            self.runs.note_end(line)
             self.setting(line)
 
     def _row(self, step: int, values: dict[str, float], line: str) -> None:
@@ -236,34 +255,9 @@ class NemoReader:
         elif "reduced_train_loss" in line:
             self.runs.tally.misread(line)
 
-    def setting(self, line: str) -> bool:
-        "Take a line that says something of the whole run."
-        runs = self.runs
-        if hit := _BUFFER.search(line):
-            self.buffer = int(hit[1])
-        elif "GPU available: " in line:
-            runs.begin()
-        elif hit := _PROCESSES.search(line):
-            runs.fact("spec.world_size", int(hit[1]))
-        elif hit := _CARD.search(line):
-            self.cards[int(hit[1])] = hit[2]
-            runs.said.facts["env.devices"] = [
-                {"rank": i, "name": name} for i, name in sorted(self.cards.items())
-            ]
-        elif hit := _MAX_STEPS.search(line):
-            runs.said.facts["spec.steps"] = int(hit[1])
-        elif hit := _VOCAB.search(line):
-            runs.said.facts.setdefault("spec.model.vocab_size", int(hit[1]))
-        elif "Restored all states" in line:
-            runs.loaded("a checkpoint was restored")
-        else:
-            return False
-        runs.tally.understood += 1
-        return True
-
 # %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #d716ed3e
 def finish_nemo(reader: NemoReader, exact: bool) -> list[Draft]:
-    "The runs, with step times that are step times and the degree of data parallelism."
+    "The runs, with running means undone and the degree of data parallelism."
     drafts = reader.runs.finished()
     for draft in drafts:
         undo_mean(draft, reader.buffer, exact)

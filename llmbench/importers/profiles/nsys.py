@@ -23,32 +23,22 @@ _TASKS, _MOST_ROWS, _MOST_LINES = 4096, 2**18, 50
 
 # %% ../../../nbs/50_importers/profiles/25_nsys.ipynb #3c3cca09
 class Task:
-    "The reports of one process, as their lines come."
+    "The reports of one process."
 
     def __init__(self) -> None:
-        self.kernels, self.report, self.head, self.columns, self.lines, self.rows = (
-            Kernels(),
-            "",
-            [],
-            0,
-            [],
-            0,
-        )
+        self.kernels, self.lines, self.rows = Kernels(), [], 0
+        self.report, self.head, self.columns = "", [], 0  # columns -1: below the head
 
     def line(self, text: str) -> bool | None:
-        """Take a line: True for a row, None for a head or anything else, False for a row that
-        cannot be read.
-        """
+        "Read a line: True for a row, False for an unreadable one, None for anything else."
         if found := _REPORT.search(text):
             self.report, self.columns = found[1], 0
         elif _HEAD.match(text):
             self.head = _head(text)
             self.columns = len(self.head) if "," in text else -1
         elif self.columns < 0:
-            self.columns = (
-                len(text.split()) if re.fullmatch(r"[\s-]+", text) and text.split() else 0
-            )
-            self.columns = 0 if self.columns != len(self.head) else self.columns
+            dashes = len(text.split()) if re.fullmatch(r"[\s-]+", text) else 0
+            self.columns = dashes if dashes == len(self.head) else 0
         elif self.columns and not text.strip():
             self.columns = 0
         elif self.columns and not text.startswith((" ** ", "Processing", "Generated", "[")):
@@ -57,11 +47,10 @@ class Task:
 
     def _row(self, text: str) -> bool:
         cells = _cells(text) if "," in text.split()[0] else text.split(None, self.columns - 1)
-        told = dict(zip(self.head, cells, strict=False))
         if len(cells) != self.columns or number(cells[0]) is None:
             return False
         self.rows += 1
-        return _kept(self, told)
+        return _kept(self, dict(zip(self.head, cells, strict=False)))
 
 # %% ../../../nbs/50_importers/profiles/25_nsys.ipynb #fd9fea4a
 def _cells(line: str) -> list[str]:
@@ -76,7 +65,7 @@ def _head(text: str) -> list[str]:
 
 # %% ../../../nbs/50_importers/profiles/25_nsys.ipynb #cad273a3
 def _kept(task: Task, told: dict[str, str]) -> bool:
-    "Put a row where it belongs; whether its numbers make sense."
+    "Add a row to the task; whether its numbers are valid."
     name = told.get("Name") or told.get("Operation") or told.get("Range") or ""
     time_ns = number(told.get("Total Time (ns)"))
     calls = whole(told.get("Instances")) or whole(told.get("Count"))

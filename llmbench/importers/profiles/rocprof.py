@@ -57,16 +57,20 @@ def _enter(path: Path) -> bool:
 
 _MOST = 65_536  # kernels and devices with a name
 
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
 # %% ../../../nbs/50_importers/profiles/20_rocprof.ipynb #c640669a
-class Recording:
-    "A rocprofv3 JSON while it is read: names and devices by id, kernels, and what ran where."
+class _Dispatches:
+    "Kernels by name, and the devices that they ran on."
 
     def __init__(self) -> None:
-        self.kernels, self.names, self.devices, self.used, self.meta = Kernels(), {}, {}, set(), {}
+        self.kernels, self.names, self.used = Kernels(), {}, set()
 
     def dispatch(self, record: Mapping[str, Any]) -> bool:
-        "Take a dispatch; whether its times make sense."
-        info = record.get("dispatch_info") if isinstance(record.get("dispatch_info"), dict) else {}
+        "Read a dispatch; whether its times are valid."
+        info = _mapping(record.get("dispatch_info"))
         begin, end = whole(record.get("start_timestamp")), whole(record.get("end_timestamp"))
         if begin is None or end is None or end < begin:
             return False
@@ -78,27 +82,28 @@ class Recording:
         self.kernels.add(name.removesuffix(".kd"), begin / 1e9, (end - begin) / 1e9)
         return True
 
+# %% ../../../nbs/50_importers/profiles/20_rocprof.ipynb #30e5d7de
+class Recording(_Dispatches):
+    "A rocprofv3 JSON while it is read."
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.devices, self.meta = {}, {}
+
     def take(self, inner: Path, value: Any) -> bool:
-        "Take a value by its place below the tool; whether it was used."
-        if inner == ("metadata",) and isinstance(value, dict):
-            self.meta = value
-        elif not isinstance(value, dict):
+        "Read a value by its place below the tool; whether it was used."
+        if not isinstance(value, dict):
             return False
+        if inner == ("metadata",):
+            self.meta = value
         elif inner[0] == "kernel_symbols":
-            name = words(value.get("formatted_kernel_name"), 400) or words(
-                value.get("kernel_name"), 400
-            )
+            names = (words(value.get(f"{kind}kernel_name"), 400) for kind in ("formatted_", ""))
             if len(self.names) < _MOST:
-                self.names[whole(value.get("kernel_id"))] = name
-        elif (
-            inner[0] == "agents"
-            and value.get("type") == 2
-            and isinstance(value.get("id"), dict)
-            and len(self.devices) < _MOST
-        ):
-            self.devices[whole(value["id"].get("handle"))] = {
-                "name": words(value.get("product_name")) or words(value.get("name"))
-            }
+                self.names[whole(value.get("kernel_id"))] = next(filter(None, names), None)
+        elif inner[0] == "agents" and value.get("type") == 2 and isinstance(value.get("id"), dict):
+            name = words(value.get("product_name")) or words(value.get("name"))
+            if len(self.devices) < _MOST:
+                self.devices[whole(value["id"].get("handle"))] = {"name": name}
         elif inner[:2] == ("buffer_records", "kernel_dispatch"):
             return self.dispatch(value)
         else:
@@ -112,7 +117,7 @@ def read_dispatches(source: Source, tally: Tally) -> list[Draft]:
     for path, value in document(source, tally, _enter):
         if len(path) > 2 and path[0] == _TOOL:
             tally.understood += seen.take(path[2:], value)
-    node = seen.meta.get("node") if isinstance(seen.meta.get("node"), dict) else {}
+    node = _mapping(seen.meta.get("node"))
     draft.fact("env.hostnames", [h] if (h := words(node.get("hostname"))) else None)
     command = seen.meta.get("command")
     draft.fact(
@@ -139,7 +144,7 @@ def read(source: Source, tally: Tally) -> list[Draft]:
 
 
 def detect(sample: bytes) -> bool:
-    "A header with the profiler's columns, or its JSON."
+    "Whether it has the profiler's columns, or its JSON."
     text = sample_text(sample)
     return (
         bool(re.match(rb'\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?', text))

@@ -290,35 +290,30 @@ def workbook_bytes(sheets: dict[str, list[list[Any]]]) -> bytes:
     return out.getvalue()
 
 # %% ../../../nbs/50_importers/profiles/30_tracelens.ipynb #955dbc59
+def _collective(row: dict[str, Any]) -> tuple[str, float, int, str, int | None] | None:
+    "Name, seconds, calls, kind and bytes of a row; None if it is unreadable."
+    name, total_us = words(row.get("Collective name")), number(row.get("dur_sum"))
+    calls = whole(row.get("operation_count"))
+    if not name or total_us is None or not calls or not 0 <= total_us < 1e15:
+        return None
+    kind, sizes = collective_kind(name), (whole(row.get(f"{k} msg nelems")) for k in ("In", "Out"))
+    one = message_bytes(kind, row.get("dtype"), *sizes)
+    return name, total_us / 1e6, calls, kind, one * calls if one is not None else None
+
+
 def _collectives(draft: Draft, book: Workbook, tally: Tally) -> int:
     kernels, ranks, used = Kernels(), set(), 0
     for row in book.table("coll_analysis"):
         tally.lines += 1
-        name, total_us, calls = (
-            words(row.get("Collective name")),
-            number(row.get("dur_sum")),
-            whole(row.get("operation_count")),
-        )
-        if not name or total_us is None or not calls or not 0 <= total_us < 1e15:
-            continue
-        kind = collective_kind(name)
-        one = message_bytes(
-            kind,
-            row.get("dtype"),
-            whole(row.get("In msg nelems")),
-            whole(row.get("Out msg nelems")),
-        )
-        kernels.add(
-            name, None, total_us / 1e6, calls, kind, one * calls if one is not None else None
-        )
-        ranks.add(whole(row.get("rank")))
-        used += 1
+        if found := _collective(row):
+            name, time_s, calls, kind, size = found
+            kernels.add(name, None, time_s, calls, kind, size)
+            ranks.add(whole(row.get("rank")))
+            used += 1
     if kernels.count:
         draft.fact("collectives", kernels.collectives())
-        draft.event(
-            "derived",
-            "collectives = sums over the rows of a kind, elements × size of the type × operations",
-        )
+        how = "sums over the rows of a kind, elements × size of the type × operations"
+        draft.event("derived", f"collectives = {how}")
     if len(ranks) == 1 and (rank := ranks.pop()) is not None and rank < 10**6:
         draft.ranks[rank] = {}
     return used
@@ -350,7 +345,7 @@ def _told(draft: Draft, book: Workbook, tally: Tally) -> int:
 
 # %% ../../../nbs/50_importers/profiles/30_tracelens.ipynb #18a5e0f5
 def read(source: Source, tally: Tally) -> list[Draft]:
-    "What a report says of a rank: its collectives, its timeline, its slowest operators."
+    "A rank's collectives, timeline and slowest operators."
     draft = Draft("amd-tracelens-xlsx")
     with source.path.open("rb") as file:
         try:
@@ -374,7 +369,7 @@ def read(source: Source, tally: Tally) -> list[Draft]:
 
 # %% ../../../nbs/50_importers/profiles/30_tracelens.ipynb #0ba9de80
 def detect(sample: bytes) -> bool:
-    "A zip whose directory lists the parts of a workbook."
+    "Whether it is a zip whose directory lists the parts of a workbook."
     return sample[:4] == b"PK\x03\x04" and b"xl/worksheets/" in sample
 
 
