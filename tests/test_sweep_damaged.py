@@ -52,7 +52,7 @@ def test_a_damaged_run_file_is_no_finished_run(tmp_path, capsys):
     path.write_bytes(other.encode())
     requests = [SheetRequest(s, 1, tmp_path) for s in resolve_study(STUDY).runs]
     run_requests(requests, run_one=Pretended())
-    assert f"{first}: its run.json is not this run's" in capsys.readouterr().err
+    assert f"{first}: its run.json is damaged or of another run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "dangling", "circle", "folder", "socket"])

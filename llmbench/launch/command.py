@@ -31,6 +31,7 @@ from ..core.schema import EventRecord
 from ..plan.flops import parameter_count
 from ..spec.request import Profile, RunSpec, run_id
 from ..spec.resolve import resolve_run
+from ..spec.strategies import zero_stage
 
 # %% ../../nbs/40_launch/20_command.ipynb #11311ba5
 def threads_per_rank(ranks_on_host: int, cores: int) -> int:
@@ -142,7 +143,7 @@ def host_variables(spec: RunSpec, ranks_on_host: int, cores: int, again: str) ->
 
 # %% ../../nbs/40_launch/20_command.ipynb #15a7c350
 def command_again(out: Path | str, attempt: int) -> str:
-    "The command that repeats the run in `out`: from the project's folder, else the results' folder."
+    "The command that repeats the run in `out`, from the project's or the results' folder."
     kept = Path(*(part for part in Path(out).resolve().parts if part != PARTIAL))
     root = project_root()
     kept = kept.relative_to(root) if kept.is_relative_to(root) else Path(*kept.parts[-2:])
@@ -272,7 +273,7 @@ def package_version(name: str, distribution: str | None = None) -> str | None:
 def _package_refusal(spec: RunSpec, torch: str | None, deepspeed: str | None) -> str | None:
     if torch is None:
         return "torch is not installed; type: pip install 'llmbench[train]'"
-    if spec.strategy.name.startswith("zero") and deepspeed is None:
+    if zero_stage(spec.strategy.name) and deepspeed is None:
         return (
             f"strategy {spec.strategy.name} needs deepspeed, which is not installed; "
             "type: pip install 'llmbench[deepspeed]'"

@@ -26,6 +26,7 @@ from .plan import make_job
 from .submit import run_plan
 from ..operands import checked
 from ...spec.resolve import resolve_run
+from ...spec.strategies import strategy_named
 
 # %% ../../../nbs/40_launch/cluster/60_images.ipynb #137e6c56
 # each with the hardware that a trial run requests by default
@@ -75,7 +76,7 @@ def ask(
     env: Mapping[str, str] | None = None,
     timeout_s: float = 600,
 ) -> str:
-    "The output of a command; `say` goes to its stdin. LlmbenchError with its last line if it fails."
+    "The output of a command; `say` goes to its stdin. A failure raises its last line."
     try:
         done = subprocess.run(
             words, input=say, env=env, capture_output=True, text=True, timeout=timeout_s
@@ -319,7 +320,7 @@ def trial_request(platform: str, hardware: str = "", ranks: int = 0) -> dict[str
     return {
         "study": "verify-offline",
         "model": "gpt-tiny",
-        "strategy": "ddp" if ranks > 1 else "single",
+        "strategy": strategy_named({"dp": ranks}),
         "world_size": ranks,
         "seq_len": 128,
         "hardware": hardware or PLATFORMS[platform],
