@@ -28,24 +28,6 @@ BIN = Path(sys.executable).parent
 
 # Notebooks with exported cells of more than 30 lines, and how many. Entries may only disappear.
 LONG_CELLS = {
-    "20_plan/10_flops": 1,
-    "20_plan/15_activations": 2,
-    "20_plan/20_memory": 1,
-    "20_plan/25_traffic": 1,
-    "20_plan/40_layout_memory": 1,
-    "25_model/15_experts": 1,
-    "25_model/20_decoder": 1,
-    "30_train/15_measure": 1,
-    "30_train/30_energy": 1,
-    "30_train/45_live_tensors": 1,
-    "30_train/50_checkpoint": 2,
-    "30_train/55_loop": 2,
-    "30_train/60_worker": 3,
-    "30_train/65_convert": 2,
-    "30_train/strategies/10_base": 1,
-    "30_train/strategies/30_zero": 2,
-    "30_train/strategies/50_experts": 1,
-    "30_train/strategies/55_mixed": 2,
     "40_launch/sweep/20_rotation": 1,
     "50_importers/40_jsonstream": 2,
     "50_importers/profiles/30_tracelens": 4,
@@ -68,10 +50,8 @@ LONG_MODULES = [
     "analysis/rates.py",
     "analysis/rules.py",
     "compare/audit/ownruns.py",
-    "plan/layout_memory.py",
     "report/build.py",
     "report/pages/layouts.py",
-    "train/worker.py",
 ]
 
 

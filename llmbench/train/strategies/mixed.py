@@ -30,7 +30,7 @@ from .tensor import copies_of, settle, split_tensors
 
 # %% ../../../nbs/30_train/strategies/55_mixed.ipynb #11c7b2af
 def wrap_data(model: Decoder, spec: RunSpec, mesh: DeviceMesh) -> Decoder:
-    "The model (or a stage) replicated or sharded over the ranks that hold other data, in place."
+    "The model (or a stage) replicated or sharded over ranks with other data, in place."
     if spec.strategy.name in ("fsdp", "hsdp"):
         shard = along(mesh, "shard", "cp")
         group = (
@@ -60,8 +60,8 @@ def arrange(model: Decoder, spec: RunSpec, ranks: Ranks, mesh: DeviceMesh) -> De
     return wrap_data(model, spec, mesh)
 
 # %% ../../../nbs/30_train/strategies/55_mixed.ipynb #a511702f
-class Mixed(TorchStrategy):
-    "A model split along tp and cp, with replicas or shards over the other ranks."
+class _Grid(TorchStrategy):
+    "A model on a grid of ranks, with its loss and its exchange of gradients."
 
     def __init__(self, model: nn.Module, spec: RunSpec, ranks: Ranks, mesh: DeviceMesh):
         super().__init__(model, spec)
@@ -77,19 +77,19 @@ class Mixed(TorchStrategy):
         return self.split_loss()
 
     def split_loss(self) -> contextlib.AbstractContextManager:
-        """Where logits are split by vocabulary, the loss is taken from the pieces, forward and
-        backward.
-        """
+        "Compute the loss from pieces of the vocabulary, forward and backward."
         return loss_parallel() if self.split else contextlib.nullcontext()
+
+# %% ../../../nbs/30_train/strategies/55_mixed.ipynb #5b872922
+class Mixed(_Grid):
+    "A model split along tp and cp, with replicas or shards over the other ranks."
 
     def cut(self, sequences: Tensor) -> tuple[Tensor, Tensor]:
         "This rank's inputs and targets of a micro batch, (micro, seq_len / cp) each."
         inputs, targets = sequences[:, :-1], sequences[:, 1:]
-        return (
-            (inputs, targets)
-            if self.places is None
-            else (inputs[:, self.places], targets[:, self.places])
-        )
+        if self.places is None:
+            return inputs, targets
+        return inputs[:, self.places], targets[:, self.places]
 
     def micro_step(self, sequences: Tensor, *, index: int, of: int) -> Tensor:
         inputs, targets = self.cut(sequences)
@@ -106,18 +106,35 @@ def _plain(value: Tensor) -> Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 # %% ../../../nbs/30_train/strategies/55_mixed.ipynb #5865d5a8
-class Pipelined(Mixed):
-    "A rank's stages of a pipeline, each split and replicated like a whole model."
+def _tied_weight(
+    strategy: Mixed, stages: dict[int, Decoder], ranks: Ranks
+) -> tuple[int, dist.ProcessGroup] | None:
+    "Index of the tied weight, and the group of the two ranks that hold it; it counts once."
+    places, mine = {}, place_of(ranks.rank, strategy.spec.strategy)
+    for rank in range(ranks.world_size):
+        place = place_of(rank, strategy.spec.strategy)
+        if place.pp in (0, strategy.spec.strategy.pp - 1):
+            places.setdefault((place.dp, place.cp, place.tp), []).append(rank)
+    groups = {key: dist.new_group(members) for key, members in places.items()}
+    holder = next((s for s in stages.values() if s.embedding is not None), None)
+    if holder is None:
+        return None
+    index = next(i for i, p in enumerate(strategy.parameters) if p is holder.embedding.weight)
+    strategy.copies[index] *= 2
+    return index, groups[(mine.dp, mine.cp, mine.tp)]
+
+# %% ../../../nbs/30_train/strategies/55_mixed.ipynb #0617b046
+class _Stages(Mixed):
+    "A rank's stages of a pipeline and their schedule."
 
     def __init__(self, stages: dict[int, Decoder], spec: RunSpec, ranks: Ranks, mesh: DeviceMesh):
         super().__init__(nn.ModuleList(stages.values()), spec, ranks, mesh)
-        self.first, self.last = (
-            any(getattr(s, end) for s in stages.values()) for end in ("first", "last")
-        )
+        self.first = any(s.first for s in stages.values())
+        self.last = any(s.last for s in stages.values())
         if self.split and self.last:
             max(stages.items())[1].register_forward_hook(lambda _, __, logits: logits.to_local())
         self.schedule, self._stages = make_schedule(stages, spec, mesh["pp"], self._stage_loss)
-        self.tied = self._tied_weight(stages, ranks) if spec.model.tied_embeddings else None
+        self.tied = _tied_weight(self, stages, ranks) if spec.model.tied_embeddings else None
 
     def _stage_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         if self.split:
@@ -127,6 +144,10 @@ class Pipelined(Mixed):
                 logits, self.mesh["tp"], [Shard(-1)], run_check=False, shape=shape, stride=stride
             )
         return self.scaled(self.loss(logits, targets))
+
+# %% ../../../nbs/30_train/strategies/55_mixed.ipynb #e93111d9
+class Pipelined(_Stages):
+    "A rank's stages of a pipeline, each split and replicated like a whole model."
 
     def forward_backward(self, micro_batches: Sequence[Tensor]) -> list[Tensor]:
         losses: list[Tensor] = []
@@ -144,25 +165,6 @@ class Pipelined(Mixed):
             index, group = self.tied
             dist.all_reduce(gradients[index], group=group)
         return gradients
-
-    def _tied_weight(
-        self, stages: dict[int, Decoder], ranks: Ranks
-    ) -> tuple[int, dist.ProcessGroup] | None:
-        """Where the tied weight is among the parameters, and the group of the two ranks that hold
-        it; it counts once.
-        """
-        places, mine = {}, place_of(ranks.rank, self.spec.strategy)
-        for rank in range(ranks.world_size):
-            place = place_of(rank, self.spec.strategy)
-            if place.pp in (0, self.spec.strategy.pp - 1):
-                places.setdefault((place.dp, place.cp, place.tp), []).append(rank)
-        groups = {key: dist.new_group(members) for key, members in places.items()}
-        holder = next((s for s in stages.values() if s.embedding is not None), None)
-        if holder is None:
-            return None
-        index = next(i for i, p in enumerate(self.parameters) if p is holder.embedding.weight)
-        self.copies[index] *= 2
-        return index, groups[(mine.dp, mine.cp, mine.tp)]
 
 # %% ../../../nbs/30_train/strategies/55_mixed.ipynb #040f1830
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> Mixed:
