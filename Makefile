@@ -2,7 +2,7 @@
 #
 #   make study      train the default study, build the site      (settings.ini says which and where)
 #   make test       all tests that need neither minutes, root nor daemons
-#   make lab        the notebooks in JupyterLab
+#   make lab        the notebooks in JupyterLab      make docs  the site, with the notebooks as pages
 #   make bench      what a step costs beside a bare loop and other frameworks   (half a gigabyte more; GROWTH_RUNS=10,100,1000 is shorter)
 #   make test-slow  the long tests     make gpu-study  the GPU study, on a machine that has one
 #   make lock       what the images install, with hashes: docker/requirements.*.lock   (UPGRADE=1: newer versions)
@@ -26,7 +26,7 @@ FORCE_FLAG := $(if $(FORCE),--force)
 TORCH_FROM ?= --torch-backend cpu
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) $(TORCH_FROM)
 
-.PHONY: help study sweep site test test-slow test-notebooks lab bench gpu-study nodes-study nemo-env notebooks lock readme clean
+.PHONY: help study sweep site docs test test-slow test-notebooks lab bench gpu-study nodes-study nemo-env notebooks lock readme clean
 .DELETE_ON_ERROR:
 
 help:
@@ -121,6 +121,10 @@ sweep: .venv/.deepspeed
 
 site: .venv/.base
 	@$(BIN)/llmbench report
+
+# The same with every notebook as a page: nothing is executed, the stored outputs are shown.
+docs: .venv/.base
+	@$(BIN)/llmbench report --docs
 
 lab: .venv/.lab .venv/.deepspeed
 	@$(BIN)/jupyter lab nbs

@@ -44,6 +44,7 @@ def report(
     engine: Annotated[
         Literal["auto", "quarto", "pandoc"], option("what renders it (default auto)", "NAME")
     ] = "auto",
+    docs: Annotated[bool, option("also show the notebooks of the library; needs a clone")] = False,
 ) -> int:
     """Build the site and say where it is; 1 where a part of a page could not be drawn, which is
     named on stderr and on the page.
@@ -51,7 +52,8 @@ def report(
     from llmbench.report.build import build_report
 
     folder = Path(site) if site else None
-    outcome = build_report(Path(results) if results else None, folder, engine=engine)
+    chosen = Path(results) if results else None
+    outcome = build_report(chosen, folder, engine=engine, docs=docs)
     out("\n".join([*outcome.headlines, str(outcome)]))
     for problem in outcome.problems:
         sys.stderr.write(f"llmbench: could not be drawn: {problem}\n")

@@ -28,6 +28,7 @@ from .answer import Answer, answer_of, reason_lines
 from .charts import chart_html
 from .curves import run_steps_chart
 from .glossary import glossary_md
+from .library.library import write_library
 from .pages.frameworks import framework_sentences, frameworks_section
 from .pages.layouts import write_layouts
 from .pages.links import nodes_section
@@ -459,14 +460,16 @@ def build_report(
     *,
     engine: str = "auto",
     source: Path | None = None,
+    docs: bool = False,
 ) -> ReportOutcome:
     """Build the site of all run files in `results` into `out`; the defaults are those of
     settings.ini.
 
     `engine` is auto (quarto where it is installed), quarto or pandoc. `metrics.csv` and `report.md`
-    lie beside the pages. A part of a page that cannot be drawn is a note on it and a line of the
-    outcome's problems; so one odd run costs the others nothing. Raises RequestError where there is
-    nothing to report, LlmbenchError where quarto fails.
+    lie beside the pages; `docs` adds the notebooks of the project as pages. A part of a page that
+    cannot be drawn is a note on it and a line of the outcome's problems; so one odd run costs the
+    others nothing. Raises RequestError where there is nothing to report, LlmbenchError where quarto
+    fails.
     """
     settings = load_settings()
     source = Path(source) if source else settings.path("report", "source")
@@ -483,6 +486,8 @@ def build_report(
         store = open_store(folders)
         bench = Workbench(store, folder, kernels=kernel_tables(folders), runs=run_records(folders))
         told = fill(bench, settings, read_bench(source / "published" / "bench"))
+        if docs:
+            write_library(folder, settings.root)
         _keep_script(out, folder)
         render_site(folder, out, engine=engine, problems=bench.problems)
         return _outcome(bench, out, told)

@@ -96,20 +96,26 @@ def page_navigation(items: Iterable[NavItem], page: Page) -> str:
     return "".join(links)
 
 # %% ../../../nbs/80_report/site/15_navigation.ipynb #13649efb
+def _sidebar(website: Website, page: Page) -> tuple[NavItem, ...]:
+    "The side bar that the page names by id, else the only one, else the first that lists it."
+    bars = website.site.get("sidebar") or []
+    bars = bars if isinstance(bars, list) else [bars]
+    asked = page.meta.get("sidebar")
+    if asked is not None:
+        return next((nav_items(b["contents"], website) for b in bars if b.get("id") == asked), ())
+    found = [nav_items(bar.get("contents"), website) for bar in bars]
+    named = [bar for bar in found if str(page.path) in [i.target for i in linked_pages(bar)]]
+    return next(iter(named or (found if len(found) == 1 else [])), ())
+
+
 def navigation(website: Website, page: Page) -> dict[str, str]:
-    """The lists of links that the template shows. Of several side bars a page gets the one that
-    names it.
+    """The lists of links that the template shows. A page gets the side bar that it names by id; of
+    those without an id the one that lists it.
     """
     navbar = website.site.get("navbar")
     navbar = navbar if isinstance(navbar, dict) else {}
     left, right = (nav_items(navbar.get(side), website) for side in ("left", "right"))
-    bars = website.site.get("sidebar") or []
-    bars = [
-        nav_items(bar.get("contents"), website)
-        for bar in (bars if isinstance(bars, list) else [bars])
-    ]
-    named = [bar for bar in bars if str(page.path) in [item.target for item in linked_pages(bar)]]
-    sidebar = next(iter(named or (bars if len(bars) == 1 else [])), ())
+    sidebar = _sidebar(website, page)
     order = page_navigation(sidebar or left, page) if website.site.get("page-navigation") else ""
     return {
         "navbar": nav_html(left, page, flat=True),

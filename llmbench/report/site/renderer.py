@@ -68,7 +68,7 @@ def pandoc_defaults(website: Website, page: Page) -> dict[str, Any]:
     footer = website.site.get("page-footer") or {}
     footer = {"left": footer} if isinstance(footer, str) else footer
     return {
-        "from": "markdown",
+        "from": str(website.option(page, "from", "markdown")),
         "to": "html5",
         "standalone": True,
         "wrap": "none",
@@ -246,7 +246,8 @@ def _render_with_pandoc(source: Path, out: Path, problems: list[str] | None = No
         target = below(out, page.url)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
-        entries += search_entries(text, page.url, page.title)
+        if page.meta.get("search", True) is not False:
+            entries += search_entries(text, page.url, page.title)
     _copy_files(website, out)
     if any(page.has_chart for page in pages):
         shutil.copyfile(write_chart_assets(source), out / "assets" / "charts.js")

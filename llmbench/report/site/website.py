@@ -210,7 +210,7 @@ def _load_page(source: Path, path: PurePosixPath, variables: dict, config: dict)
     scope = Scope(source, path, variables, config | front_matter(text, str(path)))
     text = expand_shortcodes(text, scope)
     cell = _CODE_CELL.search(text)
-    if cell:
+    if cell and front_matter(text, str(path)).get("engine") != "markdown":
         raise RequestError(
             f"{path}: the {cell[1]} cell would have to be executed, and this renderer runs no "
             f"code; to show it write {{.{cell[1]}}}"
