@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import RequestError
-from ..core.numbers import significant
+from ..core.numbers import aligned, significant
 from ..core.schema import RunFile
 from ..importers.finish import WARMUP_ROWS
 from ..importers.formats import Imported
@@ -245,10 +245,7 @@ def table(lines: Sequence[Line]) -> str:
         ("file", "figure", "expected", "ours", "off", "verdict", "why"),
         *(cells(line) for line in lines),
     ]
-    widths = [max(len(r[i]) for r in rows) for i in range(6)]
-    return "\n".join(
-        "  ".join([*(c.ljust(w) for c, w in zip(r, widths)), r[6]]).rstrip() for r in rows
-    )
+    return "\n".join(aligned(rows))
 
 
 def main(argv: Sequence[str]) -> int:

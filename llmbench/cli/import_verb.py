@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from .verbs import PathText, Results, option, out, results_folder
 from ..core.errors import LlmbenchError, RequestError
+from ..core.numbers import aligned
 
 # %% ../../nbs/90_cli/35_import_verb.ipynb #a3e70c0f
 def files_of(paths: Sequence[Path | str]) -> list[tuple[Path, bool]]:
@@ -58,12 +59,7 @@ def _cells(done: Any) -> tuple[str, ...]:
 def table(done: Sequence[Any], unknown: Sequence[str] = ()) -> str:
     "A row for each file, then the warnings and the first broken line of each."
     rows = [_HEAD, *map(_cells, done), *((name, "not known", *"-----", "") for name in unknown)]
-    widths = [max(len(r[i]) for r in rows) for i in range(7)]
-    lines = [
-        "  ".join(c.rjust(w) if 2 <= i else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths)))
-        + f"  {r[7]}".rstrip()
-        for r in rows
-    ]
+    lines = aligned(rows, right=range(2, 7))
     for one in done:
         lines += [f"{one.file}: {text}" for text in one.warnings()]
         lines += (

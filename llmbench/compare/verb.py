@@ -23,7 +23,7 @@ from llmbench.analysis.stats import (
     typical,
 )
 from ..core.errors import RequestError, unknown_name
-from ..core.numbers import significant
+from ..core.numbers import aligned, significant
 
 # %% ../../nbs/70_compare/35_verb.ipynb #65af9f25
 from llmbench.compare.compare import (
@@ -130,22 +130,9 @@ def table(c: Comparison) -> list[tuple[str, str, str, str]]:
 # %% ../../nbs/70_compare/35_verb.ipynb #48e56ba6
 def as_text(c: Comparison, limit: float | None = None) -> str:
     "The line, then the table and the notes below it."
-    rows = table(c)
-    widths = [
-        max(len(text) for text in column) for column in zip(("", *c.names, ""), *rows, strict=True)
-    ]
-    lines = [
-        "  ".join(
-            t.rjust(w) if i else t.ljust(w)
-            for i, (t, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in (("", *c.names, ""), *rows)
-    ]
+    lines = aligned([("", *c.names, ""), *table(c)], right=range(1, 4))
     checked = ["check {}: {}".format(*check(c, limit))] if limit is not None else []
-    return (
-        "\n".join([sentence(c), *(f"  {line}".rstrip() for line in lines), *notes(c), *checked])
-        + "\n"
-    )
+    return "\n".join([sentence(c), *(f"  {line}" for line in lines), *notes(c), *checked]) + "\n"
 
 # %% ../../nbs/70_compare/35_verb.ipynb #e906d0bb
 def as_markdown(c: Comparison, limit: float | None = None) -> str:

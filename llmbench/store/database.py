@@ -20,7 +20,7 @@ import orjson
 
 from ..core.errors import RequestError, near, unknown_name
 from ..core.escape import csv_cell
-from ..core.numbers import significant
+from ..core.numbers import aligned, significant
 from .cache import forget, is_damage, open_tables
 
 # %% ../../nbs/65_store/45_database.ipynb #374f9027
@@ -160,17 +160,13 @@ def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     "Columns aligned for reading: text to the left, numbers to the right."
     texts = [[_cell(v) for v in row] for row in rows]
     widths = [max(len(t) for t in column) for column in zip(columns, *texts, strict=True)]
-    right = [
-        any(isinstance(r[i], (int, float, Decimal)) and not isinstance(r[i], bool) for r in rows)
-        for i in range(len(columns))
-    ]
-
-    def line(cells: Sequence[str]) -> str:
-        return "  ".join(
-            c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True)
-        ).rstrip()
-
-    return "\n".join([line(columns), line(["-" * w for w in widths]), *map(line, texts)]) + "\n"
+    right = {
+        i
+        for row in rows
+        for i, v in enumerate(row)
+        if isinstance(v, (int, float, Decimal)) and not isinstance(v, bool)
+    }
+    return "\n".join(aligned([columns, ["-" * w for w in widths], *texts], right)) + "\n"
 
 # %% ../../nbs/65_store/45_database.ipynb #af7b812e
 def format_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -7,6 +7,7 @@ __all__ = ['FORMATS', 'result_paths', 'Audit', 'audit_paths', 'coverage', 'summa
            'format_markdown', 'format_json', 'format_audit']
 
 # %% ../../../nbs/70_compare/audit/40_verb.ipynb #29f17363
+import itertools
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from .ownruns import check_runs, check_study
 from ...core.door import read_regular, result_files
 from ...core.errors import LlmbenchError, RequestError, unknown_name
 from ...core.folders import DEEPEST_FOLDER, PARTIAL, RUN_FILE, STUDY_FILE, shown_path
+from ...core.numbers import aligned
 from ...store.results import parse_study
 
 # %% ../../../nbs/70_compare/audit/40_verb.ipynb #c7def61e
@@ -299,19 +301,12 @@ def format_table(audit: Audit, width: int = 120) -> str:
     lines = _lines_of([*audit.faults, *_unknown_rows(audit)])
     where = min(32, max([5, *(len(w) for _, _, w, _ in lines)]))
     widths = (5, 11, where, max(30, width - 5 - 11 - where - 6))
-    text = []
+    rows: list[tuple[str, ...]] = []
     for cells in [_HEAD, tuple("-" * w for w in widths), *lines] if lines else []:
         wrapped = [
-            textwrap.wrap(c, w, break_on_hyphens=False) or [""]
-            for c, w in zip(cells, widths, strict=True)
+            textwrap.wrap(c, w, break_on_hyphens=False) for c, w in zip(cells, widths, strict=True)
         ]
-        for i in range(max(map(len, wrapped))):
-            text.append(
-                "  ".join(
-                    (c[i] if i < len(c) else "").ljust(w)
-                    for c, w in zip(wrapped, widths, strict=True)
-                ).rstrip()
-            )
+        rows += itertools.zip_longest(*wrapped, fillvalue="")
     advice = {f.fault: f.advice for f in audit.faults}
     todo = (
         ["", "what to do", *(f"  {n or '–'!s:>2}  {told}" for n, told in advice.items())]
@@ -321,7 +316,7 @@ def format_table(audit: Audit, width: int = 120) -> str:
     folded = [
         line for s in summary(audit) for line in textwrap.wrap(s, width, subsequent_indent="  ")
     ]
-    return "\n".join([*text, *todo, "", *folded]) + "\n"
+    return "\n".join([*aligned(rows), *todo, "", *folded]) + "\n"
 
 # %% ../../../nbs/70_compare/audit/40_verb.ipynb #2251ce97
 def format_markdown(audit: Audit) -> str:

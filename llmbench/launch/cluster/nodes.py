@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.errors import LlmbenchError
+from ...core.numbers import aligned
 
 # %% ../../../nbs/40_launch/cluster/50_nodes.ipynb #b0f215df
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu")
@@ -146,14 +147,9 @@ def nodes_table(rows: list[dict[str, Any]]) -> str:
             for row in rows
         ),
     ]
-    widths = [max(len(c[i]) for c in cells) for i in range(len(COLUMNS))]
-    lines = [
-        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
     labels = [f"{r['node']}: {r['labels']}" for r in rows if r["labels"]]
     chosen = ["", "labels, for -s node_selector=LABEL=VALUE", *labels] if labels else []
-    return "\n".join([*lines, *chosen, *([""] if hints(rows) else []), *hints(rows)])
+    return "\n".join([*aligned(cells), *chosen, *([""] if hints(rows) else []), *hints(rows)])
 
 # %% ../../../nbs/40_launch/cluster/50_nodes.ipynb #f27d6634
 def _slices(rows: list[dict[str, Any]]) -> list[str]:

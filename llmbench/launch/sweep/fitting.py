@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ...core.errors import LlmbenchError, RequestError
 from ...core.hardware import ACCELERATORS, cpu_record
+from ...core.numbers import aligned
 from ...core.records import read_run
 from ...core.schema import Status
 from .sheet import SheetRequest
@@ -170,8 +171,7 @@ def fit_table(fit: Fit) -> str:
     "The trials as a text table, and the batch to write."
     rows = [("micro", "accum", "predicted GiB", "measured GiB", "s per step", "status")]
     rows += [_trial_row(trial) for trial in fit.trials]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(text.rjust(w) for text, w in zip(row, widths, strict=True)) for row in rows]
+    lines = aligned(rows, right=range(len(rows[0])))
     limit = "limit unknown" if fit.limit_gib is None else f"{fit.limit_gib:g} GiB per rank"
     if fit.largest is None:
         less = "use a smaller model or sequence, recompute: full, or more ranks"

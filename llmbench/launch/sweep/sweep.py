@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from ...core.errors import LlmbenchError
 from ...core.files import write_json_atomic
-from ...core.numbers import human_duration
+from ...core.numbers import aligned, human_duration
 from ...core.records import write_run
 from ...core.schema import RunFile, Status
 from ..command import refusal
@@ -94,10 +94,7 @@ def _table(rows: tuple[SweepRow, ...], figures: Mapping[str, Mapping[str, str]])
                 _note(r),
             )
         )
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join(text.ljust(w) for text, w in zip(c, widths, strict=True)).rstrip() for c in cells
-    )
+    return "\n".join(aligned(cells))
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #76b48666
 def _summary(rows: tuple[SweepRow, ...], interrupted: bool) -> str:
