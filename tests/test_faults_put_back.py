@@ -142,7 +142,7 @@ MUTATIONS = {
         "== 8368.99",
     ),
     "11 the peak of a card with a similar name": (
-        "core/hardware.py",
+        "core/accelerators.py",
         "re.fullmatch(a.pattern,",
         "re.match(a.pattern,",
         "assert 125 is None",

@@ -301,6 +301,13 @@ def test_tables_of_rooms_and_tests_are_true():
     assert not stale, f"type make notebooks: {stale}"
 
 
+def test_examples_name_85_percent_of_the_public_definitions():
+    """Each counts if an example or test cell of its own notebook names it."""
+    total, missing = named_in_examples()
+    named = total - sum(map(len, missing.values()))
+    assert named >= 0.85 * total, (named, total, missing)
+
+
 def test_budgets_are_printed(capsys):
     """Sizes and the share of examples are printed; nothing fails."""
     lengths = [
