@@ -177,6 +177,11 @@ BOMBS = {
         + _SHEET
         + b"<row><c><v>&a8;</v></c></row></sheetData></worksheet>"
     ),
+    "corner.xlsx": lambda: _workbook(
+        sheet=_SHEET
+        + b'<row r="1"><c r="A1"><v>1</v></c></row><row r="1048576"><c r="XFD1048576"><v>2</v></c>'
+        b"</row></sheetData></worksheet>"
+    ),
     "sheets.xlsx": _many_sheets,
     "directory.xlsx": _directory,
     "tags.tfevents": _many_tags,
@@ -294,6 +299,7 @@ _QUICK = (
     "deep.xlsx",
     "attribute.xlsx",
     "laughs.xlsx",
+    "corner.xlsx",
     "directory.xlsx",
     "deep_trace.json",
     "wide_event.json",
