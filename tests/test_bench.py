@@ -1,4 +1,4 @@
-"""The comparison with other frameworks: workers in turns, rows for those that fail, facts on
+"""The comparison with other frameworks: interleaved workers, rows for failures, facts on
 disk.
 """
 
