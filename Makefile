@@ -131,7 +131,7 @@ lab: .venv/.lab .venv/.deepspeed
 
 GROWTH_RUNS ?= 10,100,1000,10000,100000
 bench: .venv/.bench
-	$(SAY) "A step of llmbench beside a bare loop, in turns"
+	$(SAY) "A step of llmbench beside a bare loop, interleaved"
 	@status=0; $(BIN)/python -m llmbench.bench.peers --peers again,harness --repeats 5 --rounds 30 --out results/bench/overhead.json || status=$$?; \
 	  printf '\033[1m%s\033[0m\n' "The same beside other frameworks"; \
 	  $(BIN)/python -m llmbench.bench.peers --repeats 5 --rounds 20 --out results/bench/peers.json || status=$$?; \
@@ -145,7 +145,7 @@ gpu-study: .venv/.deepspeed .venv/.bench
 	$(SAY) "Training on this machine's GPU: $(GPU_STUDIES)"
 	@status=0; for study in $(GPU_STUDIES); do \
 	    $(BIN)/llmbench sweep $$study --direct $(FORCE_FLAG) || status=$$?; [ $$status -ne 2 ] || exit 2; done; \
-	  printf '\033[1m%s\033[0m\n' "llmbench and torchtitan in turns on the same card (pip install '.[bench]' brings torchtitan)"; \
+	  printf '\033[1m%s\033[0m\n' "llmbench and torchtitan interleaved on the same card (pip install '.[bench]' brings torchtitan)"; \
 	  $(BIN)/python -m llmbench.bench.peers --request $(GPU_PEERS) --reference torchtitan --peers harness --repeats 3 --rounds 15 --out results/bench/card.json || status=$$?; \
 	  $(BIN)/llmbench report && exit $$status
 

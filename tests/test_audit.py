@@ -155,7 +155,7 @@ def test_a_sequence_length_that_contradicts_the_throughput(tmp_path):
     told = audited(tmp_path, {"a.json": tprimat()})
     assert found(told) == {10: "likely", None: "certain"}
     assert (
-        "= 1,048,553 tokens a step = 128 sequences × 8,191.8 tokens; recorded sequence length 2,048"
+        "= 1,048,553 tokens per step = 128 sequences × 8,191.8 tokens; recorded sequence length 2,048"
         in evidence(told, None)
     )
     assert "4 times too many" in evidence(told, None)

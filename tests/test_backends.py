@@ -392,7 +392,7 @@ def test_megatron_core_trains_the_same_on_cpu_ranks(tmp_path, ranks):
 
 @pytest.mark.slow
 def test_a_study_of_frameworks_becomes_a_page(tmp_path):
-    """All frameworks that are installed train one request in turns; the page says that they trained
+    """All installed frameworks train one request, interleaved; the page says that they trained
     the same.
     """
     names = ["llmbench", *(name for name, package in NEEDS.items() if is_installed(package))]

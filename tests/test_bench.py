@@ -23,7 +23,7 @@ def peers(*arguments):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.slow  # in the quick set notebooks bench/peers and peer_frameworks train in turns
+@pytest.mark.slow  # in the quick set the notebooks bench/peers and peer_frameworks do it
 def test_the_facts_hold_all_that_the_table_is_made_of(tmp_path):
     done = peers("--peers", "again,harness", *SMALL, "--out", str(tmp_path / "peers.json"))
     assert done.returncode == 0, done.stderr

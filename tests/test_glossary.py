@@ -9,7 +9,7 @@ import sys
 
 from notebooks import ROOT, library_notebooks
 
-from llmbench.analysis.rules import schema_fields
+from llmbench.analysis.rules.kinds import schema_fields
 from llmbench.core.glossary.table import (
     DEFINED,
     ENTRIES,

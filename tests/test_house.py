@@ -28,11 +28,8 @@ BIN = Path(sys.executable).parent
 
 # Notebooks with exported cells of more than 30 lines, and how many. Entries may only disappear.
 LONG_CELLS = {
-    "40_launch/sweep/20_rotation": 1,
     "50_importers/40_jsonstream": 2,
     "50_importers/profiles/30_tracelens": 4,
-    "60_analysis/40_rules": 7,
-    "60_analysis/45_fairness": 1,
     "60_analysis/75_groups": 1,
     "65_store/35_ingest": 1,
     "70_compare/audit/10_claims": 1,
@@ -40,15 +37,11 @@ LONG_CELLS = {
     "80_report/60_build": 1,
     "80_report/pages/15_run": 1,
     "80_report/site/10_website": 1,
-    "95_bench/15_turns": 2,
 }
 
 # Modules of more than 400 lines. Entries may only disappear.
 LONG_MODULES = [
-    "analysis/fairness.py",
-    "analysis/groups.py",
     "analysis/rates.py",
-    "analysis/rules.py",
     "compare/audit/ownruns.py",
     "report/build.py",
     "report/pages/layouts.py",

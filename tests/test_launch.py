@@ -296,7 +296,7 @@ def test_a_study_in_turns_is_not_launched(tmp_path, capsys):
     said = capsys.readouterr().err
     assert (
         said.count("\n") == 1
-        and "in turns" in said
+        and "interleaved" in said
         and "type llmbench sweep" in said
         and not (tmp_path / "out").exists()
     )

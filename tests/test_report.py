@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from llmbench.analysis.stats import spent, spread_of_pairs
-from llmbench.compare.compare import turns_taken
+from llmbench.compare.compare import interleaved_pairs
 from llmbench.compare.verb import compare_words
 from llmbench.compare.words import notes
 from llmbench.core.errors import LlmbenchError, RequestError
@@ -26,7 +26,7 @@ from llmbench.plan.flops import parameter_count
 from llmbench.report.answer import answer_of, single_sentence
 from llmbench.report.build import build_report, run_records
 from llmbench.report.methods import columns_of
-from llmbench.report.pages.detectable import resolution_rows
+from llmbench.report.pages.detectable import detectable_rows
 from llmbench.report.pages.overview import answer_sentences, fairness_note
 from llmbench.report.site.renderer import broken_links
 from llmbench.report.workbench import Study, Workbench
@@ -815,7 +815,7 @@ def test_the_overview_and_compare_decide_alike(tmp_path):
 
 
 def test_the_latency_page_knows_of_turns_what_compare_knows(tmp_path):
-    """The published study in turns: its spread is that of the pairs that compare goes by, not that
+    """The published interleaved study: its spread is that of the pairs compare goes by, not that
     of the weather they shared.
     """
     published = ROOT / "reports" / "published" / "cpu-turns"
@@ -825,9 +825,13 @@ def test_the_latency_page_knows_of_turns_what_compare_knows(tmp_path):
     labels = [
         next(r["label"] for r in contenders if r["name"] == name) for name in ("fused", "plain")
     ]
-    (row,) = resolution_rows(contenders, labels)
-    assert row["label"] == f"{labels[1]} against {labels[0]}" and row["in_turns"] and said.in_turns
-    assert row["spread"] == pytest.approx(spread_of_pairs(turns_taken(said.a, said.b), spent))
+    (row,) = detectable_rows(contenders, labels)
+    assert (
+        row["label"] == f"{labels[1]} against {labels[0]}"
+        and row["interleaved"]
+        and said.interleaved
+    )
+    assert row["spread"] == pytest.approx(spread_of_pairs(interleaved_pairs(said.a, said.b), spent))
     assert row["shown"] < 1 / said.speed.estimate - 1, (
         "what compare shows, the page does not call too small to be shown"
     )

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from llmbench.analysis.fairness import DEFAULT_VARIES
-from llmbench.analysis.rules import KINDS, rule_of, schema_fields
+from llmbench.analysis.rules.kinds import KINDS, schema_fields
+from llmbench.analysis.rules.table import rule_of
 from llmbench.compare.compare import fair
 from llmbench.compare.select import RepeatSet
 from llmbench.compare.verb import compare_command, compare_words

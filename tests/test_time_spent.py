@@ -1,4 +1,4 @@
-"""Speed is decided by time spent: what is planted into recorded rotations of equal runs is claimed
+"""Speed is decided by time spent: what is planted into recorded pairs of equal runs is claimed
 by its sign, or not at all.
 """
 
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from llmbench.analysis.stats import calm_half, turns_interval
-from llmbench.compare.noise import read_turns, tried_in_turns
+from llmbench.compare.noise import read_pairs, tried_interleaved
 from llmbench.compare.winner import Contender, decide_speed, speed_sentence
 
 ROOT = Path(__file__).resolve().parents[1]
-ROTATIONS = read_turns(ROOT / "reports" / "recorded" / "cpu-equals")
+ROTATIONS = read_pairs(ROOT / "reports" / "recorded" / "cpu-equals")
 HOURS = sorted(
     f for f in (ROOT / "reports" / "recorded" / "cpu-equals-hours").glob("*") if f.is_dir()
 )
@@ -132,7 +132,7 @@ def test_more_time_with_quicker_other_steps_never_wins_and_is_explained():
 
 
 def test_five_repeats_in_turns_find_three_percent_and_rarely_call_equals_different():
-    trial = tried_in_turns(ROTATIONS, REPEATS, studies=1000, planted=1000)
+    trial = tried_interleaved(ROTATIONS, REPEATS, studies=1000, planted=1000)
     assert trial.found_pct >= 95 and trial.alarms_pct <= 5 and trial.wrong == 0, trial
 
 
@@ -142,12 +142,12 @@ def test_recordings_over_hours_keep_the_promise():
     """
     assert len(HOURS) >= 6
     trials = [
-        tried_in_turns(read_turns(folder), REPEATS, studies=400, planted=100) for folder in HOURS
+        tried_interleaved(read_pairs(folder), REPEATS, studies=400, planted=100) for folder in HOURS
     ]
     assert sum(t.alarms for t in trials) <= 0.05 * sum(t.studies for t in trials), trials
     whole = [
         turns_interval(
-            [(a, b) for a, b in read_turns(folder).times.tolist()], read_turns(folder).at
+            [(a, b) for a, b in read_pairs(folder).times.tolist()], read_pairs(folder).at
         )
         for folder in HOURS
     ]

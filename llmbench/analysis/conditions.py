@@ -11,16 +11,9 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from llmbench.analysis.fairness import (
-    DEFAULT_VARIES,
-    Difference,
-    FactsKey,
-    Verdict,
-    facts_key,
-    facts_of_key,
-    judge,
-)
-from .rules import rule_of
+from .fairness import DEFAULT_VARIES, Difference, Verdict, judge
+from .rules.facts import FactsKey, facts_key, facts_of_key
+from .rules.table import rule_of
 
 # %% ../../nbs/60_analysis/50_conditions.ipynb #74988df8
 Runs = Sequence[Mapping[str, Any]]
@@ -112,8 +105,8 @@ def _far(
     return [], [found] if apart >= rule.limits[0] else []
 
 
-def _in_turns(a: Runs, b: Runs) -> bool:
-    "Whether every run of both sets took its steps in turn with one of the other."
+def _interleaved(a: Runs, b: Runs) -> bool:
+    "Whether every run of both sets was interleaved with one of the other."
     names = [{(run.get("measurement") or {}).get("turns") for run in runs} for runs in (a, b)]
     return None not in names[0] | names[1] and names[0] == names[1]
 
@@ -144,7 +137,7 @@ def conditions(
     if not a or not b or a is b or "hardware" in varies:
         return judge((), (), (), _elsewhere(a, b) if a and b and a is not b else ())
     left, right = map(facts_of_key, keys or (facts_key(a[0]), facts_key(b[0])))
-    together, cores = _in_turns(a, b), [facts["hardware.cpu_cores"] for facts in (left, right)]
+    together, cores = _interleaved(a, b), [facts["hardware.cpu_cores"] for facts in (left, right)]
     same = left["world_size"] == right["world_size"]
     one, other = (
         _measured(runs, n, _LINKS if same else _LINKS[2:])

@@ -12,24 +12,17 @@ from typing import Any
 
 from .conditions import conditions
 from .cost import Price, price_of, usd_per_1m_tokens
-from llmbench.analysis.fairness import (
-    DEFAULT_VARIES,
-    FactsKey,
-    compare_keys,
-    facts_key,
-    facts_of_key,
-    group_of_key,
-    merged_verdict,
-)
+from .fairness import DEFAULT_VARIES, compare_keys, group_of_key, merged_verdict
 from .parity import judged, loss_parity, parity_limit
 from llmbench.analysis.rates import (
     ceiling_tflops,
     device_label,
+    global_tokens,
     measured,
     run_rates,
     spent_times,
-    tokens_per_step,
 )
+from .rules.facts import FactsKey, facts_key, facts_of_key
 from .scaling import find_baselines, scale_runs
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #3c7e12f9
@@ -202,26 +195,10 @@ def run_rows(
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #59daba8d
 _EQUAL = (
-    "study",
-    "spec_hash",
-    "name",
-    "model",
-    "params_b",
-    "strategy",
-    "world_size",
-    "nodes",
-    "hardware",
-    "platform",
-    "framework",
-    "precision",
-    "seq_len",
-    "micro_batch",
-    "grad_accum",
-    "global_batch_tokens",
-    "comparison_group",
-    "setting",
-    "cores",
-)
+    "study spec_hash name model params_b strategy world_size nodes hardware platform"
+    " framework precision seq_len micro_batch grad_accum global_tokens"
+    " global_batch_tokens comparison_group setting cores"
+).split()
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #786d1703
 def _with_interval(
@@ -260,17 +237,14 @@ def _cost_interval(
     }
 
 
-def _memory_range(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """What tensors took on the fullest rank: median over repeats, least and most; None where a
-    repeat does not say.
+def _memory_range(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float | None]:
+    """GiB of the fullest rank: median over repeats, least and most; None where one of them did not
+    record it.
     """
-    values = [r["live_memory_gib"] for r in rows]
+    values = [r[name] for r in rows]
     known = values if None not in values else []
-    return {
-        "live_memory_gib": median(known),
-        "live_memory_gib_low": min(known, default=None),
-        "live_memory_gib_high": max(known, default=None),
-    }
+    ends = min(known, default=None), max(known, default=None)
+    return {name: median(known), f"{name}_low": ends[0], f"{name}_high": ends[1]}
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #0637d0fd
 def _verdict(rows: Sequence[Mapping[str, Any]]) -> str | None:
@@ -286,6 +260,9 @@ def _flagged(rows: Sequence[Mapping[str, Any]]) -> int | None:
     return sum(known) if known else None
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #c64cb62f
+_MEDIANS = ("model_state_gib", "comm_exposed_pct", "loss_first", "loss_last")
+
+
 def _set_row(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]], times: Runs) -> dict[str, Any]:
     """The row of one set of repeats, before it is compared with others; `times`: the time spent per
     step of those that are done.
@@ -296,7 +273,7 @@ def _set_row(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]], times: Runs
         group_interval([measured(runs[i], "time_s") for i in done]),
         group_interval(times, spent),
     )
-    tokens = tokens_per_step(runs[done[0]]) if done else None
+    tokens = global_tokens(runs[done[0]]) if done else None
     row = {k: first[k] for k in _EQUAL}
     row |= {
         "status": "ok" if done else rows[0]["status"],
@@ -314,12 +291,8 @@ def _set_row(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]], times: Runs
     row |= {"tokens_per_s_per_gpu": speed / ranks if speed and ranks else None}
     row |= {k: _proportional(kept, k, speed) for k in ("tflops_per_gpu", "mfu_pct", "hfu_pct")}
     row |= _cost_interval(kept, row)
-    row |= {
-        k: median([r[k] for r in kept]) for k in ("peak_memory_gib", "model_state_gib")
-    } | _memory_range(kept)
-    row |= {
-        k: median([r[k] for r in kept]) for k in ("comm_exposed_pct", "loss_first", "loss_last")
-    }
+    row |= _memory_range(kept, "live_memory_gib") | _memory_range(kept, "peak_memory_gib")
+    row |= {k: median([r[k] for r in kept]) for k in _MEDIANS}
     return row | {
         "fairness": _verdict(kept),
         "run_ids": [r["run_id"] for r in rows],
@@ -353,7 +326,7 @@ def _scaling_columns(
     if base is None or kind is None or not row["tokens_per_s"]:
         return columns
     ideal = 1.0 if kind == "equal cores" else row["world_size"] / base["world_size"]
-    work = row["global_batch_tokens"] / base["global_batch_tokens"]
+    work = row["global_tokens"] / base["global_tokens"]
     ratio = _speed_ratio(times[id(row)], times[id(base)])
     if row is base:
         ratio = Interval(1.0, None, None, ratio.n_runs, ratio.n_steps)

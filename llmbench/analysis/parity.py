@@ -13,16 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 from .conditions import conditions
-from llmbench.analysis.fairness import (
-    DEFAULT_VARIES,
-    FactsKey,
-    Verdict,
-    compare_specs,
-    facts_key,
-    facts_of_key,
-    judge,
-    merged_verdict,
-)
+from .fairness import DEFAULT_VARIES, Verdict, compare_specs, judge, merged_verdict
+from .rules.facts import FactsKey, facts_key, facts_of_key
 from .training import FEWEST_LOSSES, SAME_RATE, training_is_real
 from ..core.numbers import relative_difference
 

@@ -68,7 +68,7 @@ class Scaled:
     kind: str | None = None
 
 
-_KEYS = ("study", "setting", "strategy", "world_size", "global_batch_tokens")
+_KEYS = ("study", "setting", "strategy", "world_size", "global_tokens", "global_batch_tokens")
 
 
 def _matches(row: Mapping[str, Any], declared: Mapping[str, Any]) -> bool:
@@ -100,8 +100,8 @@ def _baseline_of(
         return []
     smallest = min(r["world_size"] for r in pool)
     pool = [r for r in pool if r["world_size"] == smallest]
-    tokens = row.get("global_batch_tokens")
-    first = next((r for r in pool if r.get("global_batch_tokens") == tokens), pool[0])
+    tokens = row.get("global_tokens")
+    first = next((r for r in pool if r.get("global_tokens") == tokens), pool[0])
     alike: dict[Any, list[Mapping[str, Any]]] = {}
     for r in pool:
         if all(r.get(k) == first.get(k) for k in _KEYS):
@@ -117,7 +117,7 @@ def _against(row: Mapping[str, Any], repeats: Sequence[Mapping[str, Any]], usual
         f" {'rank' if base['world_size'] == 1 else 'ranks'}"
     )
     ranks, tokens_per_s = row.get("world_size"), row.get("tokens_per_s")
-    tokens, cores = ([r.get(key) for r in (row, base)] for key in ("global_batch_tokens", "cores"))
+    tokens, cores = ([r.get(key) for r in (row, base)] for key in ("global_tokens", "cores"))
     kind = scaling_kind(tokens[0], ranks, tokens[1], base["world_size"], *cores)
     if kind is None or row.get("status", "ok") != "ok":
         return Scaled(baseline=label, kind=kind)
@@ -150,7 +150,7 @@ def find_baselines(rows: Sequence[Row], declared: Row | None = None) -> list[lis
     found: dict[
         Hashable, list
     ] = {}  # rows of one scope and one size of step have one baseline: it is looked for once
-    keys = [(_scope(row, declared), row.get("global_batch_tokens")) for row in rows]
+    keys = [(_scope(row, declared), row.get("global_tokens")) for row in rows]
     for key, row in zip(keys, rows, strict=True):
         if key not in found:
             found[key] = _baseline_of(row, pools.get(key[0], []))

@@ -178,7 +178,7 @@ Pairs = Sequence[tuple[Sequence[float | None], Sequence[float | None]]]
 def turn_pairs(
     a: Runs, turns_a: Sequence[str | None], b: Runs, turns_b: Sequence[str | None]
 ) -> Pairs:
-    """Runs of `a` and `b` whose steps alternated, by the names of their rotations; [] unless every
+    """Interleaved runs of `a` and `b`, by the names that pairs share; [] unless every
     run of both is in one pair.
     """
     if (
@@ -322,18 +322,18 @@ def spread_of_pairs(pairs: Pairs, at: Location = typical) -> float | None:
 
 # %% ../../nbs/60_analysis/15_stats.ipynb #022ac3a7
 def repeats_needed(
-    spread: float, difference: float, power: float = 0.8, *, in_turns: bool = False
+    spread: float, difference: float, power: float = 0.8, *, interleaved: bool = False
 ) -> int:
     """Repeats of each group that show a relative `difference` (0.03: 3 %) with probability `power`
     at 95 %.
 
-    `spread` is that of `spread_of`, or in_turns that of `spread_of_pairs`. The answer is at least 2
+    `spread` is that of `spread_of`, interleaved that of `spread_of_pairs`. The answer is at least 2
     and at most MOST_REPEATS + 1, which means more.
     """
     delta = math.log1p(difference)
     for n in range(2, MOST_REPEATS + 1):
-        freedom = min(n - 1 if in_turns else 2 * n - 2, 200)
-        if (1 if in_turns else 2) * (
+        freedom = min(n - 1 if interleaved else 2 * n - 2, 200)
+        if (1 if interleaved else 2) * (
             spread / delta * (t_quantile(freedom) + t_quantile(freedom, 2 * power - 1))
         ) ** 2 <= n:
             return n
@@ -341,7 +341,7 @@ def repeats_needed(
 
 # %% ../../nbs/60_analysis/15_stats.ipynb #9d5fde4b
 def difference_shown(
-    spread: float, repeats: int, power: float = 0.95, *, in_turns: bool = False
+    spread: float, repeats: int, power: float = 0.95, *, interleaved: bool = False
 ) -> float | None:
     """The smallest relative difference that so many repeats of each group show with probability
     `power` at 95 %.
@@ -351,6 +351,6 @@ def difference_shown(
     """
     if repeats < 2:
         return None
-    freedom = min(repeats - 1 if in_turns else 2 * repeats - 2, 200)
-    error = spread * math.sqrt((1 if in_turns else 2) / repeats)
+    freedom = min(repeats - 1 if interleaved else 2 * repeats - 2, 200)
+    error = spread * math.sqrt((1 if interleaved else 2) / repeats)
     return math.expm1(error * (t_quantile(freedom) + t_quantile(freedom, 2 * power - 1)))

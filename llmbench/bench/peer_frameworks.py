@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from .kernel import bare_stepper, harness_stepper
-from .turns import Turns, take_turns
+from .worker import Steps
 from ..model.data import source_for
 from ..model.decoder import build_model, next_token_loss
 from ..spec.request import RunSpec
@@ -37,64 +37,64 @@ _ENDLESS = 1_000_000  # steps; the parent ends a worker long before
 class Sequences(Dataset):
     "The run's sequences in order, as (seq_len + 1) token ids; the first of each step waits."
 
-    def __init__(self, spec: RunSpec, turns: Turns):
-        self._source, self._per_step, self._turns = source_for(spec), spec.batch.micro, turns
+    def __init__(self, spec: RunSpec, steps: Steps):
+        self._source, self._per_step, self._steps = source_for(spec), spec.batch.micro, steps
 
     def __len__(self) -> int:
         return self._per_step * _ENDLESS
 
     def __getitem__(self, number: int) -> Tensor:
         if number % self._per_step == 0:
-            self._turns.wait()
+            self._steps.wait()
         return torch.from_numpy(self._source.sequence(number)).long()
 
 
-def parts(spec: RunSpec, turns: Turns) -> tuple[nn.Module, torch.optim.Optimizer, DataLoader]:
+def parts(spec: RunSpec, steps: Steps) -> tuple[nn.Module, torch.optim.Optimizer, DataLoader]:
     "Model, optimizer and loader of a request, as every framework gets them."
     model = build_model(spec.model, spec.seed)
-    loader = DataLoader(Sequences(spec, turns), batch_size=spec.batch.micro)
+    loader = DataLoader(Sequences(spec, steps), batch_size=spec.batch.micro)
     return model, make_adamw(list(model.parameters()), spec.optimizer), loader
 
 # %% ../../nbs/95_bench/25_peer_frameworks.ipynb #305b7125
-def run_bare(spec: RunSpec, turns: Turns) -> None:
+def run_bare(spec: RunSpec, steps: Steps) -> None:
     "The loop without any framework."
-    _drive(bare_stepper(spec, mesh.pick_device(0, spec.hardware)), turns)
+    _drive(bare_stepper(spec, mesh.pick_device(0, spec.hardware)), steps)
 
 
-def run_harness(spec: RunSpec, turns: Turns) -> None:
+def run_harness(spec: RunSpec, steps: Steps) -> None:
     "This harness with its clock, memory probe, digests and log."
     with tempfile.TemporaryDirectory() as folder:
-        _drive(harness_stepper(spec, mesh.pick_device(0, spec.hardware), folder), turns)
+        _drive(harness_stepper(spec, mesh.pick_device(0, spec.hardware), folder), steps)
 
 
-def _drive(step: Callable[[int], float], turns: Turns) -> None:
+def _drive(step: Callable[[int], float], steps: Steps) -> None:
     for number in range(_ENDLESS):
-        turns.wait()
-        turns.loss(step(number))
+        steps.wait()
+        steps.loss(step(number))
 
 # %% ../../nbs/95_bench/25_peer_frameworks.ipynb #ddf8b6cf
-def run_accelerate(spec: RunSpec, turns: Turns) -> None:
+def run_accelerate(spec: RunSpec, steps: Steps) -> None:
     "Accelerate: the user's loop with its prepared model, optimizer and loader."
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
-    model, optimizer, loader = accelerator.prepare(*parts(spec, turns))
+    model, optimizer, loader = accelerator.prepare(*parts(spec, steps))
     for batch in loader:
         loss = next_token_loss(model, batch)
         accelerator.backward(loss)
         accelerator.clip_grad_norm_(model.parameters(), spec.optimizer.clip_norm)
         optimizer.step()
         optimizer.zero_grad()
-        turns.loss(loss.item())
+        steps.loss(loss.item())
 
 # %% ../../nbs/95_bench/25_peer_frameworks.ipynb #6415d13c
-def run_fabric(spec: RunSpec, turns: Turns) -> None:
+def run_fabric(spec: RunSpec, steps: Steps) -> None:
     "Lightning Fabric: the user's loop with its model, optimizer and loader set up."
     from lightning.fabric import Fabric
 
     fabric = Fabric(accelerator="cpu", devices=1, precision="32-true")
     fabric.launch()
-    model, optimizer, loader = parts(spec, turns)
+    model, optimizer, loader = parts(spec, steps)
     model, optimizer = fabric.setup(model, optimizer)
     for batch in fabric.setup_dataloaders(loader):
         loss = next_token_loss(model, batch)
@@ -102,14 +102,14 @@ def run_fabric(spec: RunSpec, turns: Turns) -> None:
         fabric.clip_gradients(model, optimizer, max_norm=spec.optimizer.clip_norm)
         optimizer.step()
         optimizer.zero_grad()
-        turns.loss(loss.item())
+        steps.loss(loss.item())
 
 # %% ../../nbs/95_bench/25_peer_frameworks.ipynb #8295f7b2
-def run_deepspeed(spec: RunSpec, turns: Turns) -> None:
+def run_deepspeed(spec: RunSpec, steps: Steps) -> None:
     "DeepSpeed: the user's loop around its engine at stage 0, which clips and updates by itself."
     deepspeed = load_deepspeed(torch.device("cpu"))
     mesh.join(collective_timeout_s=60)
-    model, optimizer, loader = parts(spec, turns)
+    model, optimizer, loader = parts(spec, steps)
     config = {
         "train_batch_size": spec.batch.micro, "gradient_clipping": spec.optimizer.clip_norm,
         "zero_optimization": {"stage": 0}, "steps_per_print": 1_000_000_000,
@@ -119,7 +119,7 @@ def run_deepspeed(spec: RunSpec, turns: Turns) -> None:
         loss = next_token_loss(engine, batch)
         engine.backward(loss)
         engine.step()
-        turns.loss(loss.item())
+        steps.loss(loss.item())
 
 # %% ../../nbs/95_bench/25_peer_frameworks.ipynb #22581cdc
 class WithLoss(nn.Module):
@@ -151,31 +151,31 @@ def _hf_arguments(spec: RunSpec, folder: str) -> dict[str, Any]:
     }
 
 # %% ../../nbs/95_bench/25_peer_frameworks.ipynb #279f0197
-def run_hf(spec: RunSpec, turns: Turns) -> None:
+def run_hf(spec: RunSpec, steps: Steps) -> None:
     "Hugging Face's Trainer, which owns the loop."
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     class Losses(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            turns.loss(more["model"].last.item())
+            steps.loss(more["model"].last.item())
 
-    model, optimizer, _ = parts(spec, turns)
+    model, optimizer, _ = parts(spec, steps)
     with tempfile.TemporaryDirectory() as folder:
         Trainer(
             model=WithLoss(model),
             args=TrainingArguments(**_hf_arguments(spec, folder)),
-            train_dataset=Sequences(spec, turns),
+            train_dataset=Sequences(spec, steps),
             optimizers=(optimizer, None),
             data_collator=lambda rows: {"tokens": torch.stack(rows)},
             callbacks=[Losses()],
         ).train()
 
 # %% ../../nbs/95_bench/25_peer_frameworks.ipynb #822de839
-def run_lightning(spec: RunSpec, turns: Turns) -> None:
+def run_lightning(spec: RunSpec, steps: Steps) -> None:
     "Lightning's Trainer in its barebones mode, which owns the loop."
     from lightning.pytorch import LightningModule, Trainer
 
-    model, optimizer, loader = parts(spec, turns)
+    model, optimizer, loader = parts(spec, steps)
 
     class Module(LightningModule):
         def __init__(self) -> None:
@@ -186,7 +186,7 @@ def run_lightning(spec: RunSpec, turns: Turns) -> None:
             return next_token_loss(self.model, batch)
 
         def on_train_batch_end(self, outputs: Any, batch: Tensor, index: int) -> None:
-            turns.loss(outputs["loss"].item())
+            steps.loss(outputs["loss"].item())
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return optimizer
@@ -203,25 +203,25 @@ def run_lightning(spec: RunSpec, turns: Turns) -> None:
     trainer.fit(Module(), loader)
 
 # %% ../../nbs/95_bench/25_peer_frameworks.ipynb #dedaf4d3
-RUNS: dict[str, Callable[[RunSpec, Turns], None]] = {
+RUNS: dict[str, Callable[[RunSpec, Steps], None]] = {
     "bare": run_bare, "harness": run_harness, "accelerate": run_accelerate, "fabric": run_fabric,
     "lightning": run_lightning, "hf": run_hf, "deepspeed": run_deepspeed,
 }  # fmt: skip
 
 
-def serve(runs: dict[str, Callable[[RunSpec, Turns], None]]) -> None:
+def serve(runs: dict[str, Callable[[RunSpec, Steps], None]]) -> None:
     "Run the worker named in the request on stdin, and report failures to the parent. No return."
-    turns = take_turns()
+    steps = Steps()
     try:
-        torch.set_num_threads(turns.request["threads"])
-        spec = resolve_run(turns.request["spec"])
-        turns.settle = functools.partial(synchronize, mesh.pick_device(0, spec.hardware))
-        runs[turns.request["runs"]](spec, turns)
-        turns.say("failed", status="crash", reason="its loop ended by itself")
+        torch.set_num_threads(steps.request["threads"])
+        spec = resolve_run(steps.request["spec"])
+        steps.settle = functools.partial(synchronize, mesh.pick_device(0, spec.hardware))
+        runs[steps.request["runs"]](spec, steps)
+        steps.failed("crash", "its loop ended by itself")
     except Exception as e:  # noqa: BLE001 (every way to fail becomes a row; the cause is in it)
         traceback.print_exc()
         status, reason = classify(e)
-        turns.say("failed", status=status.value, reason=reason)
+        steps.failed(status.value, reason)
     os._exit(1)
 
 # %% ../../nbs/95_bench/25_peer_frameworks.ipynb #73eae4df

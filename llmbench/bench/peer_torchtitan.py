@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from .peer_frameworks import Sequences, serve
-from .turns import Turns
+from .worker import Steps
 from ..model.decoder import build_model
 from ..spec.presets import ModelShape
 from ..spec.request import RunSpec
@@ -145,8 +145,8 @@ def model_args(shape: ModelShape) -> Any:
 class Loader:
     "The run's batches in torchtitan's form: ({'input': tokens}, targets)."
 
-    def __init__(self, spec: RunSpec, turns: Turns):
-        self._batches = DataLoader(Sequences(spec, turns), batch_size=spec.batch.micro)
+    def __init__(self, spec: RunSpec, steps: Steps):
+        self._batches = DataLoader(Sequences(spec, steps), batch_size=spec.batch.micro)
 
     def __iter__(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
         for tokens in self._batches:
@@ -157,21 +157,21 @@ class Loader:
         return {}
 
 # %% ../../nbs/95_bench/30_peer_torchtitan.ipynb #38dfd336
-def _register(spec: RunSpec, turns: Turns) -> None:
+def _register(spec: RunSpec, steps: Steps) -> None:
     "Register our shape and loader as a training specification of torchtitan."
     from torchtitan.models import llama3
     from torchtitan.protocols.train_spec import register_train_spec
 
     changes = {
         "model_args": {"same": model_args(spec.model)},
-        "build_dataloader_fn": lambda **_: Loader(spec, turns),
+        "build_dataloader_fn": lambda **_: Loader(spec, steps),
     }
     absent = {"build_tokenizer_fn": None, "build_validator_fn": None, "state_dict_adapter": None}
     changed = dataclasses.replace(llama3.get_train_spec(), **changes, **absent)
     register_train_spec("llmbench", changed)
 
 # %% ../../nbs/95_bench/30_peer_torchtitan.ipynb #d082067e
-def run_torchtitan(spec: RunSpec, turns: Turns) -> None:
+def run_torchtitan(spec: RunSpec, steps: Steps) -> None:
     "torchtitan's Trainer, which owns the loop, on a group of one."
     if spec.hardware == "cpu":
         allow_cpu()
@@ -181,12 +181,12 @@ def run_torchtitan(spec: RunSpec, turns: Turns) -> None:
     from torchtitan.train import Trainer
 
     distributed.set_pg_timeouts = lambda **_: None
-    _register(spec, turns)
+    _register(spec, steps)
 
     class Curve(Trainer):
         def forward_backward_step(self, **batch: Any) -> Tensor:
             loss = super().forward_backward_step(**batch)
-            turns.loss(loss.item())
+            steps.loss(loss.item())
             return loss
 
     with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,6 @@ __all__ = ['PEERS', 'KEEP_MEMORY', 'PARITY', 'Peer', 'choose', 'missing', 'circu
 import argparse
 import importlib.util
 import platform
-import random
 import statistics
 import sys
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.pairs import largest_difference, paired_ratio
-from .turns import Worker, WorkerLost
+from .worker import Worker, WorkerLost
 from ..core.errors import RequestError, unknown_name
 from ..core.files import write_json_atomic
 from ..core.hardware import cpu_record, git_record, installed_versions
@@ -29,6 +28,7 @@ from ..spec.params import read_yaml
 from ..spec.request import spec_record
 from ..spec.resolve import resolve_run
 from ..spec.strategies import strategy_named
+from ..train.interleave import interleave
 
 # %% ../../nbs/95_bench/20_peers.ipynb #a8afbd42
 @dataclass(frozen=True)
@@ -124,18 +124,17 @@ def take_rounds(
         )
         for n in workers
     }
-    shuffle, inside = random.Random(seed).shuffle, list(workers)
-    for number in range(warmup + rounds):
-        shuffle(inside)
-        for name in list(inside):
-            try:
-                turn = workers[name].turn(_TURN_S)
-            except WorkerLost as e:
-                found[name] |= {"status": e.status, "reason": str(e)}
-                inside.remove(name)
-                continue
-            _note(found[name], turn, counted=number >= warmup)
-            time.sleep(_SETTLE_S)
+
+    def turn(name: str, number: int) -> bool:
+        try:
+            _note(found[name], workers[name].turn(_TURN_S), counted=number >= warmup)
+        except WorkerLost as e:
+            found[name] |= {"status": e.status, "reason": str(e)}
+            return False
+        time.sleep(_SETTLE_S)
+        return True
+
+    interleave(list(workers), turn, seed, warmup + rounds)
     return found
 
 # %% ../../nbs/95_bench/20_peers.ipynb #671c2b2a

@@ -24,7 +24,8 @@ def data(file: File, /, *, override: Override = ()) -> int:
     enough = spec.steps >= FIRST_STEPS
     found = {
         "steps": spec.steps,
-        "tokens_per_step": spec.batch.global_tokens,
+        "global_tokens": spec.batch.global_tokens,
+        "tokens_per_step": spec.batch.global_tokens,  # its name until November 2026
         "fingerprint": first_batches_fingerprint(spec, steps=spec.steps),
         "fingerprint_first": first_batches_fingerprint(spec, steps=FIRST_STEPS) if enough else None,
     }

@@ -74,8 +74,8 @@ def _refuse_local_study(study: Any, file: str) -> None:
     why = None
     if study.under:
         why = "a study of frameworks, which train on this host"
-    elif study.in_turns:
-        why = "runs in turns, which are loaded together on this host"
+    elif study.interleaved:
+        why = "interleaved runs, which are loaded together on this host"
     if why:
         raise RequestError(f"{file}: {why}; type llmbench sweep {file}")
 

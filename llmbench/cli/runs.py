@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+from cyclopts import Parameter
+
 from llmbench.cli.verbs import (
     Attempt,
     File,
@@ -45,7 +47,7 @@ def _study_text(study: Any) -> str:
         f"  {s.name:<12} {spec_hash(s)}  {s.model.name}, "
         f"{s.world_size} {'rank' if s.world_size == 1 else 'ranks'} on {s.hardware}, "
         f"{precision_name(s.precision)}, micro {s.batch.micro} × accum {s.batch.accum} "
-        f"× dp {s.strategy.dp} × seq {s.seq_len} = {s.batch.global_tokens:,} tokens a step, "
+        f"× dp {s.strategy.dp} × seq {s.seq_len} = {s.batch.global_tokens:,} tokens per step, "
         f"{s.steps} steps ({s.warmup_steps} warm-up)"
         for s in study.runs
     ]
@@ -57,7 +59,7 @@ def _study_text(study: Any) -> str:
     total = len(study.attempts())
     baseline = ", ".join(f"{key} {value}" for key, value in study.baseline.items())
     times = (
-        f" × {study.repeats} repeats, {'steps in turns' if study.in_turns else 'interleaved'} "
+        f" × {study.repeats} repeats, {'interleaved' if study.interleaved else 'in rounds'} "
         f"= {total}"
         if study.repeats > 1
         else ""
@@ -160,20 +162,18 @@ def _runner(study: Any, direct: bool) -> Any:
 
 # %% ../../nbs/90_cli/13_runs.ipynb #8a536d9f
 _DIRECT = "without notebooks, for a machine that has only what training needs"
-_TURNS = (
-    "the runs of a repeat side by side, a step of each in turn: for a machine that others share"
-)
+_INTERLEAVED = "the steps of a repeat's runs interleaved: for a machine that others share"
 
 
-def _check_options(study: Any, *, force: bool, resume: bool, in_turns: bool) -> None:
+def _check_options(study: Any, *, force: bool, resume: bool, interleaved: bool) -> None:
     "RequestError for options of a sweep that exclude each other."
     if force and resume:
         raise RequestError(
             "--force begins runs anew and --resume goes on with them; leave one of them out"
         )
-    if in_turns and (study.under or resume):
+    if interleaved and (study.under or resume):
         raise RequestError(
-            "runs in turns are ours, from their first step on; leave out "
+            "interleaved runs are ours, from their first step on; leave out "
             + ("--resume" if resume else "frameworks:")
         )
 
@@ -185,7 +185,8 @@ def sweep(
     /,
     *,
     direct: Annotated[bool, option(_DIRECT)] = False,
-    in_turns: Annotated[bool, option(_TURNS)] = False,
+    interleaved: Annotated[bool, option(_INTERLEAVED)] = False,
+    in_turns: Annotated[bool, Parameter(show=False)] = False,
     resume: Annotated[
         bool, option("go on with interrupted runs where their last checkpoints stand")
     ] = False,
@@ -194,12 +195,14 @@ def sweep(
 ) -> int:
     "Run every run of a study that has no answer yet."
     asked = _asked_study(study)
-    in_turns = in_turns or asked.in_turns
-    _check_options(asked, force=force, resume=resume, in_turns=in_turns)
+    if in_turns:
+        sys.stderr.write("llmbench: --in-turns is now called --interleaved\n")
+    interleaved = interleaved or in_turns or asked.interleaved
+    _check_options(asked, force=force, resume=resume, interleaved=interleaved)
 
     from llmbench.launch.sweep.sweep import sweep as sweep_study
 
-    how = {"force": force, "resume": resume, "in_turns": in_turns}
+    how = {"force": force, "resume": resume, "interleaved": interleaved}
     folder = results_folder(results)
     outcome = sweep_study(asked, results=folder, run_one=_runner(asked, direct), **how)
     return _report_outcome(outcome, folder / asked.study)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..analysis.rates import spent_times
 from ..analysis.stats import Interval, Location, compared_ratio, spent, turns_interval
-from .noise import design_table, read_noise, read_turns, turns_table
+from .noise import design_table, interleaved_table, read_noise, read_pairs
 from ..core.errors import LlmbenchError, RequestError
 from ..core.files import load_settings, project_root
 from ..launch.sweep.sheet import SheetRequest
@@ -36,13 +36,13 @@ def split_pairs(
 
 # %% ../../nbs/70_compare/50_calibrate.ipynb #b986003c
 def real_pairs(
-    spec: RunSpec, pairs: int, repeats: int, folder: Path | str, in_turns: bool = False
+    spec: RunSpec, pairs: int, repeats: int, folder: Path | str, interleaved: bool = False
 ) -> list[tuple[list[list[float]], list[list[float]]]]:
     """Train `pairs` × 2 × `repeats` runs of `spec` into `folder`; the seconds spent on each step of
     A and B for each pair.
 
-    in_turns: A and B of a repeat side by side, a step of each in turn. Runs that are there already
-    are not trained again. Raises LlmbenchError where one did not end ok.
+    interleaved: the steps of A and B of a repeat. Runs that are there already are not trained
+    again. Raises LlmbenchError where one did not end ok.
     """
     sides = [spec.model_copy(update={"name": name}) for name in ("a", "b")]
     requests = [
@@ -50,7 +50,7 @@ def real_pairs(
         for attempt in range(1, repeats * pairs + 1)
         for side in sides
     ]
-    outcome = run_requests(requests, run_one=directly, in_turns=in_turns)
+    outcome = run_requests(requests, run_one=directly, interleaved=interleaved)
     if outcome.exit_code:
         raise LlmbenchError(f"not every run ended ok:\n{outcome.table()}")
     runs = {run["run_id"]: spent_times(run) for run in read_results([Path(folder)]).runs.values()}
@@ -96,7 +96,7 @@ def _add_drawn(p: argparse.ArgumentParser) -> None:
     "The options of pairs drawn from recorded runs."
     runs = (
         "recorded runs to draw from (default: the published quickstart study; "
-        "in turns reports/recorded/cpu-equals)"
+        "interleaved reports/recorded/cpu-equals)"
     )
     slower, equals = "how much slower, in %% (default 3)", "comparisons of identical groups"
     planted = "comparisons with the slowdown (default 100)"
@@ -113,9 +113,8 @@ def _add_trained(p: argparse.ArgumentParser) -> None:
     strategy = "with --real: which run of the study (default ddp)"
     repeats = "with --real: repeats of each group (default: those of the study)"
     steps = "with --real: steps of each run, warm-up included (default: those of the study)"
-    turns = (
-        "A and B side by side, a step of each in turn: drawn from --results, or trained by --real "
-        "(there the study may say so)"
+    interleaved = (
+        "A and B interleaved: drawn from --results, or trained by --real (there the study decides)"
     )
     keep = "with --real: keep the runs there, and go on where it was stopped"
     p.add_argument("--real", type=int, metavar="N", help=real)
@@ -123,7 +122,8 @@ def _add_trained(p: argparse.ArgumentParser) -> None:
     p.add_argument("--strategy", default="ddp", help=strategy)
     p.add_argument("--repeats", type=int, help=repeats)
     p.add_argument("--steps", type=int, help=steps)
-    p.add_argument("--in-turns", action="store_true", help=turns)
+    p.add_argument("--interleaved", action="store_true", help=interleaved)
+    p.add_argument("--in-turns", action="store_true", help=argparse.SUPPRESS)
     p.add_argument("--keep", metavar="DIR", help=keep)
 
 # %% ../../nbs/70_compare/50_calibrate.ipynb #0cc42db9
@@ -146,7 +146,7 @@ def _real(arguments: argparse.Namespace) -> str:
             f"{study.study} has no {arguments.strategy}; "
             f"it has {', '.join(dict.fromkeys(s.strategy.name for s in study.runs))}"
         )
-    in_turns = arguments.in_turns or study.in_turns
+    interleaved = arguments.interleaved or study.interleaved
     if arguments.steps:
         spec = resolve_run(spec.model_dump(mode="json") | {"steps": arguments.steps})
     with tempfile.TemporaryDirectory() as scratch:
@@ -155,9 +155,9 @@ def _real(arguments: argparse.Namespace) -> str:
             arguments.real,
             arguments.repeats or study.repeats,
             arguments.keep or scratch,
-            in_turns,
+            interleaved,
         )
-    compare = partial(_pair_by_pair if in_turns else compared_ratio, at=spent)
+    compare = partial(_pair_by_pair if interleaved else compared_ratio, at=spent)
     rows = real_rows(pairs, compare, arguments.slowdown / 100)
     alarms, found = sum(r[4] for r in rows), sum(r[-1] for r in rows)
     return (
@@ -169,6 +169,9 @@ def _real(arguments: argparse.Namespace) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     "Entry of `python -m llmbench.compare.calibrate`; the exit code."
     arguments = _parser().parse_args(argv)
+    if arguments.in_turns:
+        sys.stderr.write("calibrate: --in-turns is now called --interleaved\n")
+        arguments.interleaved = True
     try:
         options = {
             "studies": arguments.studies,
@@ -177,9 +180,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         if arguments.real:
             text = _real(arguments)
-        elif arguments.in_turns:
-            text = turns_table(
-                read_turns(arguments.results or project_root() / "reports/recorded/cpu-equals"),
+        elif arguments.interleaved:
+            text = interleaved_table(
+                read_pairs(arguments.results or project_root() / "reports/recorded/cpu-equals"),
                 **options,
             )
         else:

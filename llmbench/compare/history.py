@@ -15,11 +15,11 @@ from ..analysis.stats import Interval, group_interval, run_value, spent
 from ..analysis.steady import MIN_STEPS, Shift, find_shifts
 from .compare import compare_sets, token_times
 from llmbench.compare.select import (
-    Pool,
     RepeatSet,
     ResultsPool,
     Row,
     Run,
+    RunPool,
     Wanted,
     ambiguous,
     baseline_names,
@@ -45,7 +45,7 @@ class Moment:
     unfair: str | None = None
 
 
-def _all_runs(pools: Sequence[Pool], wanted: Wanted) -> list[tuple[Row, Run]]:
+def _all_runs(pools: Sequence[RunPool], wanted: Wanted) -> list[tuple[Row, Run]]:
     found: dict[tuple, tuple[Row, Run]] = {}
     for pool in pools:
         for row in pool.rows(wanted):

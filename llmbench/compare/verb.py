@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.parity import loss_parity
-from ..analysis.rates import measured, tokens_per_step
+from ..analysis.rates import global_tokens, measured
 from llmbench.analysis.stats import (
     Interval,
     Location,
@@ -45,7 +45,7 @@ from llmbench.compare.select import (
 from llmbench.compare.words import (
     LOCATION_WORDS,
     check,
-    how_paired,
+    interleaved_words,
     notes,
     parse_limit,
     pct,
@@ -87,7 +87,7 @@ def _change(ratio: Interval) -> str:
 # %% ../../nbs/70_compare/35_verb.ipynb #74717dc0
 def _rates_row(c: Comparison, at: Location, ratio: Interval) -> tuple[str, str, str, str]:
     return (
-        f"tokens/s, {LOCATION_WORDS[at]}{how_paired(c)}",
+        f"tokens/s, {LOCATION_WORDS[at]}{interleaved_words(c)}",
         *(significant(_rate(one, at), 4) for one in (c.a, c.b)),
         _change(ratio),
     )
@@ -154,7 +154,7 @@ def _side_facts(one: RepeatSet) -> dict[str, Any]:
     time = group_interval([measured(run, "time_s") for run in one.runs]).estimate
     rates = {
         "step_time_s": time,
-        "tokens_per_s": _rate(one, spent) if tokens_per_step(one.runs[0]) else None,
+        "tokens_per_s": _rate(one, spent) if global_tokens(one.runs[0]) else None,
     }
     rates |= {k: _known(one, k) for k in ("live_memory_gib", "peak_memory_gib", "loss_last")}
     return {"run_ids": [r["run_id"] for r in one.runs], "failed": dict(one.failed)} | rates
@@ -172,7 +172,8 @@ def _speed_facts(c: Comparison) -> dict[str, Any]:
         "beside": calm | {"at": LOCATION_WORDS[c.at]},
         "medians": medians,
         "opposed": c.opposed,
-        "in_turns": c.in_turns,
+        "interleaved": c.interleaved,
+        "in_turns": c.interleaved,  # its name until November 2026
         "medians_ratio": c.medians.estimate,
     }
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ..analysis.fairness import DEFAULT_VARIES, NOT_APPLICABLE, comparable_facts
+from ..analysis.fairness import DEFAULT_VARIES
+from ..analysis.rules.facts import comparable_facts
+from ..analysis.rules.hosts import NOT_APPLICABLE
 from ..analysis.stats import Interval, spent
 from ..compare.compare import fair
 from ..compare.select import RepeatSet
@@ -29,7 +31,7 @@ from llmbench.compare.winner import (
     shows_difference,
     steps_ratio,
     times_words,
-    took_turns,
+    were_interleaved,
 )
 from ..core.escape import short_label
 from .parts import badge
@@ -69,7 +71,7 @@ def _contender(
         name,
         strategy,
         world_size,
-        runs[0]["global_batch_tokens"],
+        runs[0]["global_tokens"],
         [r["times_s"] for r in runs],
         [[r["live_memory_gib"]] for r in runs if r["live_memory_gib"] is not None],
         _common(runs, "platform"),
@@ -215,7 +217,7 @@ class _Verdicts(_Decided):
         several = (c for x in self.contests for c in x.contenders if (c.world_size or 0) > 1)
         known = [c for c in several if c.label in self.efficiency]
         costs = {id(c): [[t * c.world_size for t in run] for run in c.spent_times] for c in known}
-        how = {"at": spent, "in_turns": took_turns(known), "comparable": None}
+        how = {"at": spent, "interleaved": were_interleaved(known), "comparable": None}
         return self._judged(decide(known, lambda c: costs[id(c)], **how))
 
     def verdict(self, contest: Contest) -> Fairness:
@@ -315,6 +317,6 @@ def single_sentence(answer: Answer) -> str | None:
             f"{said}; it is not compared with {order[0].name}: "
             f"{', '.join(reason_lines(fairness)) or 'no reason was recorded'}."
         )
-    ratio = steps_ratio(*both, lambda c: c.spent_times, spent, took_turns(both))
+    ratio = steps_ratio(*both, lambda c: c.spent_times, spent, were_interleaved(both))
     doubt = "" if shows_difference(ratio) else ": no difference is shown"
     return f"{said}, {times_words(ratio)} {order[0].name} ({ratio_span(ratio)}){doubt}."

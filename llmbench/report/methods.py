@@ -7,7 +7,8 @@ __all__ = ['RULE_HEAD', 'columns_of', 'rule_lines']
 
 # %% ../../nbs/80_report/35_methods.ipynb #9b404f41
 from ..analysis.rates import RUN_COLUMNS
-from ..analysis.rules import KINDS, RULES, UNKNOWN
+from ..analysis.rules.kinds import KINDS, UNKNOWN
+from ..analysis.rules.table import RULES
 from ..core.glossary.entry import Topic
 from ..store.rows import GROUP_COLUMNS
 

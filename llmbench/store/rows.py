@@ -74,7 +74,7 @@ _GROUP_TEXT = (
     " comparison_group fairness scaling_baseline scaling_kind"
 )
 _GROUP_COUNT = (
-    "world_size nodes seq_len micro_batch grad_accum global_batch_tokens repeats failed"
+    "world_size nodes seq_len micro_batch grad_accum global_tokens repeats failed"
     " measured_steps unsteady"
 )
 _GROUP_FACTS = (
@@ -89,7 +89,8 @@ GROUP_COLUMNS = (
     | {"params_b": "DOUBLE"}
     | dict.fromkeys(_INTERVALS, "DOUBLE")
     | dict.fromkeys(_GROUP_FACTS.split(), "DOUBLE")
-    | {"run_ids": "VARCHAR[]"}
+    | {"run_ids": "VARCHAR[]", "peak_memory_gib_low": "DOUBLE", "peak_memory_gib_high": "DOUBLE"}
+    | {"global_batch_tokens": "BIGINT"}  # the name of global_tokens until November 2026
 )
 
 # %% ../../nbs/65_store/30_rows.ipynb #3f9b224b

@@ -36,7 +36,7 @@ from .checkpoint import Checkpoints, take_weights
 from .collectives import profiled_window
 from .endings import classify, on_terminate
 from .energy import EnergyMeter, energy_counter
-from .gate import NAME, gate_of
+from .interleave import NAME, gate_of
 from .loop import Build, Diverged, Trainer, join_for, run_steps
 
 # %% ../../nbs/30_train/60_worker.ipynb #9af7809c

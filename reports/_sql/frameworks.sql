@@ -23,7 +23,7 @@ WITH members AS (
     FROM times
     GROUP BY ALL
 )
-SELECT g.strategy, g.world_size, g.name, g.spec_hash, g.framework, v.version, g.status, g.model, g.precision, g.platform, g.hardware, g.global_batch_tokens,
+SELECT g.strategy, g.world_size, g.name, g.spec_hash, g.framework, v.version, g.status, g.model, g.precision, g.platform, g.hardware, g.global_tokens,
        g.repeats, g.failed, g.tokens_per_s, g.tokens_per_s_low, g.tokens_per_s_high, g.step_time_s, g.step_time_s_low, g.step_time_s_high,
        g.peak_memory_gib, g.loss_last, g.run_ids, l.times_s, l.mean_steps_s
 FROM groups g

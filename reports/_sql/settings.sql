@@ -9,7 +9,7 @@ WITH bounds AS (
     GROUP BY ALL
 )
 SELECT strategy, world_size, name, spec_hash, hardware, status, repeats, failed, fairness, precision,
-       if(precision = 'fp32' AND exchanges_bf16, 'bf16', precision) AS held_to, model, global_batch_tokens, seq_len,
+       if(precision = 'fp32' AND exchanges_bf16, 'bf16', precision) AS held_to, model, global_tokens, seq_len,
        tokens_per_s, tokens_per_s_low, tokens_per_s_high, ceiling_tokens_per_s, mfu_pct, live_memory_gib, live_memory_gib_low, live_memory_gib_high,
        skipped_steps, loss_last
 FROM groups LEFT JOIN bounds USING (spec_hash, run_ids)

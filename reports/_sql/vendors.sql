@@ -21,7 +21,7 @@ WITH sets_of AS (
     FROM times
     GROUP BY number
 )
-SELECT g.strategy, g.world_size, g.name, g.spec_hash, g.platform, g.hardware, g.framework, g.model, g.precision, g.seq_len, g.global_batch_tokens,
+SELECT g.strategy, g.world_size, g.name, g.spec_hash, g.platform, g.hardware, g.framework, g.model, g.precision, g.seq_len, g.global_tokens,
        g.tokens_per_s_per_gpu, g.tflops_per_gpu, g.step_time_s, g.peak_memory_gib, g.loss_last, g.run_ids, l.times_s, l.mean_steps_s
 FROM sets_of g LEFT JOIN lists l USING (number)
 ORDER BY g.tokens_per_s_per_gpu DESC NULLS LAST, g.strategy, g.name, g.spec_hash, g.platform;

@@ -158,7 +158,7 @@ def _whole_step(row: Row) -> tuple[float, str] | None:
     "Tokens of an optimizer step as the configuration says."
     total, sequences, seq = row.get("global_tokens", "global_batch", "seq_len")
     if total:
-        return total, f"{num(total)} tokens a step as configured"
+        return total, f"{num(total)} tokens per step as configured"
     if sequences and seq:
         return sequences * seq, f"{num(sequences)} sequences × {num(seq)}"
     micro, accum = _micro_step(row), row.get("grad_accum")

@@ -73,7 +73,7 @@ _RATIO = topic(
     "1. The overview, the page of settings and `llmbench compare` decide alike, by time spent "
     "per token; from six repeats of both on by ranks (the interval of Hodges and Lehmann); "
     "never from one repeat. Beside it stands the ratio of the undisturbed steps (on a CPU the "
-    "fastest quarter, or the faster half of runs in turns; on an accelerator the median step), "
+    "fastest quarter, or the faster half of interleaved runs; on an accelerator the median step), "
     "which explains: where it is shown to lie on the other side of 1, nothing is claimed; "
     "where it is another size, the long steps are counted. Each claim covers the machine and "
     "the hours in which its repeats were made, which stand beside it.",
@@ -93,8 +93,8 @@ best_value | that of the question | Value of the best set, with its 95 % interva
 # %% ../../../nbs/10_core/glossary/30_comparing.ipynb #0248d957
 _TURNS = topic(
     "turns",
-    "Which one is faster, of runs that took turns",
-    "With `in_turns: true` in a study, or `llmbench sweep --in-turns`, the runs of a repeat "
+    "Which one is faster, of interleaved runs",
+    "With `interleaved: true` in a study, or `llmbench sweep --interleaved`, the runs of a repeat "
     "are loaded side by side, and one of them takes a step at a time, in an order that is "
     "drawn for every round. What disturbs the machine for longer than a step then disturbs all "
     "of them. Each pair of runs gives one ratio, that of their times spent. There are two "

@@ -39,6 +39,7 @@ _GROWTH = topic(
     "rank; a set has the median of its repeats.",
     """
 peak_memory_gib | GiB | Measured peak of the fullest rank; of a set the median over repeats | Measured peak (GiB); Growth or allocated (GiB); Peak (GiB)
+peak_memory_gib_low peak_memory_gib_high | GiB | Least and most of the repeats | | least and most of the repeats
     """,
     by="analysis.rates.memory",
     formula=r"\max_r \bigl(R_r^{\max} - R_r^{0}\bigr) \,/\, 2^{30}",

@@ -34,11 +34,11 @@ nodes | hosts | Hosts of the ranks | | number of env.hostnames
 # %% ../../../nbs/10_core/glossary/20_work.ipynb #77508901
 _BATCH = topic(
     "batch",
-    "Tokens of a step",
+    "Global tokens",
     "Sequences of a rank in a micro step, micro steps in an optimizer step, and what follows "
     "from them. Ranks that share their data (tensor or pipeline peers) are not counted twice.",
     """
-spec.batch.global_tokens global_batch_tokens | tokens | Tokens per optimizer step over all ranks
+spec.batch.global_tokens global_tokens global_batch_tokens | tokens | Tokens per optimizer step over all ranks
 spec.batch.micro micro_batch | sequences | Sequences per rank and micro step | | recorded
 spec.batch.accum grad_accum | micro steps | Micro steps per optimizer step | | recorded
 spec.seq_len seq_len | tokens | Length of a sequence | | recorded
@@ -135,7 +135,7 @@ _INTERVAL = topic(
     "Steps of one run differ a little; repeats differ by what stays the same during a run and "
     "changes between runs (placement, clocks, neighbours). With *n* repeats the interval is "
     "Student's, over the logarithms of the *n* values. With one repeat it can only cover the "
-    "steps (order statistics of the sign test), and the page says so. Repeats are interleaved "
+    "steps (order statistics of the sign test), and the page says so. Repeats come in rounds "
     "(A B C A B C), so that a bad minute meets all alike.",
     """
 repeats | 1 | Repeats that ended ok | Repeats | recorded

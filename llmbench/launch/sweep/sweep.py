@@ -31,7 +31,7 @@ from ...core.records import write_run
 from ...core.schema import RunFile, Status
 from ..command import refusal
 from ..local import refused_run
-from .rotation import Member, rotate
+from .interleaved import Member, run_interleaved
 from .sheet import SheetRequest, earlier_run, publish, run_request
 from ...spec.request import RunSpec, run_id
 from ...spec.restarts import checkpoints
@@ -254,7 +254,7 @@ def _cancelled(request: SheetRequest) -> SweepRow:
 def _together(
     requests: list[SheetRequest], progress: Progress, force: bool, run_one: RunOne
 ) -> list[SweepRow]:
-    """Runs that take turns; as they are where all have an answer, all anew where one has none: they
+    """Interleaved runs; as they are where all have an answer, all anew where one has none: they
     belong together.
     """
     if not force and all((old := _earlier(r)) and old.status.is_answer for r in requests):
@@ -263,15 +263,15 @@ def _together(
 
     def show(request: SheetRequest, steps: int) -> None:
         done[request] = steps / request.spec.steps
-        progress.at(sum(done.values()), f"{len(able)} runs in turns #{request.attempt}")
+        progress.at(sum(done.values()), f"{len(able)} interleaved runs #{request.attempt}")
 
-    ended = {m.request: m for m in (rotate(able, on_steps=show) if able else ())}
+    ended = {m.request: m for m in (run_interleaved(able, on_steps=show) if able else ())}
     return [_row_of(ended[r]) if r in ended else _one(r, progress, True, run_one) for r in requests]
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #9be9f69b
 def _show(requests: list[SheetRequest], progress: bool) -> None:
-    """The sheets of runs that have none: those that took turns, now or before an interrupt. One
-    kernel makes all of them.
+    """The sheets of runs that have none: those that were interleaved, now or before an interrupt.
+    One kernel makes all of them.
     """
     from llmbench.launch.sweep.execute import show_sheets
 
@@ -335,23 +335,23 @@ def run_requests(
     resume: bool = False,
     progress: bool = True,
     run_one: RunOne = through_the_sheet,
-    in_turns: bool = False,
+    interleaved: bool = False,
     begin: Callable[[], object] | None = None,
 ) -> SweepOutcome:
     """Run the requests of one study in order, without those that are finished.
 
-    force: run all. resume: from the last checkpoints. in_turns: interleave the steps of a repeat's
-    runs. begin: called before the first run. Ctrl-C and SIGTERM end the sweep with an outcome.
+    force: run all. resume: from the last checkpoints. interleaved: the steps of the runs of a
+    repeat. begin: called before the first run. Ctrl-C and SIGTERM end the sweep with an outcome.
     RequestError without a run sheet; LlmbenchError while another sweep holds the folder.
     """
     _check_earlier(requests, progress)
-    if in_turns:  # else each run checks for itself
+    if interleaved:  # else each run checks for itself
         _check_sheet_is_there(run_one)
     with locked(requests[0].folder.parent), _terminate_is_interrupt():
         if begin:
             begin()
         shown = Progress(len(requests), progress)
-        if not in_turns:
+        if not interleaved:
             single = [[request] for request in requests]
             return _go(single, shown, lambda g: [_one(g[0], shown, force, run_one, resume)])
         outcome = _go(_repeats(requests), shown, lambda g: _together(g, shown, force, run_one))
@@ -368,11 +368,11 @@ def study_record(study: StudySpec) -> dict[str, Any]:
 
 
 def sweep(study: StudySpec, *, results: Path | str, **options: Any) -> SweepOutcome:
-    """Write a study's study.json and run its attempts, in turns where it says so; the options and
-    errors of run_requests.
+    """Write a study's study.json and run its attempts, interleaved where it asks for it; the
+    options and errors of run_requests.
     """
     requests = [SheetRequest(spec, attempt, Path(results)) for spec, attempt in study.attempts()]
     place = Path(results) / study.study / "study.json"
     # of a sweep that is refused, nothing is written
     note = {"begin": lambda: write_json_atomic(place, study_record(study))}
-    return run_requests(requests, **{"in_turns": study.in_turns} | options | note)
+    return run_requests(requests, **{"interleaved": study.interleaved} | options | note)

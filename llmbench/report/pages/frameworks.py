@@ -56,7 +56,7 @@ def _token_seconds(row: Mapping[str, Any], at: Location) -> list[list[float]]:
     """Seconds for one token in each measured step of each run of a set: spent, or by the clock of
     the steps alone.
     """
-    tokens, runs = row["global_batch_tokens"], row["times_s"] or []
+    tokens, runs = row["global_tokens"], row["times_s"] or []
     if at is spent:
         runs = [
             stretched(times, mean)

@@ -92,8 +92,8 @@ def winners_table(answer: Answer, label: str | None = None) -> str:
         return table
     links = source_links("contenders", study=answer.study.name)
     basis = " Speeds are decided by time spent, as in `llmbench compare`."
-    if any(answer.speed(c).in_turns for c in answer.contests):
-        basis += " Runs that took their steps in turns are compared pair by pair."
+    if any(answer.speed(c).interleaved for c in answer.contests):
+        basis += " Interleaved runs are compared pair by pair."
     basis += (
         " Memory: bytes of all tensors at once on the fullest rank, the median over repeats "
         "with the least and the most."
@@ -156,7 +156,7 @@ def setting_facts(answer: Answer) -> dict[str, Any]:
         "Framework": f["framework"],
         "torch": f.get("torch"),
         "deepspeed": f.get("deepspeed"),
-        "Tokens per optimizer step": _grouped(f["global_batch_tokens"]),
+        "Global tokens": _grouped(f["global_tokens"]),
         "Sequence length": f["seq_len"],
         "Precision": f["precision"],
         "Steps": (

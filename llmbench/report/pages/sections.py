@@ -17,7 +17,7 @@ from ...core.files import slug
 from ...core.numbers import significant
 from ..charts import efficiency_chart, throughput_chart
 from ..curves import loss_chart, loss_difference_chart, speedup_chart, step_time_chart
-from .detectable import resolution_table
+from .detectable import detectable_table
 from .run import predicted_gib
 from ..parts import LABEL, Column, md_text, number_column, status_badge, text_column
 from ..shares import memory_chart
@@ -114,7 +114,7 @@ def latency_section(bench: Workbench, study: Study) -> str:
         study_figure(study, "step-time", chart, _STEP_TIME_CAPTION, "step_time", "step_points"),
         study_table(study, "step-time", groups, _MEDIAN_COLUMNS, _MEDIAN_TABLE, "step_time"),
         study_table(study, "step-spread", spread, _SPREAD_COLUMNS, _SPREAD_TABLE, "step_spread"),
-        resolution_table(bench, study, [g["label"] for g in groups]),
+        detectable_table(bench, study, [g["label"] for g in groups]),
     ]
     return "\n".join(parts)
 

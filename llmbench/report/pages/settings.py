@@ -11,7 +11,7 @@ from typing import Any
 
 from ...analysis.parity import tolerance_of
 from ...analysis.stats import Interval, Location, spent
-from ...compare.winner import Contender, beside_location, steps_ratio, took_turns
+from ...compare.winner import Contender, beside_location, steps_ratio, were_interleaved
 from ...core.numbers import significant
 from ..parts import LABEL, Column, md_text, number_column, text_column
 from llmbench.report.ratios import (
@@ -37,7 +37,7 @@ def sets_of(rows: Sequence[Mapping[str, Any]]) -> Sets:
             label,
             r[0]["strategy"],
             r[0]["world_size"],
-            r[0]["global_batch_tokens"],
+            r[0]["global_tokens"],
             [x["times_s"] for x in r],
             [],
             r[0]["platform"],
@@ -55,7 +55,7 @@ def token_seconds(one: Contender, at: Location = spent) -> list[list[float]]:
     alone.
     """
     times = one.spent_times if at is spent else one.step_times
-    return [[t / (one.tokens_per_step or 1) for t in run] for run in times]
+    return [[t / (one.global_tokens or 1) for t in run] for run in times]
 
 
 def base_of(study: Study, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -79,7 +79,7 @@ def speed_over(sets: Sets, one: str, base: str, at: Location = spent) -> Interva
     if one == base:
         return Interval(1.0, None, None, len(sets[one].step_times), 0)
     both = [sets[base], sets[one]]
-    return steps_ratio(*both, lambda c: token_seconds(c, at), at, took_turns(both))
+    return steps_ratio(*both, lambda c: token_seconds(c, at), at, were_interleaved(both))
 
 # %% ../../../nbs/80_report/pages/30_settings.ipynb #c1809274
 def _at_most(row: Mapping[str, Any]) -> float:

@@ -128,7 +128,7 @@ def _settings_of(facts: Facts) -> dict[str, Any]:
     repeats = max(len(peer["repeats"]) for peer in facts["peers"])
     return {
         "Model": spec["model"]["name"],
-        "Tokens of a step": spec["batch"]["global_tokens"],
+        "Global tokens": spec["batch"]["global_tokens"],
         "Sequence length": spec["seq_len"],
         "Arithmetic": spec["precision"]["compute"],
         "Threads of a process": facts["threads"],

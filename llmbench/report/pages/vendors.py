@@ -114,7 +114,7 @@ class Pair:
 
 def _seconds(row: Mapping[str, Any]) -> list[list[float]]:
     "Seconds of one GPU for one token by time spent, in each measured step of each run of a set."
-    tokens, gpus, runs = row["global_batch_tokens"], row["world_size"], row["times_s"] or []
+    tokens, gpus, runs = row["global_tokens"], row["world_size"], row["times_s"] or []
     means = row.get("mean_steps_s") or [None] * len(runs)
     return (
         [[t / tokens * gpus for t in stretched(*run)] for run in zip(runs, means, strict=True)]
