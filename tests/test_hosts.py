@@ -15,8 +15,9 @@ import yaml
 from hosts import POSSIBLE, Hosts
 
 from llmbench.core.files import project_root
+from llmbench.core.lines import read_rank
 from llmbench.core.numbers import test_near
-from llmbench.core.records import read_rank, read_run
+from llmbench.core.records import read_run
 from llmbench.launch.cluster.collect import find_results
 from llmbench.launch.local import run_local
 from llmbench.spec.resolve import resolve_run
