@@ -219,7 +219,7 @@ def contradiction(row: Row) -> Said | None:
     if not (timed and whole) or accumulation(row):
         return None
     sequences, seq, gpus = row.get("global_batch", "seq_len", "gpus")
-    text = f"{timed[1]} a step"
+    text = f"{timed[1]} per step"
     if sequences and seq:
         text += (
             f" = {num(sequences)} sequences × {timed[0] / sequences:,.1f} tokens; "
