@@ -7,6 +7,7 @@ __all__ = ['classify', 'on_terminate']
 
 # %% ../../nbs/30_train/57_endings.ipynb #b629ee23
 import os
+import signal
 import threading
 from collections.abc import Callable
 
@@ -48,15 +49,37 @@ def classify(error: BaseException) -> tuple[Status, str]:
     return Status.crash, reason
 
 # %% ../../nbs/30_train/57_endings.ipynb #d85451b7
-def on_terminate(last_words: Callable[[], None]) -> None:
-    "On SIGTERM call `last_words` and exit with 143, even if the main thread is in native code."
-    import signal
-
+def _keep_waiting() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
+
+def _go_on() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _go_on_alone() -> None:
+    "In a forked process: SIGTERM ends it, and the rank is not told."
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _go_on()
+
+
+def on_terminate(last_words: Callable[[], None]) -> None:
+    """On SIGTERM call `last_words` and exit with 143, even if the main thread is in native code.
+
+    To be called in the main thread, once; ValueError in another.
+    """
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+
     def wait() -> None:
-        signal.sigwait({signal.SIGTERM})
+        while os.read(told, 1) != bytes([signal.SIGTERM]):
+            pass
         last_words()
         os._exit(143)
 
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    # a signal that meets a process while it is forked waits until the process is on its own
+    os.register_at_fork(before=_keep_waiting, after_in_parent=_go_on, after_in_child=_go_on_alone)
     threading.Thread(target=wait, daemon=True, name="terminate").start()
