@@ -5,9 +5,9 @@ As a program it runs a command beside some hosts, whose cables may be given a ra
 {shell} stands for what is called like ssh, {hosts} for their names, {folder} for a folder that goes
 when the command ends, {python} for this interpreter:
 
-python tests/hosts.py 3 --mbit 1000 -- llmbench launch ssh STUDY --ranks-per-node 1 --submit \\
-    -s shell={shell} -s hosts={hosts} -s folder={folder}/runs -s python={python} -s
-      env.OMP_NUM_THREADS=1
+  python tests/hosts.py 3 --mbit 1000 -- llmbench launch ssh STUDY --ranks-per-node 1 --submit \\
+    -s shell={shell} -s hosts={hosts} -s folder={folder}/runs -s python={python} \\
+    -s env.OMP_NUM_THREADS=1
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import pypandoc
 import pytest
+from browsers import started
 from pydantic import BaseModel
 from test_report import copied_sources, made_run, texts
 
@@ -31,19 +32,6 @@ from llmbench.core.schema import RunFile, dump_run
 from llmbench.report.build import build_report
 from llmbench.report.workbench import Study, Workbench
 from llmbench.store.database import open_store
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 PWN = "window.PWNED=1;document.title='PWNED'"
 SECRET = "the-canary-that-no-page-may-show"
@@ -484,23 +472,10 @@ def test_a_hostile_name_of_a_study_stays_below_the_folder(value, tmp_path):
     assert re.fullmatch(r"[A-Za-z0-9-]+", study.anchor)
 
 
-browser_test = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver"
-)
-
-
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory):
-    webdriver = pytest.importorskip("selenium.webdriver")
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
-        options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield driver
-    driver.quit()
+    with started(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 LOOK = """return {pwned: window.PWNED === 1 || document.title === 'PWNED', handlers: Array.from(document.querySelectorAll('*'))
@@ -520,7 +495,6 @@ def opened(chromium, site: Path, pages: list[str]) -> None:
         ), (page, found)
 
 
-@browser_test
 def test_chromium_executes_nothing(hostile, chromium):
     own = [name for name in hostile.pages if "/" not in name]
     some = [f"runs/{slug(run_id)}.html" for run_id in list(hostile.free)[::6]]
@@ -533,7 +507,6 @@ def test_chromium_executes_nothing(hostile, chromium):
 
 
 @pytest.mark.slow
-@browser_test
 def test_chromium_executes_nothing_on_any_page(hostile, chromium):
     opened(chromium, hostile.site, sorted(hostile.pages))
 

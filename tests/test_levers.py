@@ -214,9 +214,8 @@ def test_compressed_gradients_send_what_is_predicted(tmp_path, model, compressio
     calls, bytes_ = seen.calls / run.window.steps, seen.bytes / run.window.steps
     if (
         compression == "powersgd"
-        # a trace may miss the factors, whose exchange can begin in the transport's thread (notebook
-        # 25
-        # counts them)
+        # a trace may miss the factors, whose exchange can begin in the transport's thread;
+        # the notebook on collectives counts them
     ):
         whole = 4 * sum(
             prod(s) for s in parameter_shapes(preset(model)).values() if factored_size(s) == prod(s)

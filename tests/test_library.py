@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from urllib.parse import urlparse
 
 import pytest
+from browsers import Reader, started
 from notebooks import ROOT, library_notebooks
 
 from llmbench.core.glossary.table import ENTRIES
@@ -157,25 +158,12 @@ def test_definitions_of_every_module_have_their_place(built):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    """A browser of its own; the page of the tests of the site says what it needs."""
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-    from test_site_browser import CHROMIUM, DRIVER, FLAGS
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield driver
-    driver.quit()
+    with started(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 @pytest.mark.slow
 def test_the_search_finds_a_metric_and_no_page_asks_the_net(built, browser):
-    from test_site_browser import Reader
-
     reader = Reader(browser, built[0].out).open("index.html")
     reader.requests()  # what the browser asked for when it started
     reader.open("library/60_analysis/70_rates.html")

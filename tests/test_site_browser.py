@@ -1,39 +1,15 @@
 """The built-in renderer's pages in a real browser, opened as files: no server, no network."""
 
-import json
 import shutil
 from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
+from browsers import Reader, started, wait
 
 from llmbench.report.site.renderer import render_site
 
 ROOT = Path(__file__).resolve().parent.parent
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--hide-scrollbars",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-if not (CHROMIUM and DRIVER):
-    pytest.skip(
-        "needs chromium and chromedriver (apt-get install chromium chromium-driver)",
-        allow_module_level=True,
-    )
-webdriver = pytest.importorskip(
-    "selenium.webdriver", reason="needs selenium (pip install 'llmbench[browser]')"
-)
-from selenium.webdriver.chrome.service import Service  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -47,56 +23,8 @@ def site(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield driver
-    driver.quit()
-
-
-class Reader:
-    """A browser on one page: what a test wants to know, in its own words."""
-
-    def __init__(self, driver, site: Path):
-        self.driver, self.site = driver, site
-
-    def open(self, page: str, width: int = 1400, height: int = 900) -> "Reader":
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        self.driver.get("about:blank")
-        self.driver.get(f"{self.site.as_uri()}/{page}")
-        return self
-
-    def js(self, expression: str):
-        return self.driver.execute_script(f"return {expression}")
-
-    def wait(self, expression: str):
-        return WebDriverWait(self.driver, 20).until(
-            lambda _: self.js(expression), f"never true: {expression}"
-        )
-
-    def click(self, selector: str) -> None:
-        self.driver.execute_script("document.querySelector(arguments[0]).click()", selector)
-
-    def console(self) -> list[str]:
-        return [
-            entry["message"]
-            for entry in self.driver.get_log("browser")
-            if entry["level"] in ("SEVERE", "WARNING")
-        ]
-
-    def requests(self) -> list[str]:
-        events = [
-            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
-        ]
-        return [
-            e["params"]["request"]["url"]
-            for e in events
-            if e["method"] == "Network.requestWillBeSent"
-        ]
+    with started(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 @pytest.fixture
@@ -176,14 +104,13 @@ def test_dark_mode_recolours_page_and_chart_and_is_remembered(reader):
     def next_page_is_dark(_) -> bool:
         if reader.open("features.html").js(theme) == "dark":
             return True
-        # On a busy machine Chromium now and then opens a file without its storage: what such a page
-        # stores, by whatever
-        # script, no other page ever sees. So the reader chooses again, on a page opened anew.
+        # On a busy machine Chromium now and then opens a file without its storage: no other page
+        # sees what such a page stores. So the reader chooses again, on a page opened anew.
         if reader.open("index.html").js(theme) == "light":
             reader.click("#theme-switch")
         return False
 
-    WebDriverWait(reader.driver, 30).until(next_page_is_dark, "the next page never opened dark")
+    wait(reader.driver, next_page_is_dark, 30, "the next page never opened dark")
     assert reader.js(paper) == dark[1]
 
 
