@@ -1,4 +1,4 @@
-"""Chromium for the tests that look at pages: one way to start it, and what a test asks of a page."""
+"""Chromium for the tests that look at pages: how it starts, and what a test asks of a page."""
 
 import json
 import shutil

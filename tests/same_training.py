@@ -6,8 +6,8 @@ from llmbench.core.numbers import test_near as near
 # follow from another order
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}
 # A router chooses: one last bit of the first weights sends a token to another expert, and the
-# single process then differs from itself by 8e-6 at step 12 and by 4e-4 at step 19 (six perturbations; a
-# dense model by 5e-7).
+# single process then differs from itself by 8e-6 at step 12 and by 4e-4 at step 19 (six
+# perturbations; a dense model by 5e-7).
 STEPS_OF_ONE_ROUTE, TOLERANCE_OF_ROUTES = 8, 1e-3
 
 

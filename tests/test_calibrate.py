@@ -8,7 +8,8 @@ import io
 import numpy as np
 import pytest
 
-from llmbench.analysis.stats import repeats_needed, typical, undisturbed
+from llmbench.analysis.stats import repeats_needed
+from llmbench.analysis.steps import typical, undisturbed
 from llmbench.compare.calibrate import main
 from llmbench.compare.noise import Noise, read_noise, tried
 from llmbench.core.errors import RequestError

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from llmbench.analysis.stats import spent, spread_of_pairs
+from llmbench.analysis.stats import spread_of_pairs
+from llmbench.analysis.steps import spent
 from llmbench.compare.compare import interleaved_pairs
 from llmbench.compare.verb import compare_words
 from llmbench.compare.words import notes

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llmbench.analysis.stats import calm_half, turns_interval
+from llmbench.analysis.stats import turns_interval
+from llmbench.analysis.steps import calm_half
 from llmbench.compare.noise import read_pairs, tried_interleaved
 from llmbench.compare.winner import Contender, decide_speed, speed_sentence
 

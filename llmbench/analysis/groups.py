@@ -27,15 +27,13 @@ from .scaling import find_baselines, scale_runs
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #3c7e12f9
 from llmbench.analysis.stats import (
-    Interval,
     Runs,
     group_interval,
-    median,
     speedup_interval,
-    spent,
     turn_pairs,
     turns_interval,
 )
+from .steps import Interval, median, spent
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #c0e3ecdc
 Run = Mapping[str, Any]

@@ -19,8 +19,8 @@ import orjson
 from pydantic import ValidationError
 
 from .stated import STATED_COLUMNS, stated
-from .stats import median, step_interval, stretched
 from .steady import MIN_STEPS, find_shift
+from .steps import median, step_interval, stretched
 from ..core.hardware import peak_tflops
 from ..core.numbers import GIB
 from ..plan.flops import hardware_flops_per_token, model_flops_per_token, parameter_count

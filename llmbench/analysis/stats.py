@@ -16,26 +16,20 @@ from functools import cache
 
 import numpy as np
 
-from llmbench.analysis.steps import (  # noqa: F401
+from llmbench.analysis.steps import (
     LEVEL,
     LOCATION_NAMES,
-    LONG_STEP,
     MIN_STEPS,
     Interval,
     Location,
-    Tail,
     calm_half,
     known_values,
-    median,
     middle,
     run_interval,
     run_value,
     spent,
     step_interval,
-    stretched,
-    tail_of,
     typical,
-    undisturbed,
 )
 from .student import t_quantile
 

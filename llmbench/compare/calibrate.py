@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from ..analysis.rates import spent_times
-from ..analysis.stats import Interval, Location, compared_ratio, spent, turns_interval
+from ..analysis.stats import compared_ratio, turns_interval
+from ..analysis.steps import Interval, Location, spent
 from .noise import design_table, interleaved_table, read_noise, read_pairs
 from ..core.errors import LlmbenchError, RequestError
 from ..core.files import load_settings, project_root

@@ -21,23 +21,25 @@ from ..core.errors import RequestError
 
 # %% ../../nbs/70_compare/15_compare.ipynb #c3dcf1c2
 from llmbench.analysis.stats import (
-    LEVEL,
-    Interval,
-    Location,
     Pairs,
     Runs,
-    calm_half,
     compared_ratio,
     family_level,
     opposed,
     pairs_among,
     repeats_needed,
-    spent,
     spread_of,
     spread_of_pairs,
-    tail_of,
     turn_pairs,
     turns_interval,
+)
+from llmbench.analysis.steps import (
+    LEVEL,
+    Interval,
+    Location,
+    calm_half,
+    spent,
+    tail_of,
     typical,
     undisturbed,
 )

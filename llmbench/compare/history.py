@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..analysis.stats import Interval, group_interval, run_value, spent
+from ..analysis.stats import group_interval
 from ..analysis.steady import MIN_STEPS, Shift, find_shifts
+from ..analysis.steps import Interval, run_value, spent
 from .compare import compare_sets, token_times
 from llmbench.compare.select import (
     RepeatSet,

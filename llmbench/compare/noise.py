@@ -17,19 +17,15 @@ import numpy as np
 
 from ..analysis.rates import measured, spent_times
 from llmbench.analysis.stats import (
-    Interval,
-    Location,
     PairValue,
     compared_ratio,
     pair_values,
     pairs_interval,
     repeats_needed,
-    spent,
     spread_of,
     spread_of_pairs,
-    typical,
-    undisturbed,
 )
+from ..analysis.steps import Interval, Location, spent, typical, undisturbed
 from ..core.errors import RequestError
 from ..store.database import format_rows
 from ..store.results import read_results

@@ -13,15 +13,8 @@ from typing import Any
 
 from ..analysis.parity import loss_parity
 from ..analysis.rates import global_tokens, measured
-from llmbench.analysis.stats import (
-    Interval,
-    Location,
-    compared_ratio,
-    group_interval,
-    median,
-    spent,
-    typical,
-)
+from ..analysis.stats import compared_ratio, group_interval
+from ..analysis.steps import Interval, Location, median, spent, typical
 from ..core.errors import RequestError, unknown_name
 from ..core.numbers import aligned, significant
 

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['Values', 'SAME_MEMORY', 'Contender', 'Decision', 'were_interleaved', 'beside_location', 'steps_ratio', 'decide',
-           'decide_speed', 'decide_memory', 'times_words', 'ratio_span', 'rate_words', 'ranks_words', 'speed_sentence']
+           'decide_speed', 'decide_memory', 'times_words', 'ratio_span', 'rate_words', 'ranks_words', 'not_named',
+           'speed_sentences', 'speed_sentence']
 
 # %% ../../nbs/70_compare/20_winner.ipynb #0f6ffac2
 import statistics
@@ -12,18 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmbench.analysis.stats import (
-    LOCATION_NAMES,
-    Interval,
-    Location,
-    disagrees,
-    group_interval,
-    opposed,
-    spent,
-    stretched,
-    turn_pairs,
-    typical,
-)
+from ..analysis.stats import disagrees, group_interval, opposed, turn_pairs
+from ..analysis.steps import LOCATION_NAMES, Interval, Location, spent, stretched, typical
 from llmbench.compare.compare import (
     calm_location,
     coverage_words,
@@ -290,7 +281,7 @@ def _explanation(decision: Decision) -> str:
     if not beside or beside.estimate is None or not disagrees(decision.ratio, beside):
         return ""
     said = (
-        f" By the {LOCATION_NAMES[decision.beside_at]} of the steps alone it "
+        f"By the {LOCATION_NAMES[decision.beside_at]} of the steps alone it "
         f"is {times_words(beside)} ({ratio_span(beside)})"
     )
     tails = [words for c in (first, rival) if (words := tail_words(c.name, c.step_times))]
@@ -302,7 +293,7 @@ def _coverage(decision: Decision) -> str:
     covered = coverage_words(
         [*decision.order[0].runs, *(decision.rival.runs if decision.rival else ())]
     )
-    return f" This covers one place and time: {covered}." if covered else ""
+    return f"This covers one place and time: {covered}." if covered else ""
 
 
 def _names(contenders: Sequence[Contender]) -> str:
@@ -318,7 +309,7 @@ def ranks_words(contender: Contender) -> str:
 # %% ../../nbs/70_compare/20_winner.ipynb #cdf041b8
 def _tie_sentence(decision: Decision, place: str) -> str:
     "Why the first of two or more cannot be called the fastest."
-    first, ratio, more = decision.order[0], decision.ratio, _explanation(decision)
+    first, ratio = decision.order[0], decision.ratio
     no = (
         f"No winner can be claimed at {place} between {_names([first, *decision.tied])}: "
         f"{first.name} has {rate_words(first.throughput)}, "
@@ -330,32 +321,41 @@ def _tie_sentence(decision: Decision, place: str) -> str:
         return f"{no}, and one run says nothing about repeats."
     span = f"{ratio_span(ratio)}{_basis(decision)}"
     if decision.opposed:
-        return f"{no} ({span}), and the undisturbed steps say the opposite.{more}"
-    return f"{no}, and the interval of that ratio ({span}) contains 1.{more}"
+        return f"{no} ({span}), and the undisturbed steps say the opposite."
+    return f"{no}, and the interval of that ratio ({span}) contains 1."
 
 # %% ../../nbs/70_compare/20_winner.ipynb #5e77aa6c
-def speed_sentence(decision: Decision, model: str, place: str | None = None) -> str:
-    """Who trains `model` fastest at a `place` (else the number of ranks), in one sentence; every
-    number has its interval.
+def not_named(comparable: bool | None, place: str) -> str:
+    "That runs which are not known to be comparable have no winner."
+    known = "the runs are not comparable"
+    unknown = "it is unknown whether the runs are comparable"
+    return f"No winner is named at {place}: {known if comparable is False else unknown}."
+
+# %% ../../nbs/70_compare/20_winner.ipynb #7df45e18
+def speed_sentences(decision: Decision, model: str, place: str | None = None) -> list[str]:
+    """Who trains `model` fastest at a `place` (else the number of ranks), in one sentence in which
+    every number has its interval; then what explains it and what it covers, where that is known.
     """
     if not decision.order:
-        return f"No run of {model} was measured."
+        return [f"No run of {model} was measured."]
     first, shown = decision.order[0], rate_words(decision.order[0].throughput)
     place = place or ranks_words(first)
     if decision.ratio is None:
         alone = "there is nothing to compare it with"
-        return f"Only {first.name} was measured at {place}: {shown}; {alone}."
+        return [f"Only {first.name} was measured at {place}: {shown}; {alone}."]
     if not decision.comparable:
-        why = (
-            "the runs are not comparable"
-            if decision.comparable is False
-            else "nobody can say whether the runs are comparable"
-        )
-        return f"No winner is named at {place}: {why}."
-    if not decision.claimed:
-        return _tie_sentence(decision, place)
+        return [not_named(decision.comparable, place)]
     ratio, more = decision.ratio, _explanation(decision)
-    return (
+    if not decision.claimed:
+        explained = ratio.low is not None and not ratio.steps_only
+        return [_tie_sentence(decision, place), *([more] if more and explained else [])]
+    claim = (
         f"{first.name} trains {model} fastest at {place}: {shown}, {times_words(ratio)} the next, "
-        f"{decision.rival.name} ({ratio_span(ratio)}{_basis(decision)}).{more}{_coverage(decision)}"
+        f"{decision.rival.name} ({ratio_span(ratio)}{_basis(decision)})."
     )
+    return [claim, *filter(None, (more, _coverage(decision)))]
+
+# %% ../../nbs/70_compare/20_winner.ipynb #8511ab36
+def speed_sentence(decision: Decision, model: str, place: str | None = None) -> str:
+    "The sentences of `speed_sentences` as one text."
+    return " ".join(speed_sentences(decision, model, place))

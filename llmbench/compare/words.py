@@ -9,15 +9,8 @@ __all__ = ['LOCATION_WORDS', 'pct', 'pct_span', 'interleaved_words', 'sentence',
 from ..analysis.fairness import remark_line
 from ..analysis.rates import measured
 from ..analysis.rules.facts import settings_not_honoured
-from llmbench.analysis.stats import (
-    LEVEL,
-    LOCATION_NAMES,
-    MOST_REPEATS,
-    Interval,
-    disagrees,
-    pairs_among,
-    typical,
-)
+from ..analysis.stats import MOST_REPEATS, disagrees, pairs_among
+from ..analysis.steps import LEVEL, LOCATION_NAMES, Interval, typical
 from .compare import Comparison, clock_times, coverage_words, tail_words
 from .select import RepeatSet
 from ..core.errors import RequestError

@@ -16,7 +16,7 @@ from typing import Any
 from ..analysis.fairness import DEFAULT_VARIES
 from ..analysis.rules.facts import comparable_facts
 from ..analysis.rules.hosts import NOT_APPLICABLE
-from ..analysis.stats import Interval, spent
+from ..analysis.steps import Interval, spent
 from ..compare.compare import fair
 from ..compare.select import RepeatSet
 from llmbench.compare.winner import (

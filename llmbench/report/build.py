@@ -39,6 +39,7 @@ from ..core.records import result_files
 from llmbench.report.pages.overview import (
     answer_sentences,
     contenders_table,
+    headline,
     overview_section,
     setting_facts,
     winners_table,
@@ -449,7 +450,7 @@ def _outcome(bench: Workbench, out: Path, told: Sequence[Told]) -> ReportOutcome
     "What was built: studies, runs, pages, the headline of each study, and the problems."
     counts = "SELECT count(*), count(*) FILTER (status = 'ok') FROM runs"
     runs, ok = bench.connection.sql(counts).fetchone()
-    headlines = tuple(one_line(answer_sentences(t.answer)[0]) for t in told if t.answer)
+    headlines = tuple(one_line(" ".join(headline(t.answer))) for t in told if t.answer)
     studies, pages = tuple(t.study.name for t in told), len(list(out.rglob("*.html")))
     return ReportOutcome(out, studies, runs, ok, pages, headlines, tuple(bench.problems))
 

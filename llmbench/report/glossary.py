@@ -60,7 +60,8 @@ def _line(entry: Entry, topic: Topic, link: Link) -> tuple[str, ...]:
 
 # %% ../../nbs/80_report/42_glossary.ipynb #f1bd26ce
 def _table(topics: tuple[Topic, ...], link: Link) -> str:
-    return pipe_table([_HEAD, *(_line(e, t, link) for t in topics for e in t.entries)])
+    lines = pipe_table([_HEAD, *(_line(e, t, link) for t in topics for e in t.entries)])
+    return f"::: {{.wrap .glossary .column-page}}\n\n{lines}\n\n:::"
 
 
 def glossary_md(link: Link = lambda computed: None) -> str:

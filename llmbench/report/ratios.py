@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..analysis.stats import LOCATION_NAMES, Interval, Location
+from ..analysis.steps import LOCATION_NAMES, Interval, Location
 from ..core.numbers import significant
 from .charts import NEUTRAL, alt, chart_rows
 from .curves import loss_difference_chart

@@ -63,7 +63,7 @@ def _go_on_alone() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _go_on()
 
-
+# %% ../../nbs/30_train/57_endings.ipynb #b42abbb8
 def on_terminate(last_words: Callable[[], None]) -> None:
     """On SIGTERM call `last_words` and exit with 143, even if the main thread is in native code.
 

@@ -14,12 +14,11 @@ from llmbench.analysis.stats import (
     Pairs,
     difference_shown,
     repeats_needed,
-    spent,
     spread_of,
     spread_of_pairs,
-    stretched,
     turn_pairs,
 )
+from ...analysis.steps import spent, stretched
 from ..parts import LABEL, Column, number_column, text_column
 from ..workbench import Study, Workbench, study_table
 

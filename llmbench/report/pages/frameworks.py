@@ -13,7 +13,8 @@ from typing import Any
 
 from ...analysis.fairness import DEFAULT_VARIES, Verdict
 from ...analysis.parity import OTHER_KERNELS, run_verdict, tolerance_of
-from ...analysis.stats import Interval, Location, compared_ratio, spent, stretched
+from ...analysis.stats import compared_ratio
+from ...analysis.steps import Interval, Location, spent, stretched
 from ...compare.compare import calm_location
 from ...core.escape import short_label
 from .vendors import verdict_words

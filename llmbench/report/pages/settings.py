@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...analysis.parity import tolerance_of
-from ...analysis.stats import Interval, Location, spent
+from ...analysis.steps import Interval, Location, spent
 from ...compare.winner import Contender, beside_location, steps_ratio, were_interleaved
 from ...core.numbers import significant
 from ..parts import LABEL, Column, md_text, number_column, text_column

@@ -13,7 +13,8 @@ from typing import Any
 
 from ...analysis.fairness import DEFAULT_VARIES, Verdict
 from ...analysis.parity import run_verdict
-from ...analysis.stats import Interval, compared_ratio, spent, stretched
+from ...analysis.stats import compared_ratio
+from ...analysis.steps import Interval, spent, stretched
 from ...core.escape import short_label
 from ...core.numbers import significant
 from ..charts import alt, chart_rows, in_words
