@@ -3388,6 +3388,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'llmbench.launch.local._own_file': ('40_launch/local.html#_own_file', 'llmbench/launch/local.py'),
                                        'llmbench.launch.local._short': ('40_launch/local.html#_short', 'llmbench/launch/local.py'),
                                        'llmbench.launch.local._status': ('40_launch/local.html#_status', 'llmbench/launch/local.py'),
+                                       'llmbench.launch.local._stay': ('40_launch/local.html#_stay', 'llmbench/launch/local.py'),
                                        'llmbench.launch.local._watched': ('40_launch/local.html#_watched', 'llmbench/launch/local.py'),
                                        'llmbench.launch.local.cause_in_log': ( '40_launch/local.html#cause_in_log',
                                                                                'llmbench/launch/local.py'),

@@ -106,18 +106,25 @@ done
 """
 
 
+def _stay() -> None:
+    "In the guard, before it starts: an engine that cancels a job signals every process of it."
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 @contextlib.contextmanager
 def guarded(tag: str) -> Iterator[None]:
     "In this context: if this process is killed, all processes with the tag are killed, too."
     words = ["sh", "-c", _GUARD, "sh", f"{TAG}={tag}", str(_GUARD_S)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
-    with subprocess.Popen(words, stdin=subprocess.PIPE, env=os.environ, **quiet) as guard:
+    # no buffer: to close one that a dead guard has not read would raise again
+    pipe = {"stdin": subprocess.PIPE, "bufsize": 0, "preexec_fn": _stay}
+    with subprocess.Popen(words, env=os.environ, **pipe, **quiet) as guard:
         try:
             yield
         finally:
             with contextlib.suppress(BrokenPipeError):
                 guard.stdin.write(b"over\n")
-                guard.stdin.flush()
 
 # %% ../../nbs/40_launch/25_local.ipynb #3e187e08
 _LINGER_S = 20.0
