@@ -51,6 +51,10 @@ def llmbench(*words: str) -> tuple[int, str]:
     return code, out.getvalue()
 
 
+# a deadline far beyond its steps, so that what is planted ends it
+ENDLESS = {"steps": 20_000, "timeouts": {"run_s": 2400, "collective_s": 10}}
+
+
 def submit(tmp_path: Path, request: dict, *options: str):
     """Exit code and the run file of one run that `launch k8s` submits over two pods."""
     ask = tmp_path / "ask.yaml"
@@ -148,7 +152,7 @@ def in_the_middle(cluster, act) -> threading.Thread:
 def test_a_pod_that_is_deleted_ends_the_run_with_its_steps(cluster, tmp_path):
     in_the_middle(cluster, lambda pods: cluster.remove("pods", "llmbench", pods[1]))
     began = time.monotonic()
-    code, run = submit(tmp_path, {"steps": 20_000})
+    code, run = submit(tmp_path, ENDLESS)
     assert (
         code == 1
         and run.status in ("crash", "timeout", "cancelled")
@@ -232,7 +236,7 @@ def test_a_job_that_somebody_deletes_ends_the_run(cluster, tmp_path):
         ],
     )
     began = time.monotonic()
-    code, run = submit(tmp_path, {"steps": 20_000})
+    code, run = submit(tmp_path, ENDLESS)
     assert code == 1 and run.status != "ok" and time.monotonic() - began < 230
     assert "no such Job" in run.reason or any(
         "no such Job" in (e.text or "") for e in run.events

@@ -62,7 +62,7 @@ BASE = {
     "batch": {"micro": 2, "accum": 1},
     "steps": 3,
     "warmup_steps": 1,
-    "timeouts": {"run_s": 240, "collective_s": 10},
+    "timeouts": {"run_s": 2400, "collective_s": 10},
 }
 WILD = {"lr": 1.0e18, "clip_norm": None}
 
