@@ -10,9 +10,10 @@ import re
 import shlex
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from waiting import until
 
 TOOL = next((tool for tool in ("podman", "docker") if shutil.which(tool)), None)
 BASE = "localhost/python-base:bookworm"
@@ -99,11 +100,8 @@ def registry(folder: Path) -> Iterator[str]:
             stderr=subprocess.STDOUT,
         )
     try:
-        until = time.monotonic() + 30
-        while not (said := re.search(r"listening on (127\.0\.0\.1:\d+)", log.read_text())):
-            assert started.poll() is None and time.monotonic() < until, log.read_text()
-            time.sleep(0.1)
-        yield said[1]
+        listening = lambda: re.search(r"listening on (127\.0\.0\.1:\d+)", log.read_text())
+        yield until(listening, 30, process=started, message=log.read_text)[1]
     finally:
         started.terminate()
         started.wait(timeout=20)

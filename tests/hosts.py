@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,8 +22,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from namespaces import POSSIBLE, add_host, add_switch, inside, ip, processes, remove
+
 NETWORK = "10.77.0."
-POSSIBLE = os.geteuid() == 0 and all(shutil.which(c) for c in ("ip", "tc", "nsenter", "unshare"))
 
 
 # tmux and systemd would hand a command to a server outside of the namespace
@@ -59,10 +59,6 @@ for _ in range({mib}):
 """
 
 
-def _ip(*words: str, check: bool = True) -> str:
-    return subprocess.run(["ip", *words], check=check, capture_output=True, text=True).stdout
-
-
 class Hosts:
     """`with Hosts(3, folder) as hosts`: host0, host1, host2, which can reach each other and nothing
     else.
@@ -82,30 +78,9 @@ class Hosts:
 
     def __enter__(self) -> Hosts:
         switch = f"{self.mark}sw"
-        _ip("netns", "add", switch)
-        _ip("-n", switch, "link", "add", "br0", "type", "bridge")
-        _ip("-n", switch, "link", "set", "br0", "up")
+        add_switch(switch)
         for i in range(self.count):
-            host = self.namespace(i)
-            _ip("netns", "add", host)
-            _ip("-n", host, "link", "set", "lo", "up")
-            _ip(
-                "link",
-                "add",
-                "eth0",
-                "netns",
-                host,
-                "type",
-                "veth",
-                "peer",
-                "name",
-                f"p{i}",
-                "netns",
-                switch,
-            )
-            _ip("-n", switch, "link", "set", f"p{i}", "master", "br0", "up")
-            _ip("-n", host, "addr", "add", f"{NETWORK}{10 + i}/24", "dev", "eth0")
-            _ip("-n", host, "link", "set", "eth0", "up")
+            add_host(self.namespace(i), switch, f"p{i}", f"{NETWORK}{10 + i}")
         for here in range(self.count):
             addresses = [
                 "127.0.1.1" if self.debian and i == here else f"{NETWORK}{10 + i}"
@@ -120,8 +95,7 @@ class Hosts:
             self.kill(i)
         for process in self.started:
             process.wait()
-        for name in [*map(self.namespace, range(self.count)), f"{self.mark}sw"]:
-            _ip("netns", "del", name, check=False)
+        remove([*map(self.namespace, range(self.count)), f"{self.mark}sw"])
 
     def namespace(self, i: int) -> str:
         return f"{self.mark}h{i}"
@@ -135,18 +109,7 @@ class Hosts:
         log: Path | None = None,
     ) -> subprocess.Popen:
         """Start a command on host i, its stdout and stderr in `log`."""
-        inside = f'mount --bind {self.folder}/hosts-host{i} /etc/hosts; hostname host{i}; exec "$@"'
-        enter = [
-            "nsenter",
-            f"--net=/run/netns/{self.namespace(i)}",
-            "unshare",
-            "--mount",
-            "--uts",
-            "bash",
-            "-c",
-            inside,
-            "_",
-        ]
+        enter = inside(self.namespace(i), f"host{i}", self.folder / f"hosts-host{i}")
         with open(log or os.devnull, "wb") as out:
             process = subprocess.Popen(
                 [*enter, *command],
@@ -158,7 +121,7 @@ class Hosts:
         return process
 
     def processes(self, i: int) -> list[int]:
-        return [int(p) for p in _ip("netns", "pids", self.namespace(i), check=False).split()]
+        return processes(self.namespace(i))
 
     def signal(self, i: int, number: int) -> None:
         for pid in self.processes(i):
@@ -188,7 +151,7 @@ class Hosts:
 
     def sent_bytes(self, i: int) -> int:
         """Bytes that host i has put on its cable, headers included."""
-        return json.loads(_ip("-n", self.namespace(i), "-s", "-j", "link", "show", "eth0"))[0][
+        return json.loads(ip("-n", self.namespace(i), "-s", "-j", "link", "show", "eth0"))[0][
             "stats64"
         ]["tx"]["bytes"]
 
@@ -201,7 +164,7 @@ class Hosts:
 
     def cable(self, i: int, state: str) -> None:
         """Pull (`down`) or plug (`up`) the cable of host i at the switch."""
-        _ip("-n", f"{self.mark}sw", "link", "set", f"p{i}", state)
+        ip("-n", f"{self.mark}sw", "link", "set", f"p{i}", state)
 
     def transfer_gb_s(self, mib: int = 100) -> float:
         """10⁹ bytes a second that one TCP connection carries from host 1 to host 0."""

@@ -22,6 +22,8 @@ import urllib.parse
 import uuid
 from pathlib import Path
 
+from namespaces import add_host, add_switch, inside, remove
+
 KINDS = {
     "jobs": ("Job", "batch/v1"),
     "pods": ("Pod", "v1"),
@@ -38,10 +40,6 @@ contexts: [{{name: test, context: {{cluster: test, user: test}}}}]
 users: [{{name: test, user: {{}}}}]
 current-context: test
 """
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
 def now() -> str:
@@ -81,9 +79,7 @@ class Kubelet:
         self.cut_following, self.refused = False, {}
 
     def __enter__(self) -> Kubelet:
-        ip("netns", "add", self.switch)
-        ip("-n", self.switch, "link", "add", "br0", "type", "bridge")
-        ip("-n", self.switch, "link", "set", "br0", "up")
+        add_switch(self.switch)
         handler = type("Handler", (Handler,), {"cluster": self})
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
@@ -95,8 +91,7 @@ class Kubelet:
         for name in list(self.running):
             self.stop(name)
         self.server.shutdown()
-        for name in [*self.hosts, self.switch]:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+        remove([*self.hosts, self.switch])
         for folder in self.made_folders:
             folder.rmdir()
 
@@ -196,31 +191,9 @@ class Kubelet:
         )
         host, folder = f"{self.mark}p{address.rpartition('.')[2]}", self.folder / name
         folder.mkdir()
-        ip("netns", "add", host)
         self.hosts.append(host)
-        ip("-n", host, "link", "set", "lo", "up")
-        ip(
-            "link",
-            "add",
-            "eth0",
-            "netns",
-            host,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            host[-12:],
-            "netns",
-            self.switch,
-        )
-        ip("-n", self.switch, "link", "set", host[-12:], "master", "br0", "up")
-        ip("-n", host, "addr", "add", f"{address}/24", "dev", "eth0")
-        ip("-n", host, "link", "set", "eth0", "up")
+        add_host(host, self.switch, host[-12:], address)
         (folder / "hosts").write_text(names)
-        script = (
-            f"mount --bind {folder}/hosts /etc/hosts; hostname {pod['spec']['hostname']}; "
-            + self.mounts(pod, folder, namespace)
-        )
         env = {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": os.environ.get("PYTHONPATH", os.getcwd()),
@@ -228,20 +201,16 @@ class Kubelet:
         env |= {"JOB_COMPLETION_INDEX": pod["metadata"]["annotations"][INDEX]} | {
             e["name"]: e["value"] for e in container["env"]
         }
-        enter = [
-            "nsenter",
-            f"--net=/run/netns/{host}",
-            "unshare",
-            "--mount",
-            "--uts",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-        ]
+        enter = inside(
+            host,
+            pod["spec"]["hostname"],
+            folder / "hosts",
+            *("--pid", "--fork", "--kill-child", "--mount-proc"),
+            setup=self.mounts(pod, folder, namespace),
+        )
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
-                [*enter, "bash", "-c", script + 'exec "$@"', "_", *container["command"]],
+                [*enter, *container["command"]],
                 env=env,
                 stdout=log,
                 stderr=subprocess.STDOUT,

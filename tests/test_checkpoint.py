@@ -8,11 +8,11 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from test_faults import at_step
+from waiting import until
 
 from llmbench.core.errors import RequestError
 from llmbench.core.numbers import test_near
@@ -212,8 +212,11 @@ def test_the_commands_go_on_after_a_kill(tmp_path):
         process = subprocess.Popen(
             [*train, *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        while process.poll() is None and kept_steps(out) == before:
-            time.sleep(0.01)
+        until(
+            lambda p=process, b=before: p.poll() is not None or kept_steps(out) != b,
+            120,
+            every_s=0.01,
+        )
         process.kill()
         assert process.wait() == -signal.SIGKILL and not (out / "run.json").exists()
     command = [

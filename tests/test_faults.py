@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import becomes_true, until
 
 from llmbench.launch.local import run_local
 from llmbench.spec.resolve import resolve_run
@@ -55,15 +56,14 @@ def ended(pid: int, within_s: float = 10) -> bool:
     """Whether a killed process is gone: the kernel takes a moment to give back its memory, its
     parent to notice.
     """
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
+
+    def gone() -> bool:
         try:
-            if state_of(pid) == "Z":
-                return True
+            return state_of(pid) == "Z"
         except OSError:
             return True
-        time.sleep(0.05)
-    return False
+
+    return becomes_true(gone, within_s)
 
 
 def at_step(number, act):
@@ -138,7 +138,7 @@ def test_a_run_past_its_deadline_is_a_timeout_with_its_steps(tmp_path):
         for rank in (0, 1):
             os.kill(rank_process(tmp_path, rank), signal.SIGSTOP)
 
-    late = REQUEST | {"timeouts": {"run_s": 20, "collective_s": 60}}
+    late = REQUEST | {"steps": 40, "timeouts": {"run_s": 20, "collective_s": 60}}
     on_step = at_step(2, stop_both)
     run = run_local(resolve_run(late), tmp_path, on_step=on_step)
     assert run.status == "timeout" and "20 s" in run.reason
@@ -205,13 +205,6 @@ def processes_with(word: str) -> dict[int, bytes]:
     return found
 
 
-def wait_until(true, within_s=60):
-    until = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("frozen", ["launcher", "rank", "both"])
 def test_nothing_is_left_of_a_run_whose_sweep_is_killed_while_it_is_frozen(frozen, tmp_path):
     """Real processes of the launcher and its ranks: SIGSTOP to them, then SIGKILL to who watches;
@@ -224,8 +217,8 @@ def test_nothing_is_left_of_a_run_whose_sweep_is_killed_while_it_is_frozen(froze
         if p != sweep.pid and b"sleep(600)" in line
     }
     try:
-        wait_until(lambda: len(started()) == 3)
-        wait_until(
+        until(lambda: len(started()) == 3)
+        until(
             lambda: sum(b"llmbench.launch.ranks" in line for line in started().values()) == 1
         )  # a fork bears its parent's words at first
         launcher = [p for p, line in started().items() if b"llmbench.launch.ranks" in line]
@@ -233,12 +226,12 @@ def test_nothing_is_left_of_a_run_whose_sweep_is_killed_while_it_is_frozen(froze
         stopped = {"launcher": launcher, "rank": ranks[:1], "both": launcher + ranks}[frozen]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
-        wait_until(
+        until(
             lambda: all(state_of(pid) == "T" for pid in stopped)
         )  # SIGTERM waits there until SIGCONT
         sweep.kill()
         sweep.wait()
-        wait_until(lambda: not started(), 40)
+        until(lambda: not started(), 40)
     finally:
         for pid in started():
             os.kill(pid, signal.SIGKILL)

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hosts import POSSIBLE, Hosts
+from hosts import Hosts
+from namespaces import POSSIBLE, workers
+from waiting import until
 
 from llmbench.core.files import project_root
 from llmbench.core.lines import read_rank
@@ -110,11 +112,9 @@ def test_a_lost_host_ends_the_others_in_time_with_their_steps(fault, tmp_path):
     request = REQUEST | {"strategy": "ddp", "world_size": 2, "steps": 100_000, "timeouts": timeouts}
     with Hosts(2, tmp_path) as hosts:
         nodes = start(hosts, request, tmp_path)
-        until = time.monotonic() + 120
-        while steps_of(tmp_path / "node0") < 5 and time.monotonic() < until:
-            time.sleep(0.1)
+        log = (tmp_path / "node0.log").read_text
+        until(lambda: steps_of(tmp_path / "node0") >= 5, 120, process=nodes[0], message=log)
         before = steps_of(tmp_path / "node0")
-        assert before >= 5, (tmp_path / "node0.log").read_text()
         {
             "killed": lambda: hosts.kill(1),
             "frozen": lambda: hosts.signal(1, signal.SIGSTOP),
@@ -149,10 +149,8 @@ def test_a_lost_host_ends_the_others_in_time_with_their_steps(fault, tmp_path):
 
 def kill_worker(hosts: Hosts) -> None:
     """SIGKILL to the rank of host 1, not to its agent."""
-    for pid in hosts.processes(1):
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        if b"llmbench.train" in command and b"torch.distributed.run" not in command:
-            os.kill(pid, signal.SIGKILL)
+    for pid in workers(hosts.namespace(1)):
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_a_node_that_never_comes_is_a_timeout_that_says_so(tmp_path):

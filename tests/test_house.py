@@ -359,3 +359,14 @@ def test_the_wheel_holds_every_module(tmp_path):
         cwd=tmp_path,
         env={"PYTHONPATH": str(tmp_path / "site"), "PATH": ""},
     )
+
+
+def test_tests_wait_in_one_way():
+    """A loop that sleeps is `waiting.until`, which has a deadline and a message."""
+    found = [
+        f"{path.name}:{loop.lineno}: take until of waiting.py"
+        for path in (ROOT / "tests").glob("test_*.py")
+        for loop in ast.walk(ast.parse(path.read_text()))
+        if isinstance(loop, ast.While) and "time.sleep(" in ast.unparse(loop)
+    ]
+    assert not found, found

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hosts import POSSIBLE
 from kubelet import Kubelet
+from namespaces import POSSIBLE
+from waiting import until
 
 from llmbench.cli.main import main
 from llmbench.core.records import marked_result, read_run
@@ -36,6 +37,9 @@ BASE = {
     "warmup_steps": 2,
     "timeouts": {"run_s": 240, "collective_s": 10},
 }
+
+# more steps than a test waits for, and a deadline that no machine is too slow for
+ENDLESS = {"steps": 20_000, "timeouts": {"run_s": 6000, "collective_s": 10}}
 
 
 @pytest.fixture
@@ -137,13 +141,13 @@ def test_without_its_service_a_run_says_so(cluster, tmp_path, monkeypatch):
 def in_the_middle(cluster, act) -> threading.Thread:
     """Do something once both pods have trained for some steps."""
 
+    def trained() -> bool:
+        files = list(cluster.folder.glob("*/results/rank-*.jsonl"))
+        return len(files) == 2 and all(f.read_text().count('"kind":"step"') >= 5 for f in files)
+
     def go() -> None:
-        until = time.monotonic() + 200
-        while time.monotonic() < until:
-            files = list(cluster.folder.glob("*/results/rank-*.jsonl"))
-            if len(files) == 2 and all(f.read_text().count('"kind":"step"') >= 5 for f in files):
-                return act(sorted(n for k, _, n in cluster.things if k == "pods"))
-            time.sleep(0.2)
+        until(trained, 200, every_s=0.2, message="the pods did not train five steps")
+        act(sorted(n for k, _, n in cluster.things if k == "pods"))
 
     thread = threading.Thread(target=go, daemon=True)
     thread.start()

@@ -7,12 +7,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 from notebooks import ROOT
+from waiting import until
 
 from llmbench.cli.main import main
 from llmbench.core.hardware import run_variables
@@ -571,10 +571,8 @@ def test_a_run_goes_on_without_its_launcher_and_is_collected_later(tmp_path):
     with subprocess.Popen(
         [*command, "--submit"], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as launcher:
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob("results/**/handle.txt")):
-            assert launcher.poll() is None and time.monotonic() < deadline, "it was never started"
-            time.sleep(0.05)
+        handles = lambda: list(tmp_path.glob("results/**/handle.txt"))
+        until(handles, 120, process=launcher, message="it was never started")
         launcher.kill()
     assert not list(tmp_path.glob("results/*/*/run.json")), "its launcher is gone before the end"
     assert llmbench("--status").stdout.split()[1] in ("running", "ended")

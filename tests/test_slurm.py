@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hosts import POSSIBLE, Hosts
+from hosts import Hosts
+from namespaces import POSSIBLE
+from waiting import until
 
 from llmbench.core.records import read_run
 from llmbench.launch.cluster.slurm import read_slurm
@@ -64,6 +66,7 @@ BASE = {
     "warmup_steps": 1,
     "timeouts": {"run_s": 2400, "collective_s": 10},
 }
+LONG = {"run_s": 3000, "collective_s": 10}
 WILD = {"lr": 1.0e18, "clip_norm": None}
 
 
@@ -107,13 +110,11 @@ class Cluster:
         self.hosts.start(0, list(words), env=self.env, log=log).wait(timeout=60)
         return log.read_text()
 
-    def until(self, true, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while not true():
-            assert time.monotonic() < end, (
-                self.say("scontrol", "show", "nodes") + (self.folder / "ctl.out").read_text()
-            )
-            time.sleep(0.5)
+    def until(self, found, within_s: float) -> None:
+        until(found, within_s, every_s=0.5, message=self.state)
+
+    def state(self) -> str:
+        return self.say("scontrol", "show", "nodes") + (self.folder / "ctl.out").read_text()
 
     def close(self) -> None:
         self.munged.terminate()
@@ -137,8 +138,8 @@ def test_a_study_is_an_array_whose_failures_are_rows(cluster, tmp_path):
     matrix = [
         {"name": "fine"},
         {"name": "wild", "optimizer": WILD},
-        {"name": "endless", "steps": 20_000},
-        {"name": "lost", "steps": 19_999},
+        {"name": "endless", "steps": 20_000, "timeouts": LONG},
+        {"name": "lost", "steps": 19_999, "timeouts": LONG},
     ]
     study = tmp_path / "study.yaml"
     study.write_text(yaml.safe_dump({"study": "slurm", "base": BASE, "matrix": matrix}))

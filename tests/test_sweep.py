@@ -5,10 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from llmbench.core.records import read_run
 from llmbench.core.schema import Status
@@ -115,14 +115,6 @@ def test_one_failing_run_does_not_stop_the_rest(tmp_path):
     )
 
 
-def wait_for(condition, process, seconds=300):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until, "the run did not get that far"
-        time.sleep(0.05)
-
-
 def steps_written(results):
     return any(b'"step"' in p.read_bytes() for p in results.glob("long/.partial/*/rank-000.jsonl"))
 
@@ -152,7 +144,12 @@ def test_ctrl_c_leaves_a_state_from_which_the_same_command_goes_on(tmp_path):
             signal.SIGINT, signal.SIG_DFL
         ),  # whoever runs the tests in the background has it ignored
     )
-    wait_for(lambda: steps_written(results), started)
+    until(
+        lambda: steps_written(results),
+        300,
+        process=started,
+        message=lambda: started.poll() is not None and started.communicate(),
+    )
     os.kill(started.pid, signal.SIGINT)
     out, err = started.communicate(timeout=120)
     assert started.returncode == 1 and "interrupted; repeat the command to continue" in out, (

@@ -1,0 +1,64 @@
+"""Hosts made of network namespaces behind one switch: what `hosts.py` and `kubelet.py` are built
+on. Root only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+POSSIBLE = os.geteuid() == 0 and all(shutil.which(c) for c in ("ip", "tc", "nsenter", "unshare"))
+
+
+def ip(*words: str, check: bool = True) -> str:
+    return subprocess.run(["ip", *words], check=check, capture_output=True, text=True).stdout
+
+
+def add_switch(switch: str) -> None:
+    """A namespace with a bridge."""
+    ip("netns", "add", switch)
+    ip("-n", switch, "link", "add", "br0", "type", "bridge")
+    ip("-n", switch, "link", "set", "br0", "up")
+
+
+def add_host(host: str, switch: str, port: str, address: str) -> None:
+    """A namespace whose eth0 has this address and is plugged into a port of the switch."""
+    ip("netns", "add", host)
+    ip("-n", host, "link", "set", "lo", "up")
+    ends = f"eth0 netns {host} type veth peer name {port} netns {switch}"
+    ip("link", "add", *ends.split())
+    ip("-n", switch, "link", "set", port, "master", "br0", "up")
+    ip("-n", host, "addr", "add", f"{address}/24", "dev", "eth0")
+    ip("-n", host, "link", "set", "eth0", "up")
+
+
+def remove(namespaces: list[str]) -> None:
+    for name in namespaces:
+        ip("netns", "del", name, check=False)
+
+
+def processes(host: str) -> list[int]:
+    return [int(p) for p in ip("netns", "pids", host, check=False).split()]
+
+
+def workers(host: str) -> list[int]:
+    """The ranks that train on a host, without their agent."""
+    commands = {p: Path(f"/proc/{p}/cmdline").read_bytes() for p in processes(host)}
+    return [
+        p
+        for p, command in commands.items()
+        if b"llmbench.train" in command and b"torch.distributed.run" not in command
+    ]
+
+
+def inside(host: str, name: str, hosts_file: Path, *options: str, setup: str = "") -> list[str]:
+    """The words before a command that run it on a host, with its own name and hosts file.
+
+    options: of unshare, beside the namespaces of mounts and names; setup: shell commands in these
+    namespaces before the command.
+    """
+    script = f'mount --bind {hosts_file} /etc/hosts; hostname {name}; {setup}exec "$@"'
+    enter = f"nsenter --net=/run/netns/{host} unshare --mount --uts".split()
+    return [*enter, *options, "bash", "-c", script, "_"]
