@@ -38,9 +38,6 @@ BASE = {
     "timeouts": {"run_s": 240, "collective_s": 10},
 }
 
-# more steps than a test waits for, and a deadline that no machine is too slow for
-ENDLESS = {"steps": 20_000, "timeouts": {"run_s": 6000, "collective_s": 10}}
-
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):

@@ -111,7 +111,7 @@ def _stay() -> None:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
-
+# %% ../../nbs/40_launch/25_local.ipynb #d9235e57
 @contextlib.contextmanager
 def guarded(tag: str) -> Iterator[None]:
     "In this context: if this process is killed, all processes with the tag are killed, too."
