@@ -21,6 +21,7 @@ from ..core.errors import LlmbenchError
 from ..core.escape import md_text, one_line, short_label
 from ..core.files import below, write_text_atomic
 from .charts import chart_html, chart_rows, run_label, split_name
+from .markup import Md
 from llmbench.report.parts import (
     Column,
     csv_text,
@@ -83,9 +84,10 @@ def _shortened(name: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     ]
 
 
-def _queried(
-    connection: duckdb.DuckDBPyConnection, name: str, text: str
-) -> tuple[list[str], list[dict[str, Any]]]:
+_Rows = tuple[list[str], list[dict[str, Any]]]  # columns, and rows by column
+
+
+def _queried(connection: duckdb.DuckDBPyConnection, name: str, text: str) -> _Rows:
     "Columns and rows of a query; raises LlmbenchError with its name where it fails."
     try:
         found = connection.sql(text)
@@ -116,56 +118,63 @@ class _Labels:
 
 # %% ../../nbs/80_report/45_workbench.ipynb #8478de00
 @dataclass
-class Workbench:
-    """A copy of the report's sources that is being filled, and what it is filled from; `kernels`:
-    tables of profiled runs, `runs`: run files, both by run id.
-    """
+class _Files:
+    "A folder that a report is written into."
 
     connection: duckdb.DuckDBPyConnection
     folder: Path
-    kernels: dict[str, Path] = field(default_factory=dict)
-    runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    _labels: dict[str, _Labels] = field(default_factory=dict)
 
     def write(self, *names: str, text: str) -> Path:
         "Write a file of the report; raises LlmbenchError for one that would not lie in its folder."
         return write_text_atomic(below(self.folder, *names), text)
-
-    def rows(
-        self,
-        name: str,
-        study: str | None,
-        *,
-        folder: str | None = None,
-        file: str | None = None,
-        **values: str,
-    ) -> list[dict[str, Any]]:
-        """Rows of the query `_sql/<name>.sql`, those of sets and runs with their label.
-
-        A row of a set carries the sign of all its repeats; a row that has `unsteady_from_step` is
-        one run, and carries its own. The query and its rows are left in sql and data, in the
-        study's folder or in one of OWN_FOLDERS. Raises LlmbenchError with the query's name where it
-        fails.
-        """
-        text = (self.folder / "_sql" / f"{name}.sql").read_text(encoding="utf-8")
-        text = filled(text, {"study": study, **values})
-        folder, file = folder or site_folder(study), file or name
-        self.write("sql", folder, f"{file}.sql", text=text)
-        columns, rows = _queried(self.connection, name, text)
-        self.keep(file, folder, rows, columns)
-        rows = _shortened(name, rows)
-        if name == "sets" or not {"strategy", "world_size", "spec_hash"} <= set(columns):
-            return rows
-        if study not in self._labels:
-            self._labels[study] = _Labels(self.rows("sets", study))
-        return [{"label": self._labels[study].label(row)} | row for row in rows]
 
     def keep(
         self, name: str, folder: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]
     ) -> None:
         "Leave rows in data/<folder>/<name>.csv."
         self.write("data", folder, f"{name}.csv", text=csv_text(rows, columns))
+
+    def queried(self, name: str, folder: str, file: str, values: Mapping[str, Any]) -> _Rows:
+        """Columns and rows of the query `_sql/<name>.sql`; the query that ran and its rows are left
+        in sql/<folder>/<file>.sql and data/<folder>/<file>.csv.
+        """
+        text = (self.folder / "_sql" / f"{name}.sql").read_text(encoding="utf-8")
+        text = filled(text, values)
+        self.write("sql", folder, f"{file}.sql", text=text)
+        columns, rows = _queried(self.connection, name, text)
+        self.keep(file, folder, rows, columns)
+        return columns, rows
+
+# %% ../../nbs/80_report/45_workbench.ipynb #7c5f69ac
+@dataclass
+class Workbench(_Files):
+    """A copy of the report's sources that is being filled, and what it is filled from; `kernels`:
+    tables of profiled runs, `runs`: run files, both by run id.
+    """
+
+    kernels: dict[str, Path] = field(default_factory=dict)
+    runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    _labels: dict[str, _Labels] = field(default_factory=dict)
+
+    def rows(
+        self, name: str, study: str | None, *, folder: str = "", file: str = "", **values: str
+    ) -> list[dict[str, Any]]:
+        """Rows of the query `_sql/<name>.sql`, those of sets and runs with their label.
+
+        A row of a set carries the sign of all its repeats; a row that has `unsteady_from_step` is
+        one run, and carries its own. The query and its rows are left in `folder` (one of
+        OWN_FOLDERS; else that of the study) of sql and data. Raises LlmbenchError with the query's
+        name where it fails.
+        """
+        folder, values = folder or site_folder(study), {"study": study, **values}
+        columns, rows = self.queried(name, folder, file or name, values)
+        rows = _shortened(name, rows)
+        if name == "sets" or not {"strategy", "world_size", "spec_hash"} <= set(columns):
+            return rows
+        if study not in self._labels:
+            self._labels[study] = _Labels(self.rows("sets", study))
+        return [{"label": self._labels[study].label(row)} | row for row in rows]
 
 # %% ../../nbs/80_report/45_workbench.ipynb #61b00002
 def _place(error: BaseException) -> str:
@@ -184,7 +193,7 @@ def drawn(bench: Workbench, what: str, draw: Callable[[], str | None]) -> str | 
     except Exception as e:  # noqa: BLE001
         cause = str(e) if isinstance(e, LlmbenchError) else f"{type(e).__name__}: {e} ({_place(e)})"
         bench.problems.append(one_line(f"{what}: {cause}", 500))
-        return (
+        return Md(
             "::: {.callout-warning}\n## This part could not be "
             f"drawn\n\n{md_text(cause, 500)}\n:::\n"
         )

@@ -44,6 +44,11 @@ def theme_folder(source: Path) -> Path:
         )
     return found
 
+# %% ../../../nbs/80_report/site/20_renderer.ipynb #63607971
+def _has_chart(page: Page) -> bool:
+    "Whether the page needs the chart script."
+    return "data-chart=" in page.text
+
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #b3c97df1
 def _template_variables(website: Website, page: Page) -> dict[str, Any]:
     site, styles = website.site, website.option(page, "css", [])
@@ -51,7 +56,7 @@ def _template_variables(website: Website, page: Page) -> dict[str, Any]:
     return navigation(website, page) | {
         "root": page.root,
         "is-home": page.url == "index.html",
-        "has-chart": page.has_chart,
+        "has-chart": _has_chart(page),
         "site-title": html.escape(str(site.get("title", ""))),
         "pagetitle": html.escape(page.title),
         "description-meta": html.escape(page.plain("description", site.get("description") or "")),
@@ -249,7 +254,7 @@ def _render_with_pandoc(source: Path, out: Path, problems: list[str] | None = No
         if page.meta.get("search", True) is not False:
             entries += search_entries(text, page.url, page.title)
     _copy_files(website, out)
-    if any(page.has_chart for page in pages):
+    if any(map(_has_chart, pages)):
         shutil.copyfile(write_chart_assets(source), out / "assets" / "charts.js")
     index = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
     (out / "assets" / "search.js").write_text(

@@ -108,6 +108,11 @@ def _included(argument: str, scope: Scope, including: tuple[Path, ...]) -> str:
 # %% ../../../nbs/80_report/site/10_website.ipynb #7eec0a8e
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 
+
+def _plain(value: Any) -> str:
+    "A Markdown value as plain text: without the backslashes that keep text from being markup."
+    return _ESCAPED.sub(r"\1", str(value))
+
 # %% ../../../nbs/80_report/site/10_website.ipynb #c8fb79c4
 @dataclass(frozen=True)
 class Page:
@@ -128,20 +133,13 @@ class Page:
         return "../" * (len(self.path.parts) - 1)
 
     def plain(self, key: str, default: Any = "") -> str:
-        """A value of the front matter, which is Markdown, as plain text: without the backslashes
-        that keep text from being markup.
-        """
-        return _ESCAPED.sub(r"\1", str(self.meta.get(key) or default))
+        "A value of the front matter as plain text."
+        return _plain(self.meta.get(key) or default)
 
     @property
     def title(self) -> str:
         "The title, else the name of the file."
         return self.plain("title", self.path.stem)
-
-    @property
-    def has_chart(self) -> bool:
-        "Whether the page needs the chart script."
-        return "data-chart=" in self.text
 
 # %% ../../../nbs/80_report/site/10_website.ipynb #5f987e1e
 @dataclass(frozen=True)
