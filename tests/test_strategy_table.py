@@ -1,7 +1,8 @@
 """A strategy is a row and a notebook: one is added to a copy of the project, and every room knows
-it.
+it; predictions follow from the row.
 """
 
+import ast
 import json
 import os
 import shutil
@@ -12,10 +13,20 @@ from pathlib import Path
 import pytest
 from notebooks import ROOT
 
+from llmbench.spec.strategies import STRATEGY_TABLE
+
 BIN = Path(sys.executable).parent
 ROW = """    StrategyRow(
         "ddp-small", "replicas, gradients all-reduced in buckets of 1 MiB",
         "ddp_small", "#225588", like="ddp",
+    ),
+    StrategyRow(
+        "shards", "all sharded, gradients reduced by blocks",
+        "fsdp", "#225599", shards="pgo", settings=_SHARDED_SETTINGS, reduction="blocks",
+    ),
+    StrategyRow(
+        "stage-one", "optimizer state sharded by an engine",
+        "zero", "#225566", shards="o", settings=_ZERO, **_ENGINE,
     ),
 """
 BUILD = """#| export
@@ -73,6 +84,16 @@ def typed(project: Path, *words: str) -> str:
     return done.stdout
 
 
+def printed(project: Path, program: str) -> str:
+    """What a program prints that imports the copy."""
+    environ = os.environ | {"PYTHONPATH": str(project)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=project, env=environ, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def losses(project: Path, strategy: str) -> list[float]:
     words = f"run params/cpu/ddp.yaml -o strategy={strategy} -o steps=4".split()
     typed(project, *words, "-o", "warmup_steps=1", "-o", f"study={strategy}", "--results", "out")
@@ -94,8 +115,32 @@ def test_one_row_and_one_notebook_make_a_strategy(project):
         "same = m(p, 'ddp', 2, micro=1, seq_len=64) == m(p, 'ddp-small', 2, micro=1, seq_len=64); "
         "print(c['ddp-small'], same)"
     )
-    environ = os.environ | {"PYTHONPATH": str(project)}
-    done = subprocess.run(
-        [sys.executable, "-c", asked], cwd=project, env=environ, capture_output=True, text=True
-    )
-    assert done.stdout.split() == ["#225588", "True"], done.stderr
+    assert printed(project, asked).split() == ["#225588", "True"]
+
+
+def test_predictions_follow_from_the_facts_of_a_row(project):
+    """A row with the facts of fsdp, or of zero1, has their memory and traffic."""
+    asked = """
+from llmbench.plan.memory import memory_per_rank
+from llmbench.plan.traffic import predicted_collectives
+from llmbench.spec.presets import preset
+
+def predicted(name, compute):
+    model = preset("gpt-tiny")
+    memory = memory_per_rank(model, name, 4, micro=2, seq_len=64, accum=2, compute=compute)
+    return memory, predicted_collectives(model, name, 4, 2, compute)
+
+for twin, name in (("shards", "fsdp"), ("stage-one", "zero1")):
+    print(all(predicted(twin, c) == predicted(name, c) for c in ("float32", "bfloat16")))
+print(predicted("shards", "float32") == predicted("stage-one", "float32"))
+"""
+    assert printed(project, asked).split() == ["True", "True", "False"]
+
+
+def test_plan_names_no_strategy():
+    """A formula depends on what a strategy shards and reduces, as its row has it, not on names."""
+    demo = ROOT / "llmbench/plan/examples.py"
+    for module in sorted(set((ROOT / "llmbench/plan").glob("*.py")) - {demo}):
+        constants = [n for n in ast.walk(ast.parse(module.read_text())) if type(n) is ast.Constant]
+        named = {n.value for n in constants if n.value in STRATEGY_TABLE}
+        assert not named, f"{module}: {sorted(named)}"

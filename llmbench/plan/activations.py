@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
 
-from .flops import experts, parameter_count, parameter_shapes
+from llmbench.plan.flops import (
+    experts,
+    holds_whole_gradient,
+    parameter_count,
+    parameter_shapes,
+)
 from ..spec.presets import ModelShape
+from ..spec.strategies import StrategyRow, formulas_row
 
 # %% ../../nbs/20_plan/15_activations.ipynb #cc5e1224
 # bytes per activation; with float8 products activations are bfloat16
@@ -49,19 +55,20 @@ class _Counted(_Placed):
     "Numbers of parameters on a rank."
 
     @cached_property
-    def count(self) -> int:
+    def param_count(self) -> int:
         "Parameters of the model without the experts of other ranks."
-        return parameter_count(self.shape) - self.shape.n_layers * (self.ep - 1) * self.dealt
+        others = self.shape.n_layers * (self.ep - 1) * self.local_expert_params
+        return parameter_count(self.shape) - others
 
     @cached_property
-    def dealt(self) -> int:
+    def local_expert_params(self) -> int:
         "Parameters of the experts in one block on a rank; 0 in a dense model."
         return self._first_block("mlp.experts.") // self.ep
 
     @cached_property
-    def block(self) -> int:
+    def block_params(self) -> int:
         "Parameters of one block."
-        return self._first_block() - (self.ep - 1) * self.dealt
+        return self._first_block() - (self.ep - 1) * self.local_expert_params
 
     def _first_block(self, part: str = "") -> int:
         shapes = parameter_shapes(self.shape).items()
@@ -72,47 +79,92 @@ class _Typed(_Counted):
     "Bytes per value, and the parameters outside the blocks."
 
     @property
-    def root(self) -> int:
+    def root_params(self) -> int:
         "Parameters outside the blocks: embedding, positions, last norm, head."
-        return self.count - self.shape.n_layers * self.block
+        return self.param_count - self.shape.n_layers * self.block_params
 
     @property
-    def head(self) -> int:
+    def head_params(self) -> int:
         "Elements of the weight of the head, equal to those of the embedding."
         return self.shape.vocab_size * self.shape.d_model
 
     @property
-    def c(self) -> int:
-        "Bytes per value in forward and backward."
+    def bytes_per_value(self) -> int:
+        "Of parameters and activations in forward and backward."
         return _SIZE[self.compute]
 
     @property
-    def r(self) -> int:
-        "Bytes per gradient in the reduction."
+    def bytes_per_gradient(self) -> int:
+        "Of one gradient value in the reduction."
         return _SIZE[self.reduce]
 
+# %% ../../nbs/20_plan/15_activations.ipynb #1ca53a7f
+class _Wrapped(_Typed):
+    "What the strategy table says of the wrapper of the model."
+
+    @cached_property
+    def row(self) -> StrategyRow:
+        return formulas_row(self.strategy)
+
+    @property
+    def in_buckets(self) -> bool:
+        "Whether gradients are views of DDP's buckets."
+        return self.row.reduction == "buckets"
+
+    @property
+    def by_blocks(self) -> bool:
+        "Whether blocks are wrapped one by one, with parameters in the compute dtype."
+        return self.row.reduction == "blocks"
+
+    @property
+    def deepspeed(self) -> bool:
+        return self.row.engine == "deepspeed"
+
+# %% ../../nbs/20_plan/15_activations.ipynb #1ca53a70
+class _Sharded(_Wrapped):
+    "What a rank does not hold as a whole."
+
+    @property
+    def whole_gradient(self) -> bool:
+        "Whether DeepSpeed holds the whole gradient in float32."
+        return holds_whole_gradient(self.strategy, self.compute)
+
+    @property
+    def shards_parameters(self) -> bool:
+        return "p" in self.row.shards
+
+    @property
+    def shards_gradients(self) -> bool:
+        return "g" in self.row.shards
+
 # %% ../../nbs/20_plan/15_activations.ipynb #f6b0efe0
-class _Shared(_Typed):
+class _Shared(_Sharded):
     "Shares of a wrapper, and of a rank."
 
     @property
-    def aside(self) -> int:
+    def ignored_block_params(self) -> int:
         "Parameters of the experts in one block that a wrapper does not shard or cast."
-        return self.dealt if self.strategy == "ep" or self.ep > 1 else 0
+        # DDP ignores the experts wherever they may be distributed, FSDP only where they are
+        apart = self.ep > 1 or self.row.ignores_experts
+        return self.local_expert_params if apart else 0
 
     @property
-    def wrapped(self) -> int:
+    def wrapped_block_params(self) -> int:
         "Parameters of one block that a wrapper shards or casts."
-        return self.block - self.aside
+        return self.block_params - self.ignored_block_params
 
     @property
-    def share(self) -> int:
-        "A rank's part of the parameters."
-        whole = self.shape.n_layers * self.aside
-        return ceil((self.count - whole) / self.dp) + whole
+    def ignored_params(self) -> int:
+        "Parameters of this rank outside DDP's buckets and FSDP's shards."
+        return self.shape.n_layers * self.ignored_block_params
 
     @property
-    def more(self) -> bool:
+    def shard_params(self) -> int:
+        "Parameters of a rank's share."
+        return ceil((self.param_count - self.ignored_params) / self.dp) + self.ignored_params
+
+    @property
+    def accumulates(self) -> bool:
         "Whether gradients are accumulated over micro steps."
         return self.accum > 1
 
@@ -125,43 +177,43 @@ class Placement(_Shared):
     @property
     def casts(self) -> bool:
         "Whether float32 weights are cast at each use; the casts are saved for backward."
-        return self.c == 2 and self.strategy in ("single", "ddp", "ep")
+        return self.bytes_per_value == 2 and self.row.reduction in ("none", "buckets")
 
     @property
     def casts_experts(self) -> bool:
         "The same for experts: under expert parallelism they are float32."
-        return self.casts or (self.c == 2 and self.aside > 0)
+        return self.casts or (self.bytes_per_value == 2 and self.ignored_block_params > 0)
 
 # %% ../../nbs/20_plan/15_activations.ipynb #1cf4d7b1
 def norm_saved_bytes(p: Placement) -> int:
     "Bytes per token that one norm saves."
-    d, c = p.shape.d_model, p.c
+    d, hidden_bytes = p.shape.d_model, p.bytes_per_value * p.shape.d_model
     if p.shape.family == "llama":
-        return 8 * d + 4 if p.cpu else c * d + 4
-    return c * d + 2 * (c if p.cpu else 4)
+        return 8 * d + 4 if p.cpu else hidden_bytes + 4
+    return hidden_bytes + 2 * (p.bytes_per_value if p.cpu else 4)
 
 # %% ../../nbs/20_plan/15_activations.ipynb #5ff9f192
 def _mlp_saved_bytes(p: Placement) -> int:
     "Bytes per token that an MLP or a mixture saves, with its input."
-    d, f, c = p.shape.d_model, p.shape.d_ff, p.c
+    hidden_bytes, ffn_bytes = (p.bytes_per_value * n for n in (p.shape.d_model, p.shape.d_ff))
     n_experts, copies = experts(p.shape)
     if n_experts == 1:
-        return c * d * p.tp + (4 if p.shape.family == "llama" else 2) * c * f
+        return hidden_bytes * p.tp + (4 if p.shape.family == "llama" else 2) * ffn_bytes
     # input, probabilities, indices of the chosen experts, weights and their sum
-    router = c * d + 4 * n_experts + 8 * copies + 4 * (copies + 1)
-    there_and_back = 2 * 8 * copies  # positions of the copies, both ways
-    return router + there_and_back + copies * (c * d + 4 * c * f + c * d + c)
+    router = hidden_bytes + 4 * n_experts + 8 * copies + 4 * (copies + 1)
+    positions = 2 * 8 * copies  # of the copies, to the experts and back
+    return router + positions + copies * (2 * hidden_bytes + 4 * ffn_bytes + p.bytes_per_value)
 
 # %% ../../nbs/20_plan/15_activations.ipynb #55146451
 def block_saved_bytes(p: Placement) -> int:
     "Bytes that one block saves for backward, without casts of its weights."
-    s, c, llama = p.shape, p.c, p.shape.family == "llama"
-    d = s.d_model
-    copied = c * d if llama or p.cp > 1 else 0
-    attention = c * d * p.tp + c * d + c * _pairs_kept(p) * p.tp + c * d + 4 * s.n_heads + copied
-    return p.tokens * (
-        2 * norm_saved_bytes(p) + attention + _mlp_saved_bytes(p)
-    ) // p.tp + _mask_bytes(p)
+    hidden_bytes = p.bytes_per_value * p.shape.d_model
+    inputs, queries, output = hidden_bytes * p.tp, hidden_bytes, hidden_bytes
+    keys_and_values = p.bytes_per_value * _pairs_kept(p) * p.tp
+    copied = hidden_bytes if p.shape.family == "llama" or p.cp > 1 else 0
+    attention = inputs + queries + keys_and_values + output + 4 * p.shape.n_heads + copied
+    per_token = 2 * norm_saved_bytes(p) + attention + _mlp_saved_bytes(p)
+    return p.tokens * per_token // p.tp + _mask_bytes(p)
 
 # %% ../../nbs/20_plan/15_activations.ipynb #8d94ffac
 def _pairs_kept(p: Placement) -> int:
@@ -177,7 +229,7 @@ def _mask_bytes(p: Placement) -> int:
     most.
     """
     chunk = p.seq_len // (2 * p.cp)
-    return p.c * chunk * p.seq_len if p.cpu and p.cp > 1 else 0
+    return p.bytes_per_value * chunk * p.seq_len if p.cpu and p.cp > 1 else 0
 
 # %% ../../nbs/20_plan/15_activations.ipynb #076cf609
 def _operands(p: Placement) -> int:
@@ -192,7 +244,7 @@ def _operands(p: Placement) -> int:
 
 def _experts_kept(p: Placement) -> bool:
     "Whether the products of the MLP are kept; the grouped product of experts on a GPU is not."
-    return experts(p.shape)[0] == 1 or p.cpu or p.c == 4
+    return experts(p.shape)[0] == 1 or p.cpu or p.bytes_per_value == 4
 
 # %% ../../nbs/20_plan/15_activations.ipynb #84ca6e1e
 def products_bytes(p: Placement) -> int:
@@ -206,21 +258,25 @@ def products_bytes(p: Placement) -> int:
         else 0
     )
     router = n_experts if n_experts > 1 else 0
-    return p.tokens * (p.c * (attention + mlp + router) + 4 * s.n_heads) // p.tp
+    return p.tokens * (p.bytes_per_value * (attention + mlp + router) + 4 * s.n_heads) // p.tp
 
 # %% ../../nbs/20_plan/15_activations.ipynb #4580e740
 def again_bytes(p: Placement, block: int | None = None) -> int:
     """Bytes that recomputation adds for the backward pass of one block. block: its parameters on a
     rank.
     """
-    shared = p.tokens * (p.c * _operands(p) + 4 * p.shape.n_heads) // p.tp if p.keep_products else 0
+    shared = (
+        p.tokens * (p.bytes_per_value * _operands(p) + 4 * p.shape.n_heads) // p.tp
+        if p.keep_products
+        else 0
+    )
     return block_saved_bytes(p) - shared + _cast_bytes(p, block)
 
 
 def _cast_bytes(p: Placement, block: int | None) -> int:
     if p.casts:
-        return 2 * (p.block if block is None else block)
-    return 2 * p.aside if p.casts_experts else 0
+        return 2 * (p.block_params if block is None else block)
+    return 2 * p.ignored_block_params if p.casts_experts else 0
 
 # %% ../../nbs/20_plan/15_activations.ipynb #7ef3ce2e
 def layer_bytes(p: Placement, block: int | None = None) -> int:
@@ -228,7 +284,7 @@ def layer_bytes(p: Placement, block: int | None = None) -> int:
     what is not recomputed.
     """
     if p.recompute:
-        return p.tokens * p.c * p.shape.d_model // p.tp + (
+        return p.tokens * p.bytes_per_value * p.shape.d_model // p.tp + (
             products_bytes(p) if p.keep_products else 0
         )
     return block_saved_bytes(p) + _cast_bytes(p, block)
@@ -236,7 +292,7 @@ def layer_bytes(p: Placement, block: int | None = None) -> int:
 # %% ../../nbs/20_plan/15_activations.ipynb #74bd2e64
 def head_saved_bytes(p: Placement) -> int:
     "Bytes saved by the last norm, and the input of the head."
-    return p.tokens * (norm_saved_bytes(p) // p.tp + p.c * p.shape.d_model)
+    return p.tokens * (norm_saved_bytes(p) // p.tp + p.bytes_per_value * p.shape.d_model)
 
 
 def saved_bytes(p: Placement) -> int:

@@ -24,53 +24,53 @@ class Bucket(NamedTuple):
     """
 
     elements: int
-    plain: int
-    factors: int
-    after: int
-    last: str
+    uncompressed_elements: int
+    factor_elements: int
+    later_elements: int
+    last_param: str
 
 # %% ../../nbs/20_plan/35_factored_memory.ipynb #8e2fe2be
 def buckets(shape: ModelShape, bucket_mib: float = 25.0) -> Iterator[Bucket]:
     "The buckets of torch's DistributedDataParallel, in the order of communication."
     sizes = parameter_shapes(shape)
-    names, after = reversed(sizes), sum(map(prod, sizes.values()))
+    names, later_elements = reversed(sizes), sum(map(prod, sizes.values()))
     for elements in ddp_buckets(shape, bucket_mib=bucket_mib):
-        left, plain, factors = elements, 0, 0
-        while left:
-            last = next(names)
-            count, sent = prod(sizes[last]), factored_size(sizes[last])
-            left, plain, factors = (
-                left - count,
-                plain + (count if sent == count else 0),
-                factors + (sent if sent < count else 0),
-            )
-        after -= elements
-        yield Bucket(elements, plain, factors, after, last)
+        remaining, uncompressed, factors = elements, 0, 0
+        while remaining:
+            last_param = next(names)
+            count, sent = prod(sizes[last_param]), factored_size(sizes[last_param])
+            remaining -= count
+            uncompressed += count if sent == count else 0
+            factors += sent if sent < count else 0
+        later_elements -= elements
+        yield Bucket(elements, uncompressed, factors, later_elements, last_param)
 
 # %% ../../nbs/20_plan/35_factored_memory.ipynb #bd0b3b8d
 def beside_bytes(shape: ModelShape, bucket_mib: float = 25.0) -> int:
     "Permanent bytes of PowerSGD: the error of every gradient, and the factors, in float32."
-    return sum(4 * b.elements + 4 * b.factors for b in buckets(shape, bucket_mib))
+    return sum(4 * b.elements + 4 * b.factor_elements for b in buckets(shape, bucket_mib))
 
 
-def _before_bytes(p: Placement, last: str) -> int:
-    "Activations when backward has computed the gradient of `last`."
-    owner, layer = last.split(".")[:2]
+def _before_bytes(p: Placement, param: str) -> int:
+    "Activations when backward has computed the gradient of `param`."
+    owner, layer = param.split(".")[:2]
     if owner == "blocks":
-        under_way = again_bytes(p) if p.recompute else 0
-        return (int(layer) + 1) * layer_bytes(p) + under_way
+        recomputed = again_bytes(p) if p.recompute else 0
+        return (int(layer) + 1) * layer_bytes(p) + recomputed
     return {"head": saved_bytes(p), "norm": p.shape.n_layers * layer_bytes(p)}.get(owner, 0)
 
 # %% ../../nbs/20_plan/35_factored_memory.ipynb #15770285
 def exchange_bytes(p: Placement, bucket: Bucket) -> int:
     "Bytes on a rank during the communication of a bucket, without `beside_bytes`."
     copies = 4 * bucket.elements + 4 * bucket.elements  # uncompressed, and the new error
-    plain = 4 * bucket.plain  # the uncompressed tensors, concatenated
-    made = 4 * prod(parameter_shapes(p.shape)[bucket.last])  # the last gradient, before its copy
-    waiting = 4 * bucket.after if p.more else 0
+    uncompressed = 4 * bucket.uncompressed_elements  # concatenated
+    # before its copy into the bucket
+    last_gradient = 4 * prod(parameter_shapes(p.shape)[bucket.last_param])
+    waiting = 4 * bucket.later_elements if p.accumulates else 0
     # the head's part, until that of the embedding
-    tied = 4 * p.head if p.shape.tied_embeddings and bucket.after else 0
-    return kept_bytes(p) + _before_bytes(p, bucket.last) + waiting + tied + made + copies + plain
+    tied = 4 * p.head_params if p.shape.tied_embeddings and bucket.later_elements else 0
+    held = kept_bytes(p) + _before_bytes(p, bucket.last_param) + waiting + tied
+    return held + last_gradient + copies + uncompressed
 
 # %% ../../nbs/20_plan/35_factored_memory.ipynb #586ab2d1
 def factored_memory(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:

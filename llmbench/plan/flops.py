@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['experts', 'parameter_groups', 'parameter_count', 'active_parameter_count', 'parameter_shapes', 'split_dimension',
            'flops_by_part', 'attention_flops_per_token', 'matmul_parameters', 'flop_table', 'model_flops_per_token',
-           'hardware_flops_per_token', 'model_state_bytes']
+           'hardware_flops_per_token', 'holds_whole_gradient', 'model_state_bytes']
 
 # %% ../../nbs/20_plan/10_flops.ipynb #a61b53cd
 from math import ceil, prod
 
 from ..spec.presets import PRESETS, ModelShape
-from ..spec.strategies import STRATEGY_TABLE, formulas_of
+from ..spec.strategies import formulas_row
 
 # %% ../../nbs/20_plan/10_flops.ipynb #f6192a26
 def experts(shape: ModelShape) -> tuple[int, int]:
@@ -194,10 +194,13 @@ def hardware_flops_per_token(
     )
 
 # %% ../../nbs/20_plan/10_flops.ipynb #ab88d54f
-# DeepSpeed shards the reduced gradients of ZeRO-1, too.
-_SHARDED = {
-    row.name: row.shards for row in STRATEGY_TABLE.values() if "dp_replicate" not in row.settings
-} | {"zero1": "go"}
+def holds_whole_gradient(strategy: str, compute: str) -> bool:
+    """Whether DeepSpeed holds the whole gradient in float32: stage 1, in bfloat16 (also under
+    float8 products).
+    """
+    row = formulas_row(strategy)
+    deepspeed = row.engine == "deepspeed"
+    return deepspeed and "g" not in row.shards and compute in ("bfloat16", "float8")
 
 # %% ../../nbs/20_plan/10_flops.ipynb #c699e12c
 def model_state_bytes(
@@ -206,20 +209,21 @@ def model_state_bytes(
     """Bytes of parameters, gradients and optimizer state on a rank between the last backward pass
     and the update.
 
-    ep: ranks that share a mixture's experts. Source: Rajbhandari et al. 2020 (ZeRO,
-    arXiv:1910.02054), section 3, and DeepSpeed 0.19 as described above; without the padding of
-    shards (a few hundred bytes).
+    dp: ranks that shard; ep: ranks that share a mixture's experts. Source: Rajbhandari et al. 2020
+    (ZeRO, arXiv:1910.02054), section 3, and DeepSpeed 0.19 as described above; without the padding
+    of shards (a few hundred bytes). Raises ValueError for an unknown strategy.
     """
+    row, half = formulas_row(strategy), compute != "float32"
     mlp = parameter_groups(shape)["mlp"]
-    strategy = formulas_of(strategy)
-    count, sharded = parameter_count(shape) - mlp * (ep - 1) // ep, _SHARDED.get(strategy, "")
+    param_count = parameter_count(shape) - mlp * (ep - 1) // ep
     own_experts = mlp // ep if ep > 1 else 0  # not sharded again
-    share = ceil((count - own_experts) / dp) + own_experts
-    held = {part: share if part in sharded else count for part in "pgo"}
-    deepspeed, half = strategy.startswith("zero"), compute != "float32"
-    grads = 4 * held["g"]
-    if strategy == "zero1" and half and compute != "float16":
-        grads = (4 + 2) * count
+    shard_params = ceil((param_count - own_experts) / dp) + own_experts
+    held = {part: shard_params if part in row.shards else param_count for part in "pgo"}
+    deepspeed = row.engine == "deepspeed"
+    # DeepSpeed shards the reduced gradients of ZeRO-1, too
+    grads = 4 * (shard_params if deepspeed else held["g"])
+    if holds_whole_gradient(strategy, compute):
+        grads = (4 + 2) * param_count
     return {
         "param_bytes": held["p"] * (2 if deepspeed and half else 4),
         "grad_bytes": grads,

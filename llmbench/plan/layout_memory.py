@@ -27,6 +27,7 @@ from llmbench.plan.seats import (
 )
 from .split_traffic import AT_HAND
 from ..spec.request import RunSpec, Strategy
+from ..spec.strategies import on_grid, that_shard
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #8a69c32f
 def _logits(s: Seat, size: int) -> int:
@@ -39,8 +40,10 @@ def _logits_held(s: Seat, live: int) -> int:
     """
     if s.strategy.pp == 1 or not s.part.last:
         return 0
-    return _logits(s, s.p.c) + (
-        max(0, live - 1) * _logits(s, s.p.c + 4) if s.strategy.schedule == "gpipe" else 0
+    return _logits(s, s.p.bytes_per_value) + (
+        max(0, live - 1) * _logits(s, s.p.bytes_per_value + 4)
+        if s.strategy.schedule == "gpipe"
+        else 0
     )
 
 
@@ -50,20 +53,24 @@ def _head_elements(s: Seat) -> int:
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #1c7904a4
 def _resting(s: Seat, b: Backward) -> int:
     "Bytes during a whole backward pass."
-    waiting = waiting_bytes(s) if b.more else 0
-    saved = b.live * stage_bytes(s) + _logits_held(s, b.live) + b.sent * s.stream
+    waiting = waiting_bytes(s) if b.accumulates else 0
+    saved = (
+        b.live_micro_batches * stage_bytes(s)
+        + _logits_held(s, b.live_micro_batches)
+        + b.held_outputs * s.stage_output_bytes
+    )
     return kept_bytes(s) + borrowed_bytes(s) + gathered_bytes(s, b)[0] + waiting + saved
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #b4ebe410
 def _block_bytes(s: Seat, b: Backward) -> int:
     "Additional bytes in the backward pass of a block."
     p, (stacked, copies) = s.p, experts(s.p.shape)
-    d, f, cast = p.shape.d_model, p.shape.d_ff, 6 if p.casts else p.c
+    d, f, cast = p.shape.d_model, p.shape.d_ff, 6 if p.casts else p.bytes_per_value
     wide = (2 if p.shape.family == "llama" else 1) * f // p.tp
-    working = p.tokens * copies * p.c * (d + wide) + cast * d * f // p.tp * stacked
-    again = again_bytes(p, s.block) if p.recompute else 0
-    waits = s.part.last and (p.shape.tied_embeddings or not b.more)
-    new_head = (4 if p.casts else p.c) * _head_elements(s) if waits else 0
+    working = p.tokens * copies * p.bytes_per_value * (d + wide) + cast * d * f // p.tp * stacked
+    again = again_bytes(p, s.block_params) if p.recompute else 0
+    waits = s.part.last and (p.shape.tied_embeddings or not b.accumulates)
+    new_head = (4 if p.casts else p.bytes_per_value) * _head_elements(s) if waits else 0
     return gathered_bytes(s, b)[1] + working + new_head + again
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #6649b399
@@ -73,22 +80,26 @@ def _backward(s: Seat, b: Backward) -> dict[str, int]:
     found = {"block": resting + _block_bytes(s, b)}
     if s.part.last:
         found["loss"] = resting + (2 * head if p.casts else 0) + loss_bytes(p)
-        logits = 0 if s.strategy.pp > 1 else _logits(s, p.c)
-        working = max(logits + 4 * head, 6 * head) if p.casts else logits + p.c * head
+        logits = 0 if s.strategy.pp > 1 else _logits(s, p.bytes_per_value)
+        working = max(logits + 4 * head, 6 * head) if p.casts else logits + p.bytes_per_value * head
         found["head"] = resting + working
     return found
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #d95feff7
 def _end(s: Seat) -> int:
     "All gradients, and that of the embedding while it is computed."
-    size = s.p.c if s.wrapped else 4
-    new = size * s.p.head if s.part.first else 0
-    met = (2 if s.p.more else 1) * size * _head_elements(s) if s.tied else 0
+    size = s.p.bytes_per_value if s.wrapped else 4
+    new = size * s.p.head_params if s.part.first else 0
+    met = (2 if s.p.accumulates else 1) * size * _head_elements(s) if s.tied else 0
     if not s.wrapped:
-        return kept_bytes(s) + waiting_bytes(s) + (met + new if s.p.more or s.tied else 0)
-    blocks = 4 * ceil(len(s.part.layers) * s.block / s.shards)
-    whole = s.p.r * s.count if s.p.more else s.p.c * (s.root + s.block)
-    return kept_bytes(s) + s.p.c * s.root + blocks + whole + new + met
+        return kept_bytes(s) + waiting_bytes(s) + (met + new if s.p.accumulates or s.tied else 0)
+    blocks = 4 * ceil(len(s.part.layers) * s.block_params / s.shards)
+    whole = (
+        s.p.bytes_per_gradient * s.param_count
+        if s.p.accumulates
+        else s.p.bytes_per_value * (s.root_params + s.block_params)
+    )
+    return kept_bytes(s) + s.p.bytes_per_value * s.root_params + blocks + whole + new + met
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #01549da8
 def _update(s: Seat) -> int:
@@ -96,11 +107,11 @@ def _update(s: Seat) -> int:
     parameter on a CPU, one of all parameters on a GPU.
     """
     largest, cut = ceil(max(s.sizes.values()) / s.shards), 0
-    gradients = 4 * ceil(s.count / s.shards)
+    gradients = 4 * ceil(s.param_count / s.shards)
     if not s.wrapped and whole_ends(s):
         ends = [n for name, n in s.sizes.items() if name.startswith(("embedding", "positions"))]
         gradients, cut = waiting_bytes(s), 4 * sum(ends)
-    temporaries = 0 if s.p.fused else 8 * largest if s.p.cpu else 4 * ceil(s.count / s.shards)
+    temporaries = 0 if s.p.fused else 8 * largest if s.p.cpu else 4 * ceil(s.param_count / s.shards)
     return kept_bytes(s) + gradients + cut + temporaries
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #281d071f
@@ -108,13 +119,13 @@ def _reduced_at_once(s: Seat) -> int:
     """A pipeline reduces after all backward passes: all blocks are gathered, all gradients whole;
     the root is first.
     """
-    first = s.root or s.block
+    first = s.root_params or s.block_params
     return (
         kept_bytes(s)
-        + s.p.c * s.count
+        + s.p.bytes_per_value * s.param_count
         + waiting_bytes(s)
-        + s.p.r * first
-        + ceil(s.p.r * first / s.shards)
+        + s.p.bytes_per_gradient * first
+        + ceil(s.p.bytes_per_gradient * first / s.shards)
     )
 
 
@@ -124,7 +135,7 @@ def _whole_keys(s: Seat) -> int:
     """
     p = s.p
     return (
-        4 * p.c * p.tokens * p.cp * (p.shape.n_kv_heads * p.shape.head_dim // p.tp)
+        4 * p.bytes_per_value * p.tokens * p.cp * (p.shape.n_kv_heads * p.shape.head_dim // p.tp)
         if p.cp > 1 and s.sharded
         else 0
     )
@@ -133,36 +144,42 @@ def _whole_keys(s: Seat) -> int:
 def _sent(s: Seat, elements: int) -> int:
     "Bytes of the buffers of a reduction: input and output."
     p = s.p
-    return p.r * elements * (2 if p.cpu and s.sharded else 1) + ceil(p.r * elements / s.shards)
+    return p.bytes_per_gradient * elements * (2 if p.cpu and s.sharded else 1) + ceil(
+        p.bytes_per_gradient * elements / s.shards
+    )
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #042da5e1
 def _reduced_root(s: Seat, fresh: bool) -> int:
     "Additional bytes during the reduction of the root."
-    p, blocks = s.p, 4 * ceil(len(s.part.layers) * s.block / s.shards)
-    ends = max(s.root, p.head if s.part.first else 0) if p.more else s.root
-    late = p.c * _head_elements(s) if fresh and not p.shape.tied_embeddings else 0
-    return blocks + _sent(s, s.root) + p.c * (ends - s.root) + late
+    p, blocks = s.p, 4 * ceil(len(s.part.layers) * s.block_params / s.shards)
+    ends = (
+        max(s.root_params, p.head_params if s.part.first else 0) if p.accumulates else s.root_params
+    )
+    late = p.bytes_per_value * _head_elements(s) if fresh and not p.shape.tied_embeddings else 0
+    return blocks + _sent(s, s.root_params) + p.bytes_per_value * (ends - s.root_params) + late
 
 
 def _reduced_block(s: Seat, fresh: bool, waits: int) -> int:
     "Additional bytes during the reduction of a block."
     p, layers = s.p, len(s.part.layers)
-    waiting = max(0, waits - p.r * s.block) + p.c * s.block
+    waiting = (
+        max(0, waits - p.bytes_per_gradient * s.block_params) + p.bytes_per_value * s.block_params
+    )
     others = stage_bytes(s) * (layers - 1) // layers
     held = s.sharded and (fresh or p.shape.tied_embeddings)
-    head = (4 if p.casts else p.c) * _head_elements(s) if held else 0
-    return borrowed_bytes(s) + waiting + others + head + _sent(s, s.block) + _whole_keys(s)
+    head = (4 if p.casts else p.bytes_per_value) * _head_elements(s) if held else 0
+    return borrowed_bytes(s) + waiting + others + head + _sent(s, s.block_params) + _whole_keys(s)
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #c1e75033
 def _exchange(s: Seat) -> dict[str, int]:
     "Bytes at the moments of gather and reduction."
     if s.sharded and s.strategy.pp > 1:
         return {"reduce": _reduced_at_once(s)}
-    rest, waits = kept_bytes(s), waiting_bytes(s) if s.p.more else 0
-    fresh = s.sharded and not s.p.more  # the head has a gradient until it is reduced
+    rest, waits = kept_bytes(s), waiting_bytes(s) if s.p.accumulates else 0
+    fresh = s.sharded and not s.p.accumulates  # the head has a gradient until it is reduced
     found = {"reduce root": rest + _reduced_root(s, fresh)}
     if s.sharded:
-        found["gather"] = rest + waits + 2 * s.p.c * (s.root + s.block)
+        found["gather"] = rest + waits + 2 * s.p.bytes_per_value * (s.root_params + s.block_params)
     found["reduce block"] = rest + _reduced_block(s, fresh, waits)
     return found
 
@@ -176,7 +193,7 @@ def layout_moments(s: Seat) -> dict[str, int]:
     return found
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #61c6c0f7
-SPLIT = ("tp", "pp", "cp", "mixed", "hsdp")
+SPLIT = on_grid()
 
 
 def layout_memory(
@@ -190,9 +207,9 @@ def layout_memory(
     Korthikanti et al. 2022 (arXiv:2205.05198), section 4.2.2; Narayanan et al. 2021
     (arXiv:2104.04473), section 2.2.
     """
-    s = spec.strategy
-    if s.name not in (*SPLIT, "fsdp"):
-        raise ValueError(f"strategy = {s.name!r}: {', '.join((*SPLIT, 'fsdp'))}")
+    s, derived = spec.strategy, dict.fromkeys((*SPLIT, *that_shard("p", "torch")))
+    if s.name not in derived:
+        raise ValueError(f"strategy = {s.name!r}: {', '.join(derived)}")
     ranks = range(s.pp) if pp_rank is None else (pp_rank,)
     return max(
         (_answer(seat_of(spec, rank, platform)) for rank in ranks),
@@ -203,16 +220,16 @@ def layout_memory(
 def _answer(s: Seat) -> dict[str, Any]:
     found = layout_moments(s)
     fullest = max(found, key=lambda name: found[name])
-    share = ceil(s.count / s.shards)
+    share = ceil(s.param_count / s.shards)
     gradients = 4 * share if s.wrapped else waiting_bytes(s)
-    live = max(b.live for b in backwards(s))
+    live = max(b.live_micro_batches for b in backwards(s))
     return {
         "param_bytes": 4 * share,
         "grad_bytes": gradients,
         "optimizer_bytes": 8 * share,
         "activation_bytes": live * stage_bytes(s),
         "loss_bytes": loss_bytes(s.p) if s.part.last else 0,
-        "waiting_bytes": waiting_bytes(s) if s.p.more else 0,
+        "waiting_bytes": waiting_bytes(s) if s.p.accumulates else 0,
         "borrowed_bytes": borrowed_bytes(s),
         "moments": found,
         "peak_bytes": found[fullest],
@@ -225,7 +242,7 @@ def _refuse_underived(s: Strategy) -> None:
     "Raise ValueError for a strategy without a derivation."
     if s.hpz > 1 or s.quantize != "none":
         raise ValueError(f"strategy {s.name}: the memory of ZeRO++ is not derived")
-    if s.stages_per_rank > AT_HAND and s.name in ("fsdp", "hsdp"):
+    if s.stages_per_rank > AT_HAND and s.name in that_shard("p", "torch"):
         raise ValueError(
             f"strategy {s.name}: the memory of shards is not derived for {s.stages_per_rank} "
             f"stages per rank, of {AT_HAND} at most"
@@ -235,9 +252,8 @@ def _refuse_underived(s: Strategy) -> None:
 def _whole_memory(spec: RunSpec, platform: str) -> dict[str, Any]:
     "`memory_per_rank` of a request whose model is not split."
     s, batch = spec.strategy, spec.batch
-    name, dp = ("fsdp", s.dp // s.dp_replicate) if s.name == "hsdp" else (s.name, s.dp)
     return memory_per_rank(
-        spec.model, name, dp,
+        spec.model, s.name, s.dp // s.dp_replicate,
         micro=batch.micro, seq_len=spec.seq_len, accum=batch.accum, ep=s.ep,
         compute=spec.precision.compute, reduce=spec.precision.reduce, recompute=spec.recompute,
         platform=platform, fused=spec.optimizer.fused, offload=s.offload,
@@ -254,7 +270,7 @@ def memory_of(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:
     _refuse_underived(s)
     if s.compression == "powersgd":
         return factored_memory(spec, platform)
-    split = s.name in SPLIT or (s.name == "fsdp" and s.tp * s.pp * s.cp > 1)
+    split = s.name in SPLIT or s.tp * s.pp * s.cp > 1
     if split and s.ep == 1 and s.offload == "none":
         return layout_memory(spec, platform)
     return _whole_memory(spec, platform)

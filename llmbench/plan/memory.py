@@ -12,7 +12,7 @@ from typing import Any
 from .activations import Placement, again_bytes, loss_bytes, saved_bytes
 from .flops import experts, model_state_bytes, parameter_shapes
 from ..spec.presets import ModelShape
-from ..spec.strategies import formulas_of
+from ..spec.strategies import STRATEGY_TABLE, formulas_row
 
 # %% ../../nbs/20_plan/20_memory.ipynb #f3ff791b
 # elements; the second: half of DeepSpeed's reuse distance
@@ -20,146 +20,173 @@ _ZERO_BUCKET, _ZERO_KEPT = 500_000_000, 500_000_000
 # bytes per activation; with float8 products activations are bfloat16
 _SIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}
 
-# %% ../../nbs/20_plan/20_memory.ipynb #3baff3d7
-def _whole_copy(p: Placement) -> bool:
-    "Whether DeepSpeed holds the whole gradient in float32: stage 1 in bfloat16."
-    return p.strategy == "zero1" and p.compute in ("bfloat16", "float8")
-
 # %% ../../nbs/20_plan/20_memory.ipynb #52e0f484
 def kept_bytes(p: Placement) -> int:
     "Parameters, optimizer state and permanent buffers."
     if p.offload or p.staged:
         return _offloaded(p)
     state = model_state_bytes(p.shape, p.strategy, p.dp, p.compute, ep=p.ep)
-    replicated = 4 * (p.count - _aside(p))
-    buffers = {
-        "ddp": replicated,
-        "ep": replicated,
-        "zero1": 4 * p.count if _whole_copy(p) else 0,
-        "zero3": 4 * p.share + p.r * _bucket(p),
-    }
-    return state["param_bytes"] + state["optimizer_bytes"] + buffers.get(p.strategy, 0)
+    return state["param_bytes"] + state["optimizer_bytes"] + _buffer_bytes(p)
 
 
-def _aside(p: Placement) -> int:
-    "Parameters of this rank outside DDP's buckets and FSDP's shards."
-    return p.shape.n_layers * p.aside
+def _buffer_bytes(p: Placement) -> int:
+    "Permanent buffers of gradients."
+    if p.in_buckets:
+        return 4 * (p.param_count - p.ignored_params)
+    if p.whole_gradient:
+        return 4 * p.param_count
+    if p.deepspeed and p.shards_parameters:
+        return 4 * p.shard_params + p.bytes_per_gradient * _bucket_elements(p)
+    return 0
 
 # %% ../../nbs/20_plan/20_memory.ipynb #10bc6bb8
 def _offloaded(p: Placement) -> int:
     """Permanent bytes with offload; staged: with those of DeepSpeed in host memory."""
+    if not p.deepspeed:
+        return 0
+    value_bytes, in_float32 = p.bytes_per_value, p.bytes_per_value == 4
+    if p.shards_parameters:
+        bucket_bytes = p.bytes_per_gradient * _bucket_elements(p)
+        return (
+            value_bytes * p.shard_params + bucket_bytes + (20 * p.shard_params if p.staged else 0)
+        )
     # the transfer buffers of both sides
-    largest = 2 * p.c * max(map(prod, parameter_shapes(p.shape).values()))
-    if p.strategy == "zero2":
-        in_host = (16 + p.c) * p.share + (4 * p.share if p.more and p.c == 4 else 0)
-        return p.c * p.count + (largest + in_host if p.staged else largest // 2)
-    if p.strategy == "zero3":
-        return p.c * p.share + p.r * _bucket(p) + (20 * p.share if p.staged else 0)
-    return 0
+    largest = 2 * value_bytes * max(map(prod, parameter_shapes(p.shape).values()))
+    accumulated = 4 * p.shard_params if p.accumulates and in_float32 else 0
+    in_host = (16 + value_bytes) * p.shard_params + accumulated
+    return value_bytes * p.param_count + (largest + in_host if p.staged else largest // 2)
 
 # %% ../../nbs/20_plan/20_memory.ipynb #cfe4feef
 def waiting_bytes(p: Placement) -> int:
     "Accumulated gradients of earlier micro steps, with their bucket."
-    zero1 = 2 * p.count if _whole_copy(p) else 4 * p.count + 4 * _bucket(p)
-    zero2 = 0 if p.offload or (p.staged and p.c == 4) else 4 * p.share
-    whole = dict.fromkeys(("single", "ddp", "ep"), 4 * p.count)
-    held = whole | {
-        "fsdp": p.r * (p.count - _aside(p)) + 4 * _aside(p),
-        "zero1": zero1,
-        "zero2": zero2,
-        "zero3": 0,
-    }
-    return held[p.strategy] if p.more else 0
+    if not p.accumulates:
+        return 0
+    if p.deepspeed:
+        return _deepspeed_waiting(p)
+    if p.by_blocks:  # whole until the last micro step
+        wrapped_params = p.param_count - p.ignored_params
+        return p.bytes_per_gradient * wrapped_params + 4 * p.ignored_params
+    return 4 * p.param_count
 
 
-def _bucket(p: Placement) -> int:
+def _deepspeed_waiting(p: Placement) -> int:
+    if p.shards_parameters:  # in a permanent buffer
+        return 0
+    if p.shards_gradients:
+        in_host = p.offload or (p.staged and p.bytes_per_value == 4)
+        return 0 if in_host else 4 * p.shard_params
+    if p.whole_gradient:
+        return 2 * p.param_count
+    return 4 * p.param_count + 4 * _bucket_elements(p)
+
+
+def _bucket_elements(p: Placement) -> int:
     "Elements of DeepSpeed's reduction bucket, as `train.strategies.zero` configures it."
-    return min(p.count, p.reduce_bucket or _ZERO_BUCKET)
+    return min(p.param_count, p.reduce_bucket or _ZERO_BUCKET)
 
 # %% ../../nbs/20_plan/20_memory.ipynb #d011807e
 def _borrowed(p: Placement) -> int:
     """Gathered parameters of other ranks at the loss: FSDP's root, and what it or ZeRO-3 does not
     free.
     """
-    blocks = 0 if p.reshard else p.shape.n_layers * p.wrapped
-    return {
-        "fsdp": p.c * (p.root + blocks),
-        "zero3": p.c * min(p.count, p.max_live or _ZERO_KEPT),
-    }.get(p.strategy, 0)
+    if not p.shards_parameters:
+        return 0
+    if p.deepspeed:
+        gathered_params = min(p.param_count, p.max_live or _ZERO_KEPT)
+    else:
+        kept_blocks = 0 if p.reshard else p.shape.n_layers
+        gathered_params = p.root_params + kept_blocks * p.wrapped_block_params
+    return p.bytes_per_value * gathered_params
 
 # %% ../../nbs/20_plan/20_memory.ipynb #302c95af
 def _new_head_gradient(p: Placement) -> int:
     """The gradient of the weight of the head during the backward pass of the blocks; 0 if it was
     accumulated or copied into a bucket.
     """
-    waits = p.shape.tied_embeddings or (not p.more and p.strategy not in ("ddp", "ep"))
-    return (4 if p.casts else p.c) * p.head if waits else 0
+    waits = p.shape.tied_embeddings or not (p.accumulates or p.in_buckets)
+    return (4 if p.casts else p.bytes_per_value) * p.head_params if waits else 0
 
 # %% ../../nbs/20_plan/20_memory.ipynb #ba421091
 def _loss(p: Placement) -> int:
-    cast = 2 * p.head if p.casts else 0
+    cast = 2 * p.head_params if p.casts else 0
     return kept_bytes(p) + waiting_bytes(p) + _borrowed(p) + saved_bytes(p) + cast + loss_bytes(p)
 
 
 def _head(p: Placement) -> int:
-    logits = p.c * p.shape.vocab_size * p.tokens
-    working = max(logits + 4 * p.head, 6 * p.head) if p.casts else logits + p.c * p.head
+    logits = p.bytes_per_value * p.shape.vocab_size * p.tokens
+    if p.casts:
+        working = max(logits + 4 * p.head_params, 6 * p.head_params)
+    else:
+        working = logits + p.bytes_per_value * p.head_params
     return kept_bytes(p) + waiting_bytes(p) + _borrowed(p) + saved_bytes(p) + working
 
 # %% ../../nbs/20_plan/20_memory.ipynb #a66d1587
 def _block(p: Placement) -> int:
-    d, f, c = p.shape.d_model, p.shape.d_ff, p.c
-    again = again_bytes(p) if p.recompute else 0
-    stacked, copies = experts(p.shape)  # the gradients of stacked experts are joined
-    stacked = ceil(stacked / p.ep)
-    working = (
-        p.tokens * copies * c * (d + (2 if p.shape.family == "llama" else 1) * f)
-        + (6 if p.casts_experts else c) * d * f * stacked
-    )
-    zero1 = 0 if _whole_copy(p) or p.more else 4 * _bucket(p)
-    buffers = {
-        "fsdp": 2 * c * p.wrapped if p.reshard else 0,
-        "zero1": zero1,
-        "zero2": c * _bucket(p),
-    }.get(p.strategy, 0)
     resting = kept_bytes(p) + waiting_bytes(p) + _borrowed(p) + saved_bytes(p)
-    return resting + again + _new_head_gradient(p) + buffers + working
+    recomputed = again_bytes(p) if p.recompute else 0
+    return resting + recomputed + _new_head_gradient(p) + _block_buffers(p) + _working_bytes(p)
+
+
+def _working_bytes(p: Placement) -> int:
+    "Gradients inside a block: of its activations, and of the weights of its MLP."
+    d, f, value_bytes = p.shape.d_model, p.shape.d_ff, p.bytes_per_value
+    stacked, copies = experts(p.shape)  # the gradients of stacked experts are joined
+    wide = d + (2 if p.shape.family == "llama" else 1) * f
+    weight_bytes = (6 if p.casts_experts else value_bytes) * d * f * ceil(stacked / p.ep)
+    return p.tokens * copies * value_bytes * wide + weight_bytes
+
+
+def _block_buffers(p: Placement) -> int:
+    "Gathered parameters of FSDP, or DeepSpeed's bucket."
+    if p.by_blocks:
+        return 2 * p.bytes_per_value * p.wrapped_block_params if p.reshard else 0
+    if not p.deepspeed or p.shards_parameters:
+        return 0
+    if p.shards_gradients:
+        return p.bytes_per_value * _bucket_elements(p)
+    return 0 if p.whole_gradient or p.accumulates else 4 * _bucket_elements(p)
 
 # %% ../../nbs/20_plan/20_memory.ipynb #68d90a50
 def _meeting(p: Placement, steps_before: bool) -> int:
     "Bytes in addition to the gradients when the gradient of the embedding is computed."
-    size = (2 if p.c == 2 and p.strategy not in ("single", "ddp", "ep") else 4) * p.head
+    size_bytes = (2 if p.bytes_per_value == 2 and not p.casts else 4) * p.head_params
     if p.shape.tied_embeddings:
-        return (3 if steps_before else 2) * size
-    return size if steps_before else 0
+        return (3 if steps_before else 2) * size_bytes
+    return size_bytes if steps_before else 0
 
 # %% ../../nbs/20_plan/20_memory.ipynb #0189a041
 def _end(p: Placement) -> int:
-    kept, last, size = kept_bytes(p), _meeting(p, p.more), 4 * p.head
-    tied = p.shape.tied_embeddings
-    if p.strategy == "single":
-        return kept + 4 * p.count + last
-    if p.strategy in ("ddp", "ep"):  # the last micro step uses the buckets; the peak is before it
-        return kept + (
-            4 * p.count + _meeting(p, p.accum > 2)
-            if p.more
-            else (3 if tied else 1) * size + 4 * _aside(p)
-        )
-    if p.strategy == "zero1":
-        return kept + (2 * p.count if _whole_copy(p) else 4 * p.count + 4 * _bucket(p)) + last
-    if p.strategy == "fsdp" and p.more:
-        return kept + p.c * p.root + waiting_bytes(p) + _meeting(p, p.accum > 2)
-    if p.strategy == "fsdp":
-        blocks = 4 * p.shape.n_layers * p.wrapped // p.dp + 4 * _aside(p)
-        return kept + p.c * p.root + blocks + (3 if tied else 2) * p.c * p.head + p.r * p.wrapped
-    return kept  # stages 2 and 3: the peak is at the reduction
+    if p.in_buckets:
+        return kept_bytes(p) + _end_of_ddp(p)
+    if p.by_blocks:
+        return kept_bytes(p) + _end_of_fsdp(p)
+    if p.shards_gradients:  # the peak is at the reduction
+        return kept_bytes(p)
+    gradient_bytes = _deepspeed_waiting(p) if p.deepspeed else 4 * p.param_count
+    return kept_bytes(p) + gradient_bytes + _meeting(p, p.accumulates)
+
+
+def _end_of_ddp(p: Placement) -> int:
+    # the last micro step uses the buckets; the peak is before it
+    if p.accumulates:
+        return 4 * p.param_count + _meeting(p, p.accum > 2)
+    return (3 if p.shape.tied_embeddings else 1) * 4 * p.head_params + 4 * p.ignored_params
+
+
+def _end_of_fsdp(p: Placement) -> int:
+    root_bytes = p.bytes_per_value * p.root_params
+    if p.accumulates:
+        return root_bytes + waiting_bytes(p) + _meeting(p, p.accum > 2)
+    sharded = 4 * p.shape.n_layers * p.wrapped_block_params // p.dp + 4 * p.ignored_params
+    ends = (3 if p.shape.tied_embeddings else 2) * p.bytes_per_value * p.head_params
+    return root_bytes + sharded + ends + p.bytes_per_gradient * p.wrapped_block_params
 
 # %% ../../nbs/20_plan/20_memory.ipynb #873818b2
 def _largest(p: Placement) -> int:
     "Elements of the largest parameter on a rank."
-    cut = p.dp if p.strategy == "fsdp" else 1
+    shards = p.dp if p.by_blocks else 1
     return max(
-        ceil(prod(s) / (p.ep if p.aside and ".experts." in n else cut))
+        ceil(prod(s) / (p.ep if p.ignored_params and ".experts." in n else shards))
         for n, s in parameter_shapes(p.shape).items()
     )
 
@@ -167,58 +194,80 @@ def _largest(p: Placement) -> int:
 def _update(p: Placement) -> int:
     if p.offload:
         return 0
-    deepspeed = p.strategy.startswith("zero")
-    gradients = {
-        "single": 4 * p.count,
-        "ddp": 0,
-        "ep": 4 * _aside(p),
-        "zero1": 2 * p.count if _whole_copy(p) else 4 * p.share,
-    }.get(p.strategy, 4 * p.share)
-    if p.staged and (p.strategy == "zero3" or p.c == 4):
-        gradients = 0  # counted in kept_bytes
-    one = p.share if deepspeed else _largest(p)
-    everything = p.count if p.strategy in ("single", "ddp", "ep") else p.share
-    return kept_bytes(p) + gradients + (0 if p.fused else 8 * one if p.cpu else 4 * everything)
+    temporaries = 0
+    if not p.fused and p.cpu:
+        temporaries = 8 * (p.shard_params if p.deepspeed else _largest(p))
+    elif not p.fused:
+        sharded = p.deepspeed or p.by_blocks
+        temporaries = 4 * (p.shard_params if sharded else p.param_count)
+    return kept_bytes(p) + _update_gradients(p) + temporaries
+
+
+def _update_gradients(p: Placement) -> int:
+    "Gradients at the update outside permanent buffers."
+    if p.in_buckets:
+        return 4 * p.ignored_params
+    if p.whole_gradient:
+        return 2 * p.param_count
+    if p.staged and (p.shards_parameters or p.bytes_per_value == 4):
+        return 0  # counted in kept_bytes
+    return 4 * (p.shard_params if p.deepspeed or p.by_blocks else p.param_count)
 
 # %% ../../nbs/20_plan/20_memory.ipynb #cb5c0dea
 def _scattered(p: Placement, elements: int) -> int:
     "Additional bytes while FSDP reduce-scatters the gradients of a unit."
-    shard, sent = ceil(p.r * elements / p.dp), p.r * elements
-    own = sent if p.more else p.c * elements
+    shard = ceil(p.bytes_per_gradient * elements / p.dp)
+    sent = p.bytes_per_gradient * elements
+    own = sent if p.accumulates else p.bytes_per_value * elements
     return 2 * sent + shard if p.cpu else max(own + sent, sent + shard)
 
 # %% ../../nbs/20_plan/20_memory.ipynb #3995805d
 def _fsdp_moments(p: Placement) -> dict[str, int]:
-    layers, rest = p.shape.n_layers, kept_bytes(p)
-    laid_out = 2 * p.c * (p.root + p.wrapped) + (ceil(p.c * p.root / p.dp) if p.c == 2 else 0)
-    others = saved_bytes(p) * (layers - 1) // layers
-    # the next block, or all others
-    gathered = p.c * (p.root + p.wrapped * (1 if p.reshard else layers - 1))
-    gradients = (
-        waiting_bytes(p) + _new_head_gradient(p) + (-p.r * p.wrapped if p.more else 4 * p.aside)
-    )
-    late = 0 if p.shape.tied_embeddings else p.c * p.head
+    kept, waiting = kept_bytes(p), waiting_bytes(p)
+    reduced_blocks = 4 * ceil(p.shape.n_layers * p.wrapped_block_params / p.dp)
+    head = 0 if p.shape.tied_embeddings else p.bytes_per_value * p.head_params
     return {
-        "gather": rest + waiting_bytes(p) + laid_out,
-        "reduce block": rest + gathered + gradients + others + _scattered(p, p.wrapped),
+        "gather": kept + waiting + _unpacked_bytes(p),
+        "reduce block": kept + _reduced_block(p),
         "reduce root": (
-            rest
-            + 4 * ceil(layers * p.wrapped / p.dp)
-            + 4 * _aside(p)
-            + _scattered(p, p.root)
-            + late
+            kept + reduced_blocks + 4 * p.ignored_params + _scattered(p, p.root_params) + head
         ),
     }
 
+
+def _unpacked_bytes(p: Placement) -> int:
+    "The root and the first block, as received and as unpacked."
+    root_bytes = p.bytes_per_value * p.root_params
+    cast_shard = ceil(root_bytes / p.dp) if p.bytes_per_value == 2 else 0
+    return 2 * p.bytes_per_value * (p.root_params + p.wrapped_block_params) + cast_shard
+
+
+def _reduced_block(p: Placement) -> int:
+    "Additional bytes during the reduction of the last block."
+    layers = p.shape.n_layers
+    gathered_blocks = 1 if p.reshard else layers - 1  # the next block, or all others
+    gathered = p.bytes_per_value * (p.root_params + p.wrapped_block_params * gathered_blocks)
+    own = p.bytes_per_gradient * p.wrapped_block_params  # counted by _scattered
+    gradients = waiting_bytes(p) - own if p.accumulates else 4 * p.ignored_block_params
+    others = saved_bytes(p) * (layers - 1) // layers
+    held = gathered + gradients + _new_head_gradient(p) + others
+    return held + _scattered(p, p.wrapped_block_params)
+
 # %% ../../nbs/20_plan/20_memory.ipynb #842cca74
 def _zero_reduce(p: Placement) -> int:
-    if p.strategy == "zero3":
-        embedding = p.root - (0 if p.shape.tied_embeddings else p.head)  # the head is freed by then
-        return kept_bytes(p) + p.c * embedding + 2 * p.r * _bucket(p)
+    "Bytes during the reduction of DeepSpeed's bucket."
+    bucket_elements, in_float32 = _bucket_elements(p), p.bytes_per_value == 4
+    if p.shards_parameters:
+        # an own head is freed by then
+        ends = p.root_params - (0 if p.shape.tied_embeddings else p.head_params)
+        bucket_bytes = 2 * p.bytes_per_gradient * bucket_elements
+        return kept_bytes(p) + p.bytes_per_value * ends + bucket_bytes
     # without accumulation the share is taken from the bucket afterwards
-    late = p.strategy == "zero2" and not p.more and p.c == 4
-    share = 0 if late or p.offload or (p.staged and p.c == 4) else 4 * p.share
-    return kept_bytes(p) + share + 2 * p.c * _bucket(p) + (p.r * _bucket(p) if p.r != p.c else 0)
+    late = p.shards_gradients and not p.accumulates and in_float32
+    in_host = p.offload or (p.staged and in_float32)
+    share = 0 if late or in_host else 4 * p.shard_params
+    cast = p.bytes_per_gradient if p.bytes_per_gradient != p.bytes_per_value else 0
+    return kept_bytes(p) + share + (2 * p.bytes_per_value + cast) * bucket_elements
 
 # %% ../../nbs/20_plan/20_memory.ipynb #48cbb8df
 def moments(p: Placement) -> dict[str, int]:
@@ -230,15 +279,17 @@ def moments(p: Placement) -> dict[str, int]:
         "end": _end(p),
         "update": _update(p),
     }
-    if p.strategy == "fsdp":
+    if p.by_blocks:
         found |= _fsdp_moments(p)
-    elif p.strategy.startswith("zero") and not _whole_copy(p):
+    elif p.deepspeed and not p.whole_gradient:
         found["reduce"] = _zero_reduce(p)
     return found
 
 # %% ../../nbs/20_plan/20_memory.ipynb #d04ef133
+# every rank has the whole model, or a share of each tensor
+_WHOLE = [row.name for row in STRATEGY_TABLE.values() if row.shards or not row.on_grid]
 _ALLOWED = {
-    "strategy": ("single", "ddp", "ep", "fsdp", "zero1", "zero2", "zero3"),
+    "strategy": _WHOLE,
     "compute": tuple(_SIZE),
     "reduce": tuple(_SIZE),
     "recompute": ("none", "selective", "full"),
@@ -261,19 +312,20 @@ def memory_per_rank(
     """Bytes that one rank allocates for tensors, by kind, and at its peak; eager, without the
     allocator's rounding.
 
-    Raises ValueError for an unknown dtype, recompute or strategy (`layout_memory` has split ones).
-    Source: the derivation in this notebook; Korthikanti et al. 2022; Rajbhandari et al. 2020; Ren
-    et al. 2021 (arXiv:2101.06840).
+    dp: ranks that share the state (hsdp: of a group), or replicas. Raises ValueError for an unknown
+    dtype, recompute or strategy (`layout_memory` has split ones). Source: the derivation in this
+    notebook; Korthikanti et al. 2022; Rajbhandari et al. 2020; Ren et al. 2021 (arXiv:2101.06840).
     """
-    strategy = formulas_of(strategy)
     _refuse_unknown(strategy=strategy, compute=compute, reduce=reduce, recompute=recompute)
-    moved, on_cpu = offload != "none", platform == "cpu"
+    offloads, on_cpu = offload != "none", platform == "cpu"
     kernels = (recompute != "none", recompute == "selective", on_cpu, fused)
-    offloaded = (moved and not on_cpu, moved and on_cpu and strategy.startswith("zero"))
-    held = {"ep": ep, "reshard": reshard, "reduce_bucket": reduce_bucket, "max_live": max_live}
+    deepspeed = formulas_row(strategy).engine == "deepspeed"
+    offloaded = (offloads and not on_cpu, offloads and on_cpu and deepspeed)
     batch = (micro * seq_len, accum)
-    p = Placement(shape, strategy, dp, *batch, compute, reduce, *kernels, *offloaded, **held)
-    return memory_at(p)
+    return memory_at(Placement(
+        shape, strategy, dp, *batch, compute, reduce, *kernels, *offloaded,
+        ep=ep, reshard=reshard, reduce_bucket=reduce_bucket, max_live=max_live,
+    ))  # fmt: skip
 
 # %% ../../nbs/20_plan/20_memory.ipynb #090e52a3
 def memory_at(p: Placement) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from math import ceil, prod
 from .activations import Placement, head_saved_bytes, layer_bytes
 from .split_traffic import Part, forwards_first, part_of, passes
 from ..spec.request import RunSpec, Strategy
+from ..spec.strategies import strategy_named, that_shard
 
 # %% ../../nbs/20_plan/37_seats.ipynb #7a73e02e
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class _Held:
 
     @property
     def sharded(self) -> bool:
-        return self.wrapped and self.strategy.name in ("fsdp", "hsdp")
+        return self.wrapped and self.strategy.name in that_shard("p", "torch")
 
     @property
     def shards(self) -> int:
@@ -48,25 +49,25 @@ class Seat(_Held):
     "A rank of a split model, with the sizes of its part."
 
     @cached_property
-    def count(self) -> int:
+    def param_count(self) -> int:
         "Parameters of the part."
         return sum(self.sizes.values())
 
     @cached_property
-    def block(self) -> int:
+    def block_params(self) -> int:
         "Parameters of one of its blocks."
         first = f"blocks.{self.part.layers[0]}."
         return sum(n for name, n in self.sizes.items() if name.startswith(first))
 
     @property
-    def root(self) -> int:
+    def root_params(self) -> int:
         "Parameters of the part outside its blocks."
-        return self.count - len(self.part.layers) * self.block
+        return self.param_count - len(self.part.layers) * self.block_params
 
     @property
-    def stream(self) -> int:
+    def stage_output_bytes(self) -> int:
         "Bytes that a stage sends to the next per micro batch."
-        return self.p.tokens // self.p.tp * self.p.shape.d_model * self.p.c
+        return self.p.tokens // self.p.tp * self.p.shape.d_model * self.p.bytes_per_value
 
     @property
     def tied(self) -> bool:
@@ -77,10 +78,11 @@ class Seat(_Held):
 def seat_of(spec: RunSpec, pp_rank: int = 0, platform: str = "cpu") -> Seat:
     "The seat of the first rank of a pipeline stage."
     s, ranks = spec.strategy, spec.strategy.dp * spec.strategy.cp
-    held = "single" if ranks == 1 else "fsdp" if s.name in ("fsdp", "hsdp") else "replicate"
+    # one rank has no wrapper, whatever splits its model
+    wrapper = s.name if ranks > 1 else strategy_named({"dp": 1})
     p = Placement(
         spec.model,
-        held,
+        wrapper,
         ranks // s.dp_replicate,
         spec.batch.micro * spec.seq_len // s.cp,
         spec.batch.accum,
@@ -102,7 +104,7 @@ def kept_bytes(s: Seat) -> int:
     stages, borders = s.strategy.stages_per_rank, 0
     if s.strategy.pp > 1:
         borders = 2 * stages - s.part.first - s.part.last
-    return 12 * ceil(s.count / s.shards) + borders * s.p.accum * s.stream
+    return 12 * ceil(s.param_count / s.shards) + borders * s.p.accum * s.stage_output_bytes
 
 # %% ../../nbs/20_plan/37_seats.ipynb #f2224e40
 def whole_ends(s: Seat) -> int:
@@ -110,14 +112,14 @@ def whole_ends(s: Seat) -> int:
     if s.p.tp == 1 or not s.part.first:
         return 0
     held = s.sizes["embedding.weight"]
-    embedding = 0 if s.tied else s.p.head - held
+    embedding = 0 if s.tied else s.p.head_params - held
     positions = s.sizes.get("positions.weight", 0)
     return embedding + (s.p.shape.max_seq_len * s.p.shape.d_model - positions if positions else 0)
 
 
 def waiting_bytes(s: Seat) -> int:
     "Accumulated gradients of earlier micro steps."
-    return (s.p.r if s.wrapped else 4) * (s.count + whole_ends(s))
+    return (s.p.bytes_per_gradient if s.wrapped else 4) * (s.param_count + whole_ends(s))
 
 # %% ../../nbs/20_plan/37_seats.ipynb #b59e1813
 def borrowed_bytes(s: Seat) -> int:
@@ -125,7 +127,7 @@ def borrowed_bytes(s: Seat) -> int:
     if not s.wrapped:
         return 0
     everything = not s.sharded or not s.strategy.reshard_after_forward
-    return s.p.c * (s.count if everything else s.root)
+    return s.p.bytes_per_value * (s.param_count if everything else s.root_params)
 
 # %% ../../nbs/20_plan/37_seats.ipynb #fce4b28d
 def under_way(s: Seat) -> int:
@@ -138,8 +140,8 @@ def stage_bytes(s: Seat) -> int:
     norm or the output.
     """
     stages = s.strategy.stages_per_rank
-    end = head_saved_bytes(s.p) if s.part.last else s.stream
-    return (len(s.part.layers) * layer_bytes(s.p, s.block) + end) // stages
+    end = head_saved_bytes(s.p) if s.part.last else s.stage_output_bytes
+    return (len(s.part.layers) * layer_bytes(s.p, s.block_params) + end) // stages
 
 # %% ../../nbs/20_plan/37_seats.ipynb #3c266d04
 @dataclass(frozen=True, order=True)
@@ -148,28 +150,29 @@ class Backward:
     stages with gathered blocks, whether its own is one of them.
     """
 
-    live: int
-    more: bool
-    here: int
-    own: bool
-    sent: int = 0  # outputs that interleaved stages hold until the end of the step
+    live_micro_batches: int
+    accumulates: bool
+    gathered_stages: int
+    own_gathered: bool
+    held_outputs: int = 0  # that interleaved stages hold until the end of the step
 
 # %% ../../nbs/20_plan/37_seats.ipynb #f611816f
 def backwards(s: Seat) -> list[Backward]:
     "The different backward passes of a step."
     if s.strategy.pp == 1:
-        return [Backward(1, s.p.more, 0, False)]
-    found, live, began, sent, here = set(), 0, False, 0, set()
+        return [Backward(1, s.p.accumulates, 0, False)]
+    found, live, accumulates, outputs, gathered = set(), 0, False, 0, set()
     for forward, stage in passes(s.strategy, s.p.accum, s.pp_rank):
         if forward:
-            live, here = live + 1, here - {stage}
+            live, gathered = live + 1, gathered - {stage}
             continue
-        found.add(Backward(live, began, len(here), stage in here, sent))
-        live, began, here, sent = live - 1, True, here | {stage}, sent + _sends(s, stage)
+        found.add(Backward(live, accumulates, len(gathered), stage in gathered, outputs))
+        live, accumulates, gathered = live - 1, True, gathered | {stage}
+        outputs += _outputs_held(s, stage)
     return sorted(found)
 
 # %% ../../nbs/20_plan/37_seats.ipynb #b7b59b77
-def _sends(s: Seat, stage: int) -> int:
+def _outputs_held(s: Seat, stage: int) -> int:
     """Outputs that a stage holds per micro batch until the end of the step, as interleaved
     schedules do.
     """
@@ -186,4 +189,7 @@ def gathered_bytes(s: Seat, b: Backward) -> tuple[int, int]:
     if s.strategy.pp == 1 or not s.sharded or not s.strategy.reshard_after_forward:
         return 0, 0
     layers = len(s.part.layers) // s.strategy.stages_per_rank
-    return s.p.c * b.here * layers * s.block, 0 if b.own else s.p.c * min(2, layers) * s.block
+    block_bytes = s.p.bytes_per_value * s.block_params
+    return b.gathered_stages * layers * block_bytes, (
+        0 if b.own_gathered else min(2, layers) * block_bytes
+    )

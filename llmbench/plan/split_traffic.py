@@ -17,6 +17,7 @@ from .traffic import Collective, padded_rows
 from ..spec.layout_rules import Layout
 from ..spec.presets import ModelShape, preset
 from ..spec.request import Strategy
+from ..spec.strategies import that_shard
 
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #f3066423
 _BY_OUTPUT = ("embedding", "positions", "head", "query", "key", "value", "up", "gate")
@@ -62,11 +63,9 @@ class Part:
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #0469eaf6
 def shards_of(strategy: Strategy | Layout) -> int:
     "Ranks over which the parameters of a part are sharded; 1 for replicas."
-    return (
-        strategy.dp * strategy.cp // strategy.dp_replicate
-        if strategy.name in ("fsdp", "hsdp")
-        else 1
-    )
+    if strategy.name not in that_shard("p", "torch"):
+        return 1
+    return strategy.dp * strategy.cp // strategy.dp_replicate
 
 
 def part_of(shape: ModelShape, strategy: Strategy, pp_rank: int = 0) -> Part:
@@ -93,12 +92,12 @@ class Work:
     micro: int
     seq_len: int  # on this rank, before tensor parallelism
     accum: int
-    compute: int
-    reduce: int
+    bytes_per_value: int
+    bytes_per_gradient: int
     wrapped: bool  # data parallel with other ranks
 
     @property
-    def stream(self) -> int:
+    def tokens(self) -> int:
         "Tokens per micro step."
         return self.micro * self.seq_len
 
@@ -113,80 +112,65 @@ def _summed(part: Part) -> list[int]:
 
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #78753112
 def _tensor(part: Part, work: Work) -> list[Collective]:
-    d, tp, summed = part.shape.d_model, part.tp, _summed(part)
-    embedded = work.compute if work.wrapped else 4  # float32 unless a wrapper casts it
-    calls = 4 * len(part.layers) + part.first + part.last
-    volume = (
-        4 * len(part.layers) + part.last
-    ) * work.stream * d * work.compute + part.first * work.stream * d * embedded
+    width, tp, in_blocks = part.shape.d_model, part.tp, 4 * len(part.layers)
+    embedded = work.bytes_per_value if work.wrapped else 4  # float32 unless a wrapper casts it
+    calls = in_blocks + part.first + part.last
+    exchanged = (in_blocks + part.last) * work.tokens * width * work.bytes_per_value
+    exchanged += part.first * work.tokens * width * embedded
     if part.first and part.shape.family == "gpt2":
-        calls, volume = calls + 1, volume + work.seq_len * d * embedded
+        calls, exchanged = calls + 1, exchanged + work.seq_len * width * embedded
     found = [
-        Collective(kind, work.accum * calls, work.accum * volume, tp)
+        Collective(kind, work.accum * calls, work.accum * exchanged, tp)
         for kind in ("all_gather", "reduce_scatter")
     ]
     if part.last:
-        found.append(Collective("all_reduce", 3 * work.accum, 3 * work.accum * work.stream * 4, tp))
-    if summed:
-        found.append(
-            Collective(
-                "all_reduce",
-                len(summed) if work.wrapped else 1,
-                sum(summed) * (work.reduce if work.wrapped else 4),
-                tp,
-            )
-        )
+        found.append(Collective("all_reduce", 3 * work.accum, 3 * work.accum * work.tokens * 4, tp))
+    if summed := _summed(part):
+        calls = len(summed) if work.wrapped else 1
+        bytes_per_gradient = work.bytes_per_gradient if work.wrapped else 4
+        found.append(Collective("all_reduce", calls, sum(summed) * bytes_per_gradient, tp))
     return found
 
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #d4e1364b
 def _context(part: Part, work: Work, cp: int) -> list[Collective]:
     heads = max(1, part.shape.n_kv_heads // part.tp)
-    volume = work.micro * 2 * heads * work.seq_len * cp * part.shape.head_dim * work.compute
-    times = work.accum * len(part.layers)
-    return [
-        Collective(kind, times, times * volume, cp) for kind in ("all_gather", "reduce_scatter")
-    ]
+    pairs = work.micro * work.seq_len * cp * 2 * heads * part.shape.head_dim
+    calls = work.accum * len(part.layers)
+    exchanged = calls * pairs * work.bytes_per_value
+    return [Collective(kind, calls, exchanged, cp) for kind in ("all_gather", "reduce_scatter")]
 
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #d4282ee6
 def _pipeline(part: Part, work: Work, strategy: Strategy) -> list[Collective]:
     borders = 2 * strategy.stages_per_rank - part.first - part.last
-    size = work.stream // part.tp * part.shape.d_model * work.compute
-    times = work.accum * borders
-    found = [Collective(kind, times, times * size, 2) for kind in ("send", "recv")]
+    output_bytes = work.tokens // part.tp * part.shape.d_model * work.bytes_per_value
+    calls = work.accum * borders
+    found = [Collective(kind, calls, calls * output_bytes, 2) for kind in ("send", "recv")]
     if part.shape.tied_embeddings and (part.first or part.last):
         shards = shards_of(strategy)
-        found.append(
-            Collective(
-                "all_reduce",
-                1,
-                padded_rows([part.pieces()["embedding.weight"]], shards) // shards * 4,
-                2,
-            )
-        )
+        shard_params = padded_rows([part.pieces()["embedding.weight"]], shards) // shards
+        found.append(Collective("all_reduce", 1, shard_params * 4, 2))
     return found
 
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #7ff78c71
 def forwards_first(strategy: Strategy, accum: int, pp_rank: int) -> int:
     "Forward passes of a pipeline rank before its first backward pass."
-    p, v = strategy.pp, strategy.stages_per_rank
+    pp, stages = strategy.pp, strategy.stages_per_rank
     if strategy.schedule == "gpipe":
         return accum
-    return (
-        min(accum, p - pp_rank)
-        if v == 1
-        else min(accum * v, 2 * (p - pp_rank - 1) + (v - 1) * p + 1)
-    )
+    if stages == 1:
+        return min(accum, pp - pp_rank)
+    return min(accum * stages, 2 * (pp - pp_rank - 1) + (stages - 1) * pp + 1)
 
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #90c7aea8
 def passes(strategy: Strategy, accum: int, pp_rank: int) -> list[tuple[bool, int]]:
     "The passes of a pipeline rank in order: (is forward, stage of the rank)."
-    p, v = strategy.pp, strategy.stages_per_rank
-    forward = [(True, n // p % v) for n in range(accum * v)]
-    backward = [(False, v - 1 - stage) for _, stage in forward]
+    stages = strategy.stages_per_rank
+    forward = [(True, n // strategy.pp % stages) for n in range(accum * stages)]
+    backward = [(False, stages - 1 - stage) for _, stage in forward]
     first = forwards_first(strategy, accum, pp_rank)
     found = forward[:first]
-    for b, f in zip_longest(backward, forward[first:]):
-        found += [one for one in (b, f) if one]
+    for pair in zip_longest(backward, forward[first:]):
+        found += [one for one in pair if one]
     return found
 
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #8ccb5ce8
@@ -232,28 +216,22 @@ def _blocks_gathered(shape: ModelShape, strategy: Strategy, accum: int, pp_rank:
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #ef1576e2
 def _data(part: Part, work: Work, strategy: Strategy, pp_rank: int) -> list[Collective]:
     ranks, units = strategy.dp * strategy.cp, _units(part)
-    if strategy.name not in ("fsdp", "hsdp"):
-        volume = sum(prod(size) for unit in units for size in unit) * work.reduce
-        return [Collective("all_reduce", len(units), volume, ranks)]
+    if strategy.name not in that_shard("p", "torch"):
+        reduced = sum(prod(size) for unit in units for size in unit) * work.bytes_per_gradient
+        return [Collective("all_reduce", len(units), reduced, ranks)]
     shards = shards_of(strategy)
-    sizes = [padded_rows(unit, shards) for unit in units]
-    root, of_root = sizes[len(part.layers) :], 1 if strategy.pp > 1 else work.accum
+    unit_params = [padded_rows(unit, shards) for unit in units]
+    root, of_root = unit_params[len(part.layers) :], 1 if strategy.pp > 1 else work.accum
     of_blocks = _blocks_gathered(part.shape, strategy, work.accum, pp_rank)
+    gathered = (of_blocks * unit_params[0] + of_root * sum(root)) * work.bytes_per_value
+    reduced = sum(unit_params) * work.bytes_per_gradient
     found = [
-        Collective(
-            "all_gather",
-            of_blocks + of_root * len(root),
-            (of_blocks * sizes[0] + of_root * sum(root)) * work.compute,
-            shards,
-        ),
-        Collective("reduce_scatter", len(units), sum(sizes) * work.reduce, shards),
+        Collective("all_gather", of_blocks + of_root * len(root), gathered, shards),
+        Collective("reduce_scatter", len(units), reduced, shards),
     ]
     if strategy.dp_replicate > 1:
-        found.append(
-            Collective(
-                "all_reduce", len(units), sum(sizes) // shards * work.reduce, strategy.dp_replicate
-            )
-        )
+        reduced = sum(unit_params) // shards * work.bytes_per_gradient
+        found.append(Collective("all_reduce", len(units), reduced, strategy.dp_replicate))
     return found
 
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #90b46141

@@ -6,13 +6,13 @@
 __all__ = ['Collective', 'sent_bytes', 'ddp_buckets', 'factored_size', 'padded_rows', 'zero_buckets', 'predicted_collectives']
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #aca9a0da
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from math import ceil, prod
 from typing import NamedTuple
 
 from .flops import parameter_shapes, split_dimension
 from ..spec.presets import ModelShape, preset
-from ..spec.strategies import formulas_of
+from ..spec.strategies import STRATEGY_TABLE, StrategyRow, formulas_row
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #529363e5
 class Collective(NamedTuple):
@@ -37,6 +37,21 @@ def sent_bytes(collectives: Iterable[Collective], dp: int) -> int:
         ranks = c.ranks or dp
         sent[ranks] = sent.get(ranks, 0) + c.bytes * (2 if c.kind == "all_reduce" else 1)
     return sum(whole * (ranks - 1) // ranks for ranks, whole in sent.items())
+
+# %% ../../nbs/20_plan/25_traffic.ipynb #8fb81f2a
+class _Step(NamedTuple):
+    "One optimizer step on a rank, and what its collectives depend on."
+
+    shape: ModelShape
+    dp: int
+    accum: int
+    bytes_per_value: int
+    bytes_per_gradient: int
+    ep: int = 1
+    routed_rows: int = 0  # copies of tokens that a rank sends to experts per micro step
+    recomputed: bool = False
+    bucket_mib: float = 25.0
+    compression: str = "none"
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #c92e9057
 _FIRST_BUCKET, _BUCKET = 2**20, 25 * 2**20
@@ -63,23 +78,14 @@ def ddp_buckets(
     return [*buckets, filled] if filled else buckets
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #a0ddc6d1
-def _ddp(
-    shape: ModelShape, reduce: int, bucket_mib: float, compression: str = "none"
-) -> list[Collective]:
-    buckets = ddp_buckets(shape, bucket_mib=bucket_mib)
-    if compression == "powersgd":
-        return [
-            Collective(
-                "all_reduce",
-                3 * len(buckets),
-                4 * sum(map(factored_size, parameter_shapes(shape).values())),
-            )
-        ]
-    return [
-        Collective(
-            "all_reduce", len(buckets), sum(buckets) * (2 if compression == "bf16" else reduce)
-        )
-    ]
+def _ddp(step: _Step) -> list[Collective]:
+    buckets = ddp_buckets(step.shape, bucket_mib=step.bucket_mib)
+    if step.compression == "powersgd":
+        sizes = parameter_shapes(step.shape).values()
+        factored = sum(map(factored_size, sizes))
+        return [Collective("all_reduce", 3 * len(buckets), 4 * factored)]
+    bytes_per_gradient = 2 if step.compression == "bf16" else step.bytes_per_gradient
+    return [Collective("all_reduce", len(buckets), sum(buckets) * bytes_per_gradient)]
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #7c370d91
 def factored_size(size: tuple[int, ...], rank: int = 4) -> int:
@@ -102,18 +108,19 @@ def padded_rows(sizes: Iterable[tuple[int, ...]], dp: int) -> int:
     )
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #1b9a9ba7
-def _fsdp(
-    shape: ModelShape, dp: int, accum: int, compute: int, reduce: int, ep: int = 1
-) -> list[Collective]:
-    named, layers = (
-        {n: s for n, s in parameter_shapes(shape).items() if ep == 1 or ".experts." not in n},
-        shape.n_layers,
-    )
+def _fsdp(step: _Step) -> list[Collective]:
+    layers, dp = step.shape.n_layers, step.dp
+    named = {
+        name: size
+        for name, size in parameter_shapes(step.shape).items()
+        if step.ep == 1 or ".experts." not in name
+    }
     blocks = padded_rows((s for n, s in named.items() if n.startswith("blocks.")), dp)
     root = padded_rows((s for n, s in named.items() if not n.startswith("blocks.")), dp)
+    gathered = step.accum * (2 * blocks + root) * step.bytes_per_value
     return [
-        Collective("all_gather", accum * (2 * layers + 1), accum * (2 * blocks + root) * compute),
-        Collective("reduce_scatter", layers + 1, (blocks + root) * reduce),
+        Collective("all_gather", step.accum * (2 * layers + 1), gathered),
+        Collective("reduce_scatter", layers + 1, (blocks + root) * step.bytes_per_gradient),
     ]
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #1f4d7203
@@ -131,79 +138,64 @@ def zero_buckets(shape: ModelShape, limit: int = _ZERO_BUCKET) -> list[int]:
     return [*buckets, filled]
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #80b988c6
-def _zero12(shape: ModelShape, dp: int, times: int, compute: int, reduce: int) -> list[Collective]:
-    buckets = zero_buckets(shape)
-    aligned = ceil(sum(buckets) / (2 * dp)) * 2 * dp
+def _whole_parameters(step: _Step, reductions: int) -> list[Collective]:
+    "Stages 1 and 2: every rank has all parameters, and gradients are reduced `reductions` times."
+    buckets = zero_buckets(step.shape)
+    aligned = ceil(sum(buckets) / (2 * step.dp)) * 2 * step.dp
+    reduced = reductions * sum(buckets) * step.bytes_per_gradient
     return [
-        Collective("all_gather", 1, aligned * compute),
-        Collective("all_reduce", times * len(buckets), times * sum(buckets) * reduce),
+        Collective("all_gather", 1, aligned * step.bytes_per_value),
+        Collective("all_reduce", reductions * len(buckets), reduced),
     ]
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #8b3881f1
 _PREFETCH, _REUSE = 50_000_000, 500_000_000
 
 
-def _zero3(shape: ModelShape, dp: int, accum: int, compute: int, reduce: int) -> list[Collective]:
-    padded = [ceil(prod(s) / dp) * dp for s in parameter_shapes(shape).values()]
-    kept = [n for n in padded if n <= 10 * shape.d_model]
-    moved = sum(padded) - sum(kept)
-    again = max(0, moved - _REUSE)  # freed after forward
+def _sharded_parameters(step: _Step) -> list[Collective]:
+    "Stage 3: parameters are gathered for their use."
+    shape, accum = step.shape, step.accum
+    padded = [ceil(prod(s) / step.dp) * step.dp for s in parameter_shapes(shape).values()]
+    kept = [elements for elements in padded if elements <= 10 * shape.d_model]
+    gathered = sum(padded) - sum(kept)
+    gathered_again = max(0, gathered - _REUSE)  # freed after forward
     # fetched for the root module
     alone = [shape.vocab_size * shape.d_model] if shape.tied_embeddings else []
-    fetches = len(alone) + ceil((moved - sum(alone) + again) / _PREFETCH)
-    buckets = zero_buckets(shape)
+    fetches = len(alone) + ceil((gathered - sum(alone) + gathered_again) / _PREFETCH)
+    elements = accum * (gathered + gathered_again) + sum(kept)
+    reduced = accum * sum(padded) * step.bytes_per_gradient
     return [
-        Collective(
-            "all_gather",
-            accum * fetches + len(kept),
-            (accum * (moved + again) + sum(kept)) * compute,
-        ),
-        Collective("reduce_scatter", accum * len(buckets), accum * sum(padded) * reduce),
+        Collective("all_gather", accum * fetches + len(kept), elements * step.bytes_per_value),
+        Collective("reduce_scatter", accum * len(zero_buckets(shape)), reduced),
     ]
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #629b2558
-def _ep(
-    shape: ModelShape,
-    dp: int,
-    accum: int,
-    compute: int,
-    reduce: int,
-    ep: int,
-    rows: int,
-    again: bool,
-) -> list[Collective]:
-    buckets = ddp_buckets(shape, without=".experts.")
-    return [
-        Collective("all_reduce", len(buckets), sum(buckets) * reduce),
-        *_dealt(shape, dp, accum, compute, reduce, ep, rows, again),
-    ]
+def _without_experts(step: _Step) -> list[Collective]:
+    buckets = ddp_buckets(step.shape, without=".experts.")
+    return [Collective("all_reduce", len(buckets), sum(buckets) * step.bytes_per_gradient)]
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #caf94b00
-def _dealt(
-    shape: ModelShape,
-    dp: int,
-    accum: int,
-    compute: int,
-    reduce: int,
-    ep: int,
-    rows: int,
-    again: bool,
-) -> list[Collective]:
+def _of_experts(step: _Step) -> list[Collective]:
     "The additional traffic of experts that are distributed over ranks."
-    stacked, found = (
-        [prod(s) for name, s in parameter_shapes(shape).items() if ".experts." in name],
-        [],
-    )
+    shape, dp, ep = step.shape, step.dp, step.ep
+    stacked = [prod(s) for name, s in parameter_shapes(shape).items() if ".experts." in name]
+    found = []
     if dp > ep:
-        found.append(Collective("all_reduce", len(stacked), sum(stacked) // ep * reduce, dp // ep))
+        reduced = sum(stacked) // ep * step.bytes_per_gradient
+        found.append(Collective("all_reduce", len(stacked), reduced, dp // ep))
     if ep > 1:
-        times, width = accum * shape.n_layers, shape.d_model * compute
-        trips, asked = (6, 2) if again else (4, 1)
-        volume = times * (trips * rows * width + asked * 8 * shape.n_experts)
-        found.append(Collective("all_to_all", times * (trips + asked), volume, ep))
+        layer_steps = step.accum * shape.n_layers
+        # exchanges of rows, and of the number of rows, 8 bytes per expert
+        of_rows, of_counts = (6, 2) if step.recomputed else (4, 1)
+        row_bytes = step.routed_rows * shape.d_model * step.bytes_per_value
+        exchanged = layer_steps * (of_rows * row_bytes + of_counts * 8 * shape.n_experts)
+        found.append(Collective("all_to_all", layer_steps * (of_rows + of_counts), exchanged, ep))
     return found
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #3f67e461
+_WITHOUT_GRID = [row.name for row in STRATEGY_TABLE.values() if not row.on_grid]
+
+
 def _refuse_unknown(compute: str, reduce: str, compression: str) -> None:
     "Raise ValueError for an unknown dtype or compression."
     if compute not in _SIZE or reduce not in _SIZE:
@@ -227,31 +219,30 @@ def predicted_collectives(
     """
     _refuse_unknown(compute, reduce, compression)
     sizes = _SIZE[compute], _SIZE[reduce]
-    strategy = formulas_of(strategy)
-    if (strategy == "ep" or ep > 1) and tokens is None:
+    if strategy not in STRATEGY_TABLE or formulas_row(strategy).on_grid:
+        raise ValueError(f"strategy = {strategy!r}: {', '.join(_WITHOUT_GRID)}")
+    row = formulas_row(strategy)
+    if (row.ignores_experts or ep > 1) and tokens is None:
         raise ValueError(
             f"strategy = {strategy!r} with ep {ep}: the traffic depends on the tokens of a rank's"
             " micro step (micro × seq_len); give tokens="
         )
-    rows = (tokens or 0) * shape.experts_per_token
-    travel = (shape, dp, accum, *sizes, ep, rows, recompute == "full")
-    known = _formulas(travel, bucket_mib, compression)
-    if strategy not in known:
-        raise ValueError(f"strategy = {strategy!r}: {', '.join(known)}")
-    return known[strategy]() if dp > 1 else []
+    routed_rows = (tokens or 0) * shape.experts_per_token
+    experts = (ep, routed_rows, recompute == "full")
+    step = _Step(shape, dp, accum, *sizes, *experts, bucket_mib, compression)
+    return _collectives(row, step) if dp > 1 else []
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #d503f3e3
-def _formulas(
-    travel: tuple, bucket_mib: float, compression: str
-) -> dict[str, Callable[[], list[Collective]]]:
-    "The formula of each strategy; travel: the arguments of `_ep`."
-    shape, dp, accum, c, r, ep, *_ = travel
-    return {
-        "single": list,
-        "ddp": lambda: _ddp(shape, r, bucket_mib, compression),
-        "fsdp": lambda: _fsdp(shape, dp, accum, c, r, ep) + (_dealt(*travel) if ep > 1 else []),
-        "zero1": lambda: _zero12(shape, dp, 1, c, r),
-        "zero2": lambda: _zero12(shape, dp, accum, c, r),
-        "zero3": lambda: _zero3(shape, dp, accum, c, r),
-        "ep": lambda: _ep(*travel),
-    }
+def _collectives(row: StrategyRow, step: _Step) -> list[Collective]:
+    "The formula that holds for a row of the strategy table."
+    if row.reduction == "none":
+        return []
+    if row.reduction == "one bucket" and "p" in row.shards:
+        return _sharded_parameters(step)
+    if row.reduction == "one bucket":  # sharded gradients are reduced in every micro step
+        return _whole_parameters(step, step.accum if "g" in row.shards else 1)
+    if row.reduction == "blocks":
+        return _fsdp(step) + (_of_experts(step) if step.ep > 1 else [])
+    if row.ignores_experts:
+        return _without_experts(step) + _of_experts(step)
+    return _ddp(step)

@@ -29,7 +29,7 @@ from ..core.errors import LlmbenchError, RequestError
 from ..core.files import write_json_atomic
 from ..core.hardware import capture_env, device_facts
 from ..plan.flops import parameter_count
-from ..spec.strategies import STRATEGY_TABLE, formulas_of
+from ..spec.strategies import STRATEGY_TABLE, formulas_row
 from . import mesh
 from .ceilings import log_ceilings, log_products
 from .checkpoint import Checkpoints, take_weights
@@ -167,8 +167,10 @@ def train_rank(
     return gathered
 
 # %% ../../nbs/30_train/60_worker.ipynb #655be0ec
-# every collective of these has all data parallel ranks
-_ALL_TOGETHER = ("ddp", "fsdp", "zero1", "zero2", "zero3")
+def _all_ranks_together(spec: RunSpec) -> bool:
+    "Whether every collective has all ranks of the run: no group of tp, pp, cp, ep or replicas."
+    row = formulas_row(spec.strategy.name)
+    return not (row.on_grid or row.ignores_experts) and spec.strategy.dp == spec.world_size
 
 # %% ../../nbs/30_train/60_worker.ipynb #e1dacc1b
 def _observe(trainer: Trainer, out: Path, rank_log: RankLog) -> None:
@@ -183,12 +185,11 @@ def _observe(trainer: Trainer, out: Path, rank_log: RankLog) -> None:
     if ranks.device.type == "cpu":  # again: the machine may have been slower before the training
         log_products(spec, ranks, rank_log)
     if spec.collective_steps and ranks.world_size > 1:
-        again = (
-            formulas_of(spec.strategy.name) in _ALL_TOGETHER
-            and spec.strategy.dp == ranks.world_size
-        )
         window = profiled_window(
-            lambda: trainer.step(next(numbers)), spec.collective_steps, ranks, again=again
+            lambda: trainer.step(next(numbers)),
+            spec.collective_steps,
+            ranks,
+            again=_all_ranks_together(spec),
         )
         rank_log.write("window", **window)
     rank_log.write(
