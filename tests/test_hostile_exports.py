@@ -18,7 +18,7 @@ from papermill.translators import PythonTranslator
 from llmbench.cli.export_verb import _written
 from llmbench.core.records import empty_run
 from llmbench.core.schema import LoggedRecord, StepsRecord
-from llmbench.launch.sweep.sheet import kernel_table, verdict_table
+from llmbench.launch.sweep.display import kernel_table, verdict_table
 from llmbench.spec.request import Data
 from llmbench.spec.resolve import resolve_run
 from llmbench.store import trackers
@@ -111,7 +111,7 @@ def test_a_notebook_shows_texts_as_text(tmp_path):
             "batch": {"micro": 1},
         }
     )
-    from llmbench.launch.sweep.sheet import markdown_text
+    from llmbench.launch.sweep.display import markdown_text
 
     shown = {}
     for value in HOSTILE:

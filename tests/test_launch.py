@@ -279,27 +279,15 @@ def test_dockerfiles_are_clean():
     assert len(files) == 3 and done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_study_in_turns_is_not_launched(tmp_path, capsys):
-    """A launcher starts one run after the other; these have to be loaded together."""
-    assert (
-        main(
-            [
-                "launch",
-                "local",
-                str(ROOT / "params/studies/cpu-turns.yaml"),
-                "--render",
-                str(tmp_path / "out"),
-            ]
-        )
-        == 2
-    )
-    said = capsys.readouterr().err
-    assert (
-        said.count("\n") == 1
-        and "interleaved" in said
-        and "type llmbench sweep" in said
-        and not (tmp_path / "out").exists()
-    )
+def test_interleaved_runs_are_launched_one_after_the_other_with_a_line(tmp_path, capsys):
+    """A job is one run. On this host `sweep` interleaves them, so that there it is refused."""
+    study = str(ROOT / "params/studies/cpu-turns.yaml")
+    for engine, code in (("local", 2), ("slurm", 0), ("k8s", 0)):
+        out = tmp_path / engine
+        assert main(["launch", engine, study, "--render", str(out)]) == code
+        (said,) = [s for s in capsys.readouterr().err.splitlines() if "interleaved" in s]
+        assert f"type llmbench sweep {study}" in said
+        assert out.exists() == (code == 0) and ("one after the other" in said) == (code == 0)
 
 
 def test_what_an_engine_refuses_is_a_row_and_the_study_goes_on(tmp_path, capsys):

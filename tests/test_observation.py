@@ -10,7 +10,7 @@ import stat
 import pytest
 
 from llmbench.launch.local import run_local
-from llmbench.launch.sweep.sheet import kernel_table
+from llmbench.launch.sweep.display import kernel_table
 from llmbench.spec.resolve import resolve_run
 
 REQUEST = {

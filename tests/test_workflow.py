@@ -18,6 +18,7 @@ from cyclopts import UnknownOptionError
 from notebooks import ROOT
 
 from llmbench.cli.main import build_app
+from llmbench.core.files import load_settings
 from llmbench.spec.params import is_study, read_yaml
 
 FILE = ROOT / ".github/workflows/gpu-study.yml"
@@ -101,14 +102,35 @@ COMPARE = CHECKS["jobs"]["compare"]
 STEPS = {s["name"]: s["run"] for s in COMPARE["steps"] if "run" in s}
 
 
-def words_of(program: str) -> list[list[str]]:
-    """The words of every call of a program in the comparing job, variables as its env has them."""
-    known = {**{k: str(v) for k, v in COMPARE["env"].items()}, "side": "base", "attempt": "1"}
-    text = re.sub(
-        r"\$\{?(\w+)\}?", lambda m: known.get(m[1], f"/{m[1]}"), "\n".join(STEPS.values())
-    )
+def words_of(program: str, job: dict = COMPARE) -> list[list[str]]:
+    """The words of every call of a program in a job, variables as its env has them."""
+    known = {**{k: str(v) for k, v in job["env"].items()}, "side": "base", "attempt": "1"}
+    scripts = "\n".join(s["run"] for s in job["steps"] if "run" in s)
+    text = re.sub(r"\$\{?(\w+)\}?", lambda m: known.get(m[1], f"/{m[1]}"), scripts)
     calls = re.findall(rf"^\s*\.venv/bin/{program} (.*)$", text, re.MULTILINE)
     return [shlex.split(re.split(r"\s>>\s", call)[0]) for call in calls]
+
+
+def parameters_given(calls: list[list[str]], name: str) -> set[str]:
+    """The parameters that the only call of papermill gives the sheet of this name, which has
+    them.
+    """
+    [sheet] = calls
+    assert sheet[0] == f"nbs/runs/{name}.ipynb" and (ROOT / sheet[0]).is_file()
+    given = {name for flag, name in itertools.pairwise(sheet) if flag == "-p"}
+    cells = json.loads((ROOT / sheet[0]).read_text())["cells"]
+    asked = next(c for c in cells if "parameters" in c["metadata"].get("tags", []))
+    assert given <= set(re.findall(r"^(\w+) = ", "".join(asked["source"]), re.MULTILINE))
+    return given
+
+
+def test_a_pull_request_trains_the_default_study_as_notebooks():
+    job = CHECKS["jobs"]["study"]
+    given = parameters_given(words_of("papermill", job), "interleaved")
+    assert given == {"study_file", "attempt", "results"}
+    assert job["env"]["STUDY"] == load_settings().get("study", "default")
+    (words,) = words_of("llmbench", job)
+    build_app().parse_args(words)
 
 
 def test_a_pull_request_is_tested_and_compared_by_commands_that_exist():
@@ -117,13 +139,7 @@ def test_a_pull_request_is_tested_and_compared_by_commands_that_exist():
     for words in said:
         build_app().parse_args(words)
     assert said[0][said[0].index("--fail-if-slower") + 1] == COMPARE["env"]["LIMIT"] == "5%"
-    [sheet] = words_of("papermill")
-    assert sheet[0] == "nbs/runs/benchmark.ipynb" and (ROOT / sheet[0]).is_file()
-    given = {name for flag, name in itertools.pairwise(sheet) if flag == "-p"}
-    cells = json.loads((ROOT / sheet[0]).read_text())["cells"]
-    asked = next(c for c in cells if "parameters" in c["metadata"].get("tags", []))
-    names = re.findall(r"^(\w+) = ", "".join(asked["source"]), re.MULTILINE)
-    assert given == {"study", "attempt", "results"} and given <= set(names)
+    assert parameters_given(words_of("papermill"), "benchmark") == {"study", "attempt", "results"}
     assert not is_study(read_yaml(ROOT / COMPARE["env"]["REQUEST"]))
 
 
@@ -131,7 +147,7 @@ def test_the_targets_of_a_pull_request_exist():
     scripts = [s["run"] for job in CHECKS["jobs"].values() for s in job["steps"] if "run" in s]
     targets = re.findall(r"\bmake (?:-C \w+ )?(\S+)", "\n".join(scripts))
     known = (ROOT / "Makefile").read_text()
-    assert targets == ["test", ".venv/.base", ".venv/.base"]
+    assert targets == ["test", ".venv/.base", ".venv/.base", ".venv/.deepspeed"]
     assert all(re.search(rf"^{re.escape(t)}:", known, re.MULTILINE) for t in targets)
 
 
@@ -146,7 +162,7 @@ def test_a_pull_request_may_read_and_nothing_else():
     assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", s["uses"]) for s in steps)
     assert {s["uses"] for s in steps} == {s["uses"] for s in JOB["steps"] if "uses" in s}
     checkouts = [s for s in steps if "checkout" in s["uses"]]
-    assert len(checkouts) == 3 and all(s["with"]["persist-credentials"] is False for s in checkouts)
+    assert len(checkouts) == 4 and all(s["with"]["persist-credentials"] is False for s in checkouts)
     assert len(re.findall(r"secrets\.|token", text, re.IGNORECASE)) == 0
 
 
@@ -279,3 +295,36 @@ def test_the_steps_of_a_pull_request_do_what_they_say(tmp_path):
         file.write_text(json.dumps(run))
     done = shell(STEPS["Compare with the base"], tmp_path, **given)
     assert done.returncode == 1, "surely slower than a base that is forty times as fast"
+
+
+@pytest.mark.slow
+def test_the_notebooks_of_the_study_lead_to_its_site(tmp_path):
+    """The steps of the job with a study of two runs: two notebooks, four runs, a verdict."""
+    steps = {s["name"]: s["run"] for s in CHECKS["jobs"]["study"]["steps"] if "run" in s}
+    for name in (".venv", "nbs", "reports", "settings.ini", "llmbench"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    study = {
+        "study": "batch",
+        "repeats": 2,
+        "interleaved": True,
+        "matrix": [{"optimizer.fused": [False, True]}],
+        "base": {
+            "model": "gpt-tiny",
+            "strategy": "single",
+            "world_size": 1,
+            "seq_len": 32,
+            "batch": {"micro": 2, "accum": 1},
+            "optimizer": {"lr": 0.001},
+            "steps": 6,
+            "warmup_steps": 2,
+        },
+    }
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    for name in ("Train each repeat as a notebook", "Build the site of the study"):
+        done = shell(steps[name], tmp_path, STUDY="study.yaml", REPEATS="2")
+        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+    for attempt in (1, 2):
+        text = (tmp_path / f"sheets/repeat-{attempt}.ipynb").read_text()
+        assert "image/svg+xml" in text and text.count("step 6/6") == 2
+    assert len([*tmp_path.glob("results/batch/*/run.json")]) == 4
+    assert (tmp_path / "site/index.html").exists()

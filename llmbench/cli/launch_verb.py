@@ -69,15 +69,19 @@ class LaunchOptions:
     results: Results = None
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #c6178a6a
-def _refuse_local_study(study: Any, file: str) -> None:
-    "RequestError for a study that only `llmbench sweep` can run, on this host."
-    why = None
-    if study.under:
-        why = "a study of frameworks, which train on this host"
-    elif study.interleaved:
-        why = "interleaved runs, which are loaded together on this host"
-    if why:
-        raise RequestError(f"{file}: {why}; type llmbench sweep {file}")
+def _check_study(study: Any, engine: str, file: str) -> None:
+    """RequestError for a study that only `llmbench sweep` can run; a line on stderr for one whose
+    steps are not interleaved here.
+    """
+    here = study.interleaved and engine == "local"
+    if study.under or here:
+        why = "a study of frameworks" if study.under else "interleaved runs, loaded together"
+        raise RequestError(f"{file}: {why}; on this host, type llmbench sweep {file}")
+    if study.interleaved:
+        sys.stderr.write(
+            f"llmbench: {file}: with {engine} every run is a job, so the runs train one after the "
+            f"other; for interleaved steps type llmbench sweep {file} on one node\n"
+        )
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #50202285
 def asked_jobs(engine: str, file: Path | str, asked: LaunchOptions) -> tuple[Any, ...]:
@@ -93,7 +97,7 @@ def asked_jobs(engine: str, file: Path | str, asked: LaunchOptions) -> tuple[Any
                 f"{file}: a study; -o changes a run, so change base: or matrix: in the file"
             )
         study = load_study(file)
-        _refuse_local_study(study, str(file))
+        _check_study(study, engine, str(file))
         pairs = study.attempts()
     else:
         pairs = [(load_run(file, list(asked.override)), asked.attempt)]

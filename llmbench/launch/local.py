@@ -105,7 +105,7 @@ for again in 1 2 3 4 5 6 7 8 9 10; do
 done
 """
 
-
+# %% ../../nbs/40_launch/25_local.ipynb #5c4326e9
 def _stay() -> None:
     "In the guard, before it starts: an engine that cancels a job signals every process of it."
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RunOne', 'SweepRow', 'SweepOutcome', 'Progress', 'locked', 'through_the_sheet', 'directly', 'taken_up',
-           'run_requests', 'study_record', 'sweep']
+           'run_requests', 'sweep']
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #47117585
 import contextlib
@@ -27,13 +27,11 @@ from tqdm import tqdm
 from ...core.errors import LlmbenchError
 from ...core.files import write_json_atomic
 from ...core.numbers import aligned, human_duration
-from ...core.records import write_run
 from ...core.schema import RunFile, Status
 from ..command import refusal
-from ..local import refused_run
-from .interleaved import Member, run_interleaved
-from .sheet import SheetRequest, earlier_run, publish, run_request
-from ...spec.request import RunSpec, run_id
+from .interleaved import study_record, train_repeat
+from .sheet import SheetRequest, earlier_run, refuse, run_request
+from ...spec.request import RunSpec
 from ...spec.restarts import checkpoints
 from ...spec.study import StudySpec
 
@@ -203,11 +201,14 @@ def through_the_sheet(request: SheetRequest, **options: Any) -> RunFile:
     return run_sheet(request, **options)
 
 
-def _check_sheet_is_there(run_one: RunOne) -> None:
-    if run_one is through_the_sheet:
-        from llmbench.launch.sweep.execute import sheet_path
+def _trains_a_repeat(run_one: RunOne) -> Callable[..., list[RunFile]]:
+    "What trains interleaved runs: a notebook where `run_one` is one; RequestError without it."
+    if run_one is not through_the_sheet:
+        return train_repeat
+    from llmbench.launch.sweep.execute import run_repeat, sheet_path
 
-        sheet_path()
+    sheet_path(name="interleaved.ipynb")
+    return run_repeat
 
 
 def directly(request: SheetRequest, *, on_steps: Callable[[int], None] | None = None) -> RunFile:
@@ -236,10 +237,7 @@ def _one(
     request = taken_up(request) if resume else request
     began = time.monotonic()
     if reason := refusal(spec):
-        request.partial.mkdir(parents=True, exist_ok=True)
-        run = refused_run(spec, reason, attempt=attempt)
-        write_run(request.partial, run)
-        publish(request)
+        run = refuse(request, reason)
     else:
         run = run_one(request, on_steps=lambda steps: progress.steps(spec, attempt, steps))
     return SweepRow(**row, status=run.status, reason=run.reason, wall_s=time.monotonic() - began)
@@ -252,45 +250,30 @@ def _cancelled(request: SheetRequest) -> SweepRow:
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #d0b8abb3
 def _together(
-    requests: list[SheetRequest], progress: Progress, force: bool, run_one: RunOne
+    requests: list[SheetRequest],
+    progress: Progress,
+    force: bool,
+    run_one: RunOne,
+    train: Callable[..., list[RunFile]],
 ) -> list[SweepRow]:
     """Interleaved runs; as they are where all have an answer, all anew where one has none: they
     belong together.
     """
-    if not force and all((old := _earlier(r)) and old.status.is_answer for r in requests):
-        return [_one(r, progress, False, run_one) for r in requests]
-    able, done = [r for r in requests if not refusal(r.spec)], dict.fromkeys(requests, 0.0)
+    answered = all((old := _earlier(r)) and old.status.is_answer for r in requests)
+    if (answered and not force) or all(refusal(r.spec) for r in requests):
+        return [_one(r, progress, force, run_one) for r in requests]
+    done, began = dict.fromkeys(requests, 0.0), time.monotonic()
 
     def show(request: SheetRequest, steps: int) -> None:
         done[request] = steps / request.spec.steps
-        progress.at(sum(done.values()), f"{len(able)} interleaved runs #{request.attempt}")
+        progress.at(sum(done.values()), f"{len(done)} interleaved runs #{request.attempt}")
 
-    ended = {m.request: m for m in (run_interleaved(able, on_steps=show) if able else ())}
-    return [_row_of(ended[r]) if r in ended else _one(r, progress, True, run_one) for r in requests]
-
-# %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #9be9f69b
-def _show(requests: list[SheetRequest], progress: bool) -> None:
-    """The sheets of runs that have none: those that were interleaved, now or before an interrupt.
-    One kernel makes all of them.
-    """
-    from llmbench.launch.sweep.execute import show_sheets
-
-    bare = [
-        r
-        for r in requests
-        if (r.folder / "run.json").exists() and not (r.folder / "run.ipynb").exists()
+    runs = train(requests, on_steps=show)
+    wall_s = time.monotonic() - began
+    return [
+        SweepRow(r.run_id, r.spec.name, r.attempt, run.status, run.reason, wall_s=wall_s)
+        for r, run in zip(requests, runs, strict=True)
     ]
-    if bare and progress:
-        sys.stderr.write(f"making the notebooks of {len(bare)} runs\n")
-    if bare:
-        show_sheets(bare)
-
-
-def _row_of(member: Member) -> SweepRow:
-    run, request = member.run, member.request
-    return SweepRow(
-        run.run_id, request.spec.name, request.attempt, run.status, run.reason, wall_s=member.wall_s
-    )
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #b2b707d3
 def _go(
@@ -345,8 +328,7 @@ def run_requests(
     RequestError without a run sheet; LlmbenchError while another sweep holds the folder.
     """
     _check_earlier(requests, progress)
-    if interleaved:  # else each run checks for itself
-        _check_sheet_is_there(run_one)
+    train = _trains_a_repeat(run_one) if interleaved else None
     with locked(requests[0].folder.parent), _terminate_is_interrupt():
         if begin:
             begin()
@@ -354,19 +336,10 @@ def run_requests(
         if not interleaved:
             single = [[request] for request in requests]
             return _go(single, shown, lambda g: [_one(g[0], shown, force, run_one, resume)])
-        outcome = _go(_repeats(requests), shown, lambda g: _together(g, shown, force, run_one))
-        if run_one is through_the_sheet and not outcome.interrupted:
-            _show(requests, progress)
-        return outcome
+        together = lambda g: _together(g, shown, force, run_one, train)
+        return _go(_repeats(requests), shown, together)
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #0e30d33b
-def study_record(study: StudySpec) -> dict[str, Any]:
-    "A study's question, what varies, its baseline and its runs in order, for the report."
-    names = [run_id(spec, attempt) for spec, attempt in study.attempts()]
-    kept = ("study", "title", "question", "varies", "baseline", "repeats")
-    return {k: v for k, v in study.model_dump(mode="json").items() if k in kept} | {"runs": names}
-
-
 def sweep(study: StudySpec, *, results: Path | str, **options: Any) -> SweepOutcome:
     """Write a study's study.json and run its attempts, interleaved where it asks for it; the
     options and errors of run_requests.
