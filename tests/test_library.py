@@ -1,12 +1,14 @@
 """The library on the site: each notebook is a page, its links lead on, its text runs no scripts."""
 
 import ast
+import itertools
 import json
 import re
 import shutil
 import time
 from html.parser import HTMLParser
 from urllib.parse import urlparse
+from xml.etree import ElementTree
 
 import pytest
 from browsers import Reader, started
@@ -15,6 +17,8 @@ from notebooks import ROOT, library_notebooks
 from llmbench.core.glossary.table import ENTRIES
 from llmbench.report.build import build_report
 from llmbench.report.glossary import notebook_of
+from llmbench.report.library.cells import read_notebooks
+from llmbench.report.library.flowchart import flowchart_svg, read_flowchart
 from llmbench.report.library.library import write_library
 from llmbench.report.site.renderer import broken_links, render_site
 
@@ -29,6 +33,11 @@ HOSTILE = """# evil
 [b] and <javascript:window.ran=5> and [c](https://example.org){onclick="window.ran=6"}
 
 ## Head {onmouseover="window.ran=7"}
+
+```mermaid
+flowchart LR
+  a["<script>window.ran=11</script>"] --> b
+```
 
 ::: {.x onclick="window.ran=8"}
 inside
@@ -95,6 +104,26 @@ def test_text_of_a_notebook_cannot_run_scripts(tmp_path):
         assert page.count("window.ran") >= 20 and "{{&lt; include" in page and "evil" in page
 
 
+def flowcharts() -> dict[str, str]:
+    """The Mermaid sources of the notebooks, by notebook."""
+    cells = [(n.name, c.text) for n in read_notebooks(ROOT / "nbs").values() for c in n.cells]
+    found = ((name, re.search(r"```mermaid\n(.*?)```", text, re.DOTALL)) for name, text in cells)
+    return {name: match[1] for name, match in found if match}
+
+
+@pytest.mark.parametrize("name", flowcharts())
+def test_flowcharts_are_drawn_and_no_box_covers_another(name):
+    svg = flowchart_svg(flowcharts()[name])
+    assert svg, f"{name}: a form of Mermaid that flowchart.py does not draw"
+    drawing = ElementTree.fromstring(svg)
+    boxes = [r.attrib for r in drawing.iter("{http://www.w3.org/2000/svg}rect") if "rx" in r.attrib]
+    assert len(boxes) == len(read_flowchart(flowcharts()[name]).labels)
+    corners = [[float(b[k]) for k in ("x", "y", "width", "height")] for b in boxes]
+    for (x, y, w, h), (x2, y2, w2, h2) in itertools.combinations(corners, 2):
+        assert x + w < x2 or x2 + w2 < x or y + h < y2 or y2 + h2 < y
+    assert all(x >= 0 and x + w <= float(drawing.get("width")) for x, _, w, _ in corners)
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     out, began = tmp_path_factory.mktemp("library") / "site", time.perf_counter()
@@ -114,6 +143,8 @@ def test_every_notebook_is_a_page_and_every_link_leads_somewhere(built, capsys):
         heading = re.search(r"<h1>(.+?)</h1>", page)
         assert title and heading and title[1].strip() and heading[1].strip(), name
         assert Active(article(page)).found == [], name
+        if (name.as_posix()) in flowcharts():
+            assert "flowchart LR" not in article(page) and f"{name.name}-" in article(page), name
     assert broken_links(outcome.out) == []
     library = outcome.out / "library"
     size = sum(f.stat().st_size for f in library.rglob("*") if f.is_file())

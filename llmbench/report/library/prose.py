@@ -50,21 +50,27 @@ def _plain(text: str, link: Link) -> str:
 _FENCED = re.compile(r"\A(`{3,}|~{3,})[ \t]*([\w-]*)[^\n]*\n(.*?)\n?\1[^\n]*\Z", re.DOTALL)
 
 
-def _code(text: str) -> str:
-    "A piece of code: a block anew, a span without shortcodes."
+def _code(text: str, draw: Link) -> str:
+    "A piece of code: a picture, a block anew, or a span without shortcodes."
     fenced = _FENCED.match(text)
+    drawn = draw(fenced[3]) if fenced and fenced[2] == "mermaid" else None
+    if drawn:
+        return drawn
     return code_block(fenced[3], fenced[2]) if fenced else _SHORTCODE.sub(r"{\1}", text)
 
 
-def prose(text: str, link: Link = lambda target: None) -> str:
-    "Markdown of a notebook as Markdown for its page; `link` leads its links to pages of the site."
+def prose(text: str, link: Link = lambda target: None, draw: Link = lambda source: None) -> str:
+    """Markdown of a notebook as Markdown for its page.
+
+    link: leads its links to pages of the site; draw: returns a flowchart of Mermaid as a picture.
+    """
     kept: list[str] = []
 
     def keep(piece: str) -> str:
         kept.append(piece)
         return f"\0{len(kept) - 1}\0"
 
-    bare = _CODE.sub(lambda found: keep(_code(found[0])), text.replace("\0", ""))
+    bare = _CODE.sub(lambda found: keep(_code(found[0], draw)), text.replace("\0", ""))
     bare = _plain(_MATH.sub(lambda found: keep(found[0]), bare), link)
     while "\0" in bare:  # a formula may hold code
         bare = re.sub("\0(\\d+)\0", lambda found: kept[int(found[1])], bare)
