@@ -136,7 +136,7 @@ MUTATIONS = {
         "the reader filled in what no rank said",
     ),
     "10 warm-up in the rates": (
-        "analysis/rates.py",
+        "analysis/window.py",
         '(run["steps"][column] or [])[warmup:]',
         '(run["steps"][column] or [])',
         "== 8368.99",

@@ -4,6 +4,7 @@ analysis stay apart.
 
 import ast
 import configparser
+import re
 import statistics
 import subprocess
 import sys
@@ -30,14 +31,33 @@ BIN = Path(sys.executable).parent
 LONG_CELLS = {
     "50_importers/40_jsonstream": 2,
     "50_importers/profiles/30_tracelens": 4,
-    "60_analysis/75_groups": 1,
-    "65_store/35_ingest": 1,
 }
 
 # Modules of more than 400 lines. Entries may only disappear.
-LONG_MODULES = [
-    "analysis/rates.py",
-]
+LONG_MODULES = []
+
+# Where something else than the factors of a request is multiplied by a length of sequences, and
+# what. Entries may only disappear.
+SEQUENCES_BY_LENGTH = {
+    "compare/audit/figures.py": "the batch that a published table claims",
+    "importers/finish.py": "the sequences per step that a log states",
+    "importers/results/ancestors.py": "the batch that a result states",
+    "importers/results/optimum.py": "the batch of one device",
+    "importers/results/tensorboard.py": "the samples of a step",
+    "report/pages/layoutcost.py": "sequences that the page asks a plan for",
+    "spec/named.py": "the sequences of a named request",
+}
+# Other names of global_tokens. Each is an alias for older users, or only read.
+OTHER_NAMES = {
+    ("analysis/rates.py", "global_batch_tokens"): "column of the views until November 2026",
+    ("core/glossary/work.py", "global_batch_tokens"): "the same column, explained",
+    (
+        "cli/data_verbs.py",
+        "tokens_per_step",
+    ): "key of the printed JSON until November 2026",
+    ("frameworks/callback.py", "step_tokens"): "what one step of a recorded loop counted",
+    ("frameworks/recording.py", "step_tokens"): "the same, in a line of the recording",
+}
 
 
 def module_files() -> list[Path]:
@@ -201,6 +221,69 @@ def test_modules_have_at_most_400_lines():
     }
     long = {name: size for name, size in sizes.items() if size > 400}
     assert set(long) == set(LONG_MODULES), {k: sizes.get(k) for k in set(long) ^ set(LONG_MODULES)}
+
+
+def factors_of(node: ast.AST) -> list[str]:
+    """The names of the factors of a product, or of the values in a list."""
+    match node:
+        case ast.BinOp(op=ast.Mult()):
+            parts = [node.left, node.right]
+        case ast.Tuple() | ast.List():
+            parts = node.elts
+        case ast.BoolOp():
+            parts = node.values
+        case ast.Subscript():
+            parts = [node.value, node.slice]
+        case ast.Call(func=ast.Attribute(attr="get")):
+            parts = node.args[:1]
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Constant(value=str(name)):
+            return [name.rpartition(".")[2].strip("_").lower()]
+        case _:
+            return []
+    return [name for part in parts for name in factors_of(part)]
+
+
+def step_products(source: str) -> list[int]:
+    """Lines in which a length of sequences is multiplied by a number of sequences."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+        called = isinstance(node, ast.Call) and "prod" in ast.unparse(node.func)
+        names = set(factors_of(node)) if product else set()
+        if called:
+            names = {name for argument in node.args for name in factors_of(argument)}
+        many = names & {"accum", "grad_accum", "dp", "sequences", "batch", "global_batch"}
+        if names & {"seq_len", "sequence_length", "seq"} and many:
+            lines.append(node.lineno)
+    return sorted(set(lines))
+
+
+def test_a_second_product_of_the_tokens_of_a_step_is_seen():
+    bad = ("n = micro * accum * dp * seq_len", "n = b.accum * s['seq_len'] * dp")
+    bad += (
+        "n = math.prod([micro, accum, dp, spec.seq_len])",
+        "n = sequences * facts['spec.seq_len']",
+    )
+    assert all(step_products(line) == [1] for line in bad)
+    fine = (
+        "rows = micro * seq_len",
+        "resolve(batch, dp=dp, seq_len=seq_len)",
+        "n = micro * accum * dp",
+    )
+    assert not any(map(step_products, fine))
+
+
+def test_the_tokens_of_a_step_are_computed_once_and_have_one_name():
+    """`global_tokens` from a parameter file to a chart; spec.batch multiplies it."""
+    other = r"\b(global_batch_tokens|tokens_per_(?:optimizer_)?step|tokens_(?:of|in)_(?:a_)?step|(?:optimizer_)?step_tokens)\b"
+    products, names = {}, set()
+    for path in module_files():
+        name, source = str(path.relative_to(ROOT / "llmbench")), path.read_text()
+        if found := step_products(source):
+            products[name] = found
+        names |= {(name, word) for word in re.findall(other, source)}
+    assert set(products) == set(SEQUENCES_BY_LENGTH), (products, "call spec.batch.global_tokens")
+    assert names == set(OTHER_NAMES), names ^ set(OTHER_NAMES)
 
 
 def names_in(source: str) -> set[str]:

@@ -172,8 +172,8 @@ Pairs = Sequence[tuple[Sequence[float | None], Sequence[float | None]]]
 def turn_pairs(
     a: Runs, turns_a: Sequence[str | None], b: Runs, turns_b: Sequence[str | None]
 ) -> Pairs:
-    """Interleaved runs of `a` and `b`, by the names that pairs share; [] unless every
-    run of both is in one pair.
+    """Interleaved runs of `a` and `b`, by the names that pairs share; [] unless every run of both
+    is in one pair.
     """
     if (
         None in turns_a
@@ -266,8 +266,8 @@ def pairs_interval(values: Sequence[PairValue], level: float = LEVEL) -> Interva
 
 # %% ../../nbs/60_analysis/15_stats.ipynb #277d03a0
 def turns_interval(pairs: Pairs, at: Location = typical, level: float = LEVEL) -> Interval:
-    """Value of `a` over that of `b` from runs whose steps alternate; of a single pair
-    the interval covers steps only.
+    """Value of `a` over that of `b` from runs whose steps alternate; of a single pair the interval
+    covers steps only.
     """
     values = pair_values(pairs, at)
     if len(values) > 1:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from ..analysis.rates import spent_times
 from ..analysis.stats import compared_ratio, turns_interval
 from ..analysis.steps import Interval, Location, spent
+from ..analysis.window import spent_times
 from .noise import design_table, interleaved_table, read_noise, read_pairs
 from ..core.errors import LlmbenchError, RequestError
 from ..core.files import load_settings, project_root

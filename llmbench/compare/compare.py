@@ -15,7 +15,8 @@ from typing import Any
 from ..analysis.conditions import conditions
 from ..analysis.fairness import DEFAULT_VARIES, Verdict, compare_specs, merged_verdict
 from ..analysis.parity import with_training
-from ..analysis.rates import global_tokens, measured, spent_times
+from ..analysis.rates import OLD_NAMES
+from ..analysis.window import measured, per_token, spent_times
 from .select import Filters, RepeatSet
 from ..core.errors import RequestError
 
@@ -57,14 +58,12 @@ def token_times(one: RepeatSet) -> list[list[float]]:
     """Seconds spent per token in each measured step of each run, what lies between steps shared
     out; per step where nobody knows the tokens.
     """
-    return [[t / (global_tokens(run) or 1) for t in spent_times(run)] for run in one.runs]
+    return [per_token(run, spent_times(run)) for run in one.runs]
 
 
 def clock_times(one: RepeatSet) -> list[list[float | None]]:
     "Seconds per token by the clock of each measured step alone."
-    return [
-        [t and t / (global_tokens(run) or 1) for t in measured(run, "time_s")] for run in one.runs
-    ]
+    return [per_token(run, measured(run, "time_s")) for run in one.runs]
 
 # %% ../../nbs/70_compare/15_compare.ipynb #b5318b49
 def interleaved_pairs(
@@ -126,9 +125,9 @@ _QUESTIONS = {
     "micro_batch": DEFAULT_VARIES,
     "grad_accum": DEFAULT_VARIES,
     "global_tokens": ("batch",),
-    "global_batch_tokens": ("batch",),
     "steps": ("steps",),
 }
+_QUESTIONS |= {old: _QUESTIONS[name] for old, name in OLD_NAMES.items()}
 
 # %% ../../nbs/70_compare/15_compare.ipynb #e9806a56
 def question(a: Filters, b: Filters, declared: Sequence[str] | None = None) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.rates import measured, spent_times
 from llmbench.analysis.stats import (
     PairValue,
     compared_ratio,
@@ -26,6 +25,7 @@ from llmbench.analysis.stats import (
     spread_of_pairs,
 )
 from ..analysis.steps import Interval, Location, spent, typical, undisturbed
+from ..analysis.window import measured, spent_times
 from ..core.errors import RequestError
 from ..store.database import format_rows
 from ..store.results import read_results

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.parity import loss_parity
-from ..analysis.rates import global_tokens, measured
 from ..analysis.stats import compared_ratio, group_interval
 from ..analysis.steps import Interval, Location, median, spent, typical
+from ..analysis.window import global_tokens, measured
 from ..core.errors import RequestError, unknown_name
 from ..core.numbers import aligned, significant
 

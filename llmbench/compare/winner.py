@@ -161,9 +161,9 @@ def decide(
     """Order `contenders` by their `values` (less is better) at a location; those without any value
     do not take part.
 
-    interleaved: the values are of interleaved steps, and are compared repeat by
-    repeat. beside: values that explain, at `beside_at`; where they are shown to say the opposite,
-    two contenders are tied.
+    interleaved: the values are of interleaved steps, and are compared repeat by repeat. beside:
+    values that explain, at `beside_at`; where they are shown to say the opposite, two contenders
+    are tied.
     """
     order = tuple(_in_order(contenders, values, at))
     if len(order) < 2:

@@ -7,10 +7,10 @@ __all__ = ['LOCATION_WORDS', 'pct', 'pct_span', 'interleaved_words', 'sentence',
 
 # %% ../../nbs/70_compare/30_words.ipynb #c3de16d1
 from ..analysis.fairness import remark_line
-from ..analysis.rates import measured
 from ..analysis.rules.facts import settings_not_honoured
 from ..analysis.stats import MOST_REPEATS, disagrees, pairs_among
 from ..analysis.steps import LEVEL, LOCATION_NAMES, Interval, typical
+from ..analysis.window import measured
 from .compare import Comparison, clock_times, coverage_words, tail_words
 from .select import RepeatSet
 from ..core.errors import RequestError

@@ -23,6 +23,7 @@ from llmbench.frameworks.observed import (
 )
 from .recording import Recording, merged
 from .strategies import strategy_of_engine
+from ..spec.batch import global_tokens
 
 # %% ../../nbs/55_frameworks/20_callback.ipynb #01e88abc
 def _begin(
@@ -49,10 +50,7 @@ def _begin(
 def _with_tokens(facts: dict[str, Any], seq_len: int | None) -> tuple[dict[str, Any], int | None]:
     "The facts with the script's sequence length, and the tokens per step if all factors are known."
     batch, strategy = facts.get("batch", {}), facts.get("strategy", {})
-    factors = (seq_len, batch.get("micro"), batch.get("accum"), strategy.get("dp"))
-    tokens = None
-    if all(factors):
-        tokens = factors[0] * factors[1] * factors[2] * factors[3]
+    tokens = global_tokens(batch.get("micro"), batch.get("accum"), strategy.get("dp"), seq_len)
     return merged(facts, {"seq_len": seq_len, "batch": {"global_tokens": tokens}}), tokens
 
 # %% ../../nbs/55_frameworks/20_callback.ipynb #3f265b15

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..analysis.rates import run_rates, warmup_flags
+from ..analysis.rates import run_rates
+from ..analysis.window import warmup_flags
 from ..core.errors import RequestError
 from ..core.escape import csv_cell
 from ..core.files import slug

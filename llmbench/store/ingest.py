@@ -91,67 +91,82 @@ def _child(folder: Path, name: str) -> subprocess.Popen:
     return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": source}, **pipes)
 
 # %% ../../nbs/65_store/35_ingest.ipynb #ec757b6f
+@dataclass
+class _Work:
+    "Jobs that wait for a child, those without an answer by part, and the answers."
+
+    jobs: queue.SimpleQueue[Job | None] = field(default_factory=queue.SimpleQueue)
+    open: dict[int, Job] = field(default_factory=dict)
+    done: list[tuple[Job, Answer]] = field(default_factory=list)
+
+
+def _pass_on(work: _Work, folder: Path, name: str, start: Callable) -> None:
+    "Pass jobs to one child process until there are none, or the child is dead."
+    files = [folder / f"{kind}-{name}.ndjson" for kind in ("runs", "groups")]
+    sizes = [0, 0]
+    with suppress(OSError), start(folder, name) as child:
+        for job in iter(work.jobs.get, None):
+            answer = _asked(child, job)
+            if answer is None:
+                break
+            sizes = answer["sizes"]
+            work.done.append((work.open.pop(job["part"]), answer))
+    for file, size in zip(files, sizes, strict=True):
+        if file.exists():
+            os.truncate(file, size)
+
+# %% ../../nbs/65_store/35_ingest.ipynb #5fbe1ce8
+class _Children:
+    "One child process per core, at most eight, and a thread for each that passes jobs to it."
+
+    def __init__(self, folder: Path, start: Callable) -> None:
+        self._folder, self._start, self._started = folder, start, 0
+        self._work, self._threads = _Work(), []
+
+    def submit(self, job: Job) -> None:
+        while len(self._threads) < min(usable_cores(), _MOST):
+            self._started += 1
+            passed = (self._work, self._folder, str(self._started), self._start)
+            self._threads.append(threading.Thread(target=_pass_on, args=passed, daemon=True))
+            self._threads[-1].start()
+        self._work.open[job["part"]] = job
+        self._work.jobs.put(job)
+
+    def drain(self) -> _Work:
+        "Wait for all jobs; in `open` are those without an answer."
+        for _ in self._threads:
+            self._work.jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+        work, self._work, self._threads = self._work, _Work(), []
+        return work
+
+# %% ../../nbs/65_store/35_ingest.ipynb #684a5d7e
 class WorkerPool:
-    """Takes jobs and collects (job, answer); lines are left in `folder`. The first `alone` files
-    (2,000 unless told) are read here.
+    """Does jobs and collects (job, answer); the lines are left in `folder`. The first `alone` files
+    (default 2,000) are read in this process.
     """
 
     def __init__(
-        self,
-        folder: Path | str,
-        alone: int | None = None,
-        start: Callable[[Path, str], subprocess.Popen] = _child,
+        self, folder: Path | str, alone: int | None = None, start: Callable = _child
     ) -> None:
-        self._folder, self._own, self._start = Path(folder), Deriver(folder, "own"), start
+        self._own, self._children = Deriver(folder, "own"), _Children(Path(folder), start)
         self._alone = _ALONE if alone is None else alone
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._open: dict[int, Job] = {}
         self._done: list[tuple[Job, Answer]] = []
-        self._threads: list[threading.Thread] = []
-        self._started = 0
 
     def submit(self, job: Job) -> None:
         "Do a job, now or in another process; its `part` is its number."
         if self._alone > 0:
             self._alone -= len(job["files"])
             self._done.append((job, self._own.do(job)))
-            return
-        while len(self._threads) < min(usable_cores(), _MOST):
-            self._started += 1
-            self._threads.append(
-                threading.Thread(target=self._serve, args=(str(self._started),), daemon=True)
-            )
-            self._threads[-1].start()
-        self._open[job["part"]] = job
-        self._jobs.put(job)
+        else:
+            self._children.submit(job)
 
     def drain(self) -> list[tuple[Job, Answer]]:
-        """Wait for all jobs; each with its answer, in the order of their parts. The pool can be
-        used again.
-        """
-        for _ in self._threads:
-            self._jobs.put(None)
-        for thread in self._threads:
-            thread.join()
-        left = sorted(self._open)  # what nobody answered
-        done = self._done + [(self._open[part], self._own.do(self._open[part])) for part in left]
-        self._jobs, self._open, self._done, self._threads = queue.SimpleQueue(), {}, [], []
+        "Wait for all jobs; each with its answer, in the order of their parts."
+        work, done, self._done = self._children.drain(), self._done, []
+        done += work.done + [(job, self._own.do(job)) for job in work.open.values()]
         return sorted(done, key=lambda pair: pair[0]["part"])
-
-    def _serve(self, name: str) -> None:
-        "Pass jobs to one child process until there are none, or the child is gone."
-        files = [self._folder / f"{kind}-{name}.ndjson" for kind in ("runs", "groups")]
-        sizes = [0, 0]
-        with suppress(OSError), self._start(self._folder, name) as child:
-            for job in iter(self._jobs.get, None):
-                answer = _asked(child, job)
-                if answer is None:
-                    break
-                sizes = answer["sizes"]
-                self._done.append((self._open.pop(job["part"]), answer))
-        for file, size in zip(files, sizes, strict=True):
-            if file.exists():
-                os.truncate(file, size)
 
     def close(self) -> None:
         "Close the files of lines."

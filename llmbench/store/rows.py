@@ -15,7 +15,8 @@ import orjson
 
 from ..analysis.cost import Price
 from ..analysis.groups import group_rows, run_rows
-from ..analysis.rates import RUN_COLUMNS, warmup_flags
+from ..analysis.rates import OLD_NAMES, RUN_COLUMNS
+from ..analysis.window import warmup_flags
 from .results import Seen, made_of, see, settle
 
 # %% ../../nbs/65_store/30_rows.ipynb #87098792
@@ -90,7 +91,7 @@ GROUP_COLUMNS = (
     | dict.fromkeys(_INTERVALS, "DOUBLE")
     | dict.fromkeys(_GROUP_FACTS.split(), "DOUBLE")
     | {"run_ids": "VARCHAR[]", "peak_memory_gib_low": "DOUBLE", "peak_memory_gib_high": "DOUBLE"}
-    | {"global_batch_tokens": "BIGINT"}  # the name of global_tokens until November 2026
+    | {old: RUN_COLUMNS[name] for old, name in OLD_NAMES.items()}
 )
 
 # %% ../../nbs/65_store/30_rows.ipynb #3f9b224b

@@ -23,6 +23,7 @@ from llmbench.compare.audit.faults import (
     merged,
     num,
 )
+from ...spec.batch import global_tokens
 
 # %% ../../../nbs/70_compare/audit/25_figures.ipynb #e20d280b
 def _micro_step(row: Row) -> tuple[float, str] | None:
@@ -32,7 +33,8 @@ def _micro_step(row: Row) -> tuple[float, str] | None:
         return None
     ranks = gpus / ((tp or 1) * (pp or 1) * (cp or 1))
     name = "GPUs" if ranks == gpus else "data ranks"
-    return ranks * micro * seq, f"{num(ranks)} {name} × {num(micro)} × {num(seq)}"
+    written = f"{num(ranks)} {name} × {num(micro)} × {num(seq)}"
+    return global_tokens(micro, 1, ranks, seq), written
 
 
 def _whole_step(row: Row) -> tuple[float, str] | None:

@@ -20,6 +20,7 @@ from .origins import size_agrees, vendor_of
 from ...core.numbers import relative_difference
 from ...model.data import SyntheticTokens
 from ...plan.flops import parameter_count
+from ...spec.batch import global_tokens
 
 # %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #f1c60f53
 Run = Mapping[str, Any]
@@ -63,14 +64,14 @@ def _tokens(run: Run) -> Said:
     "Fault 2: steps with other tokens than an optimizer step of the request has."
     spec, seen = run["spec"], {t for t in run["steps"]["tokens"] or [] if t is not None}
     batch, dp, total = spec["batch"], spec["strategy"]["dp"], spec["batch"]["global_tokens"]
-    factors = (batch["micro"], batch["accum"], dp, spec["seq_len"])
+    product = global_tokens(batch["micro"], batch["accum"], dp, spec["seq_len"])
     if not seen or total is None:
         return "cannot tell", "the tokens of a step are not recorded"
-    if None not in factors and math.prod(factors) != total:
-        product = f"{math.prod(factors):,} tokens, global batch {total:,}"
+    if product not in (None, total):
         return (
             "likely" if is_foreign(run) else "certain",
-            f"micro {factors[0]} × accum {factors[1]} × dp {dp} × {factors[3]} = {product}",
+            f"micro {batch['micro']} × accum {batch['accum']} × dp {dp} × {spec['seq_len']} = "
+            f"{product:,} tokens, global batch {total:,}",
         )
     if seen == {total}:
         return "clean", f"every step has the {total:,} tokens of the request"
