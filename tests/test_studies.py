@@ -7,6 +7,7 @@ from notebooks import ROOT
 
 from llmbench.core.numbers import test_near
 from llmbench.core.records import read_run, result_files
+from llmbench.launch.sweep.fitting import limit_for, predicted_bytes
 from llmbench.launch.sweep.sweep import directly, sweep
 from llmbench.spec.study import load_study
 
@@ -22,7 +23,7 @@ def _shape(path):
 def test_the_twin_has_the_matrix_of_the_suite():
     assert _shape(STUDIES / "cpu-oci-twin.yaml") == _shape(STUDIES / "oci-a10.yaml")
     suite = load_study(STUDIES / "oci-a10.yaml").runs
-    assert len(suite) == 8
+    assert len(suite) == 8 and load_study(STUDIES / "oci-a10.yaml").repeats == 3
     for run in suite:
         assert (run.model.name, run.seq_len, run.precision.compute) == (
             "gpt-124m",
@@ -43,10 +44,34 @@ def test_the_twin_has_the_matrix_of_the_suite():
         assert run.batch.global_tokens == 4 * run.world_size * 2048
 
 
+@pytest.mark.parametrize("card", ["a100", "h100", "h200", "b200", "mi300x"])
+def test_a_sibling_has_the_optimizer_steps_of_the_suite_and_fits_interleaved(card):
+    """The same steps as on an A10; and the eight runs, with a driver's 0.6 GiB each, leave a tenth
+    of the card free.
+    """
+    study, suite = (load_study(STUDIES / f"oci-{name}.yaml") for name in (card, "a10"))
+    assert study.interleaved and study.repeats == 3 and not suite.interleaved
+    alike = {
+        "model",
+        "strategy",
+        "world_size",
+        "seq_len",
+        "precision",
+        "optimizer",
+        "data",
+        "steps",
+    }
+    for run, other in zip(study.runs, suite.runs, strict=True):
+        assert run.model_dump(include=alike) == other.model_dump(include=alike)
+        assert run.batch.global_tokens == other.batch.global_tokens and run.hardware == card
+    together = sum(predicted_bytes(run) / 2**30 + 0.6 for run in study.runs)
+    assert together < 0.9 * limit_for(study.runs[0]), together
+
+
 @pytest.mark.slow
 def test_the_suite_trains_on_cpu_ranks(tmp_path):
     outcome = sweep(
-        load_study(STUDIES / "cpu-oci-twin.yaml"),
+        load_study(STUDIES / "cpu-oci-twin.yaml").model_copy(update={"repeats": 1}),
         results=tmp_path,
         progress=False,
         run_one=directly,

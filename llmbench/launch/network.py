@@ -54,13 +54,14 @@ _VERBS = Variable(
 _SCRATCH = Variable(
     "HSA_NO_SCRATCH_RECLAIM",
     "1",
-    "on MI300X, returning scratch memory after each kernel slows down RCCL's large kernels",
+    "on MI300X and MI325X, returning scratch memory after each kernel slows down RCCL's large kernels",
 )
 _PROFILES = {
     "cpu": (_GLOO,),
     "a10": (_GLOO, _NCCL, _QUIET, _ETHERNET),
-    **{name: (_GLOO, _NCCL, _QUIET, _VERBS) for name in ("a100", "h100", "h200")},
-    "mi300x": (_GLOO, _NCCL, _QUIET, _VERBS, _SCRATCH),
+    **{name: (_GLOO, _NCCL, _QUIET, _VERBS) for name in ("a100", "h100", "h200", "b200")},
+    **{name: (_GLOO, _NCCL, _QUIET, _VERBS, _SCRATCH) for name in ("mi300x", "mi325x")},
+    "mi355x": (_GLOO, _NCCL, _QUIET, _VERBS),
 }
 
 # %% ../../nbs/40_launch/40_network.ipynb #da0b21ac

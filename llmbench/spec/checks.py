@@ -59,7 +59,7 @@ def _check_zeropp(spec: RunSpec) -> None:
             f"hpz {s.hpz} does not divide dp {s.dp}: it is the number of ranks that share a second copy;"
             " write hpz: a divisor, the GPUs of a node"
         )
-    if s.quantize != "none" and spec.hardware in ("cpu", "mi300x"):
+    if s.quantize != "none" and spec.hardware.startswith(("cpu", "mi")):
         raise RequestError(
             f"quantize {s.quantize} on hardware {spec.hardware}: DeepSpeed's quantiser is a CUDA"
             " kernel; write quantize: none"

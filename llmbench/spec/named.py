@@ -31,7 +31,7 @@ _SPLIT = {"llama": (4, 1, 2), "qwen": _SMALLEST}
 
 def platform_of(hardware: str) -> str:
     "The column of the table for a hardware profile: amd, cpu, else nvidia."
-    return {"mi300x": "amd", "cpu": "cpu"}.get(hardware, "nvidia")
+    return "amd" if hardware.startswith("mi") else "cpu" if hardware == "cpu" else "nvidia"
 
 # %% ../../nbs/15_spec/55_named.ipynb #6d4bb2f2
 GOALS = {

@@ -153,7 +153,7 @@ def precision_name(precision: Precision) -> str:
 
 # %% ../../nbs/15_spec/40_request.ipynb #219bdf3f
 STRATEGIES = {row.name: row.sentence for row in STRATEGY_TABLE.values()}
-HARDWARE = ("cpu", "a10", "a100", "h100", "h200", "mi300x")
+HARDWARE = ("cpu", "a10", "a100", "h100", "h200", "b200", "mi300x", "mi325x", "mi355x")
 LAUNCHERS = ("local", "docker", "ssh", "slurm", "k8s")
 
 # %% ../../nbs/15_spec/40_request.ipynb #038b44aa
