@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_answered_in_one_line(whole, tmp_path):
         with pytest.raises(RequestError) as e:
             run_local(spec, tmp_path, resume=folder)
         answers.append(str(e.value))
-    with pytest.raises(RequestError, match="holds"):
+    with pytest.raises(RequestError, match="has restarts.ddp-w2"):
         run_local(spec_of("fsdp"), folder, resume=folder)
     with pytest.raises(RequestError, match="no complete checkpoint"):
         run_local(spec_of("fsdp"), tmp_path, resume=tmp_path / "empty")
