@@ -5,7 +5,7 @@ and the text of its numbers.
 import json
 
 from llmbench.importers.eventfile import Point, event_bytes
-from llmbench.importers.profiles.tracelens import workbook_bytes
+from llmbench.importers.profiles.workbook import workbook_bytes
 
 
 def _lines(*objects, mark: str = "") -> str:

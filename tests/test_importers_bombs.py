@@ -17,7 +17,7 @@ import zipfile
 import pytest
 
 from llmbench.importers.eventfile import Point, event_bytes, masked_crc
-from llmbench.importers.profiles.tracelens import workbook_bytes
+from llmbench.importers.profiles.workbook import workbook_bytes
 
 MOST_MIB, MOST_S = 300, 20
 _READ = """

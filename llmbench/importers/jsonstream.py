@@ -16,10 +16,8 @@ from typing import Any
 _INK = re.compile(r"[^ \t\r\n\ufeff]")
 
 # %% ../../nbs/50_importers/40_jsonstream.ipynb #e426379c
-class JsonWindow:
-    """A window over JSON text, which `peek` and `walk` move; `problem` says why it ended early, if
-    it did.
-    """
+class _Window:
+    "A window over text that is read in pieces; `problem` says why it ended early, if it did."
 
     def __init__(
         self, read: Callable[[int], str], chunk: int = 2**20, largest: int = 2**21
@@ -42,6 +40,10 @@ class JsonWindow:
     def fail(self, problem: str) -> None:
         "Remember the first problem, and where it was."
         self.problem = self.problem or f"{problem} (at character {self.dropped + self.at:,})"
+
+# %% ../../nbs/50_importers/40_jsonstream.ipynb #e426379d
+class JsonWindow(_Window):
+    "A window over JSON text, which `peek` and `walk` move."
 
     def peek(self) -> str:
         """The next character that is no white space, not consumed; empty at the end and after a
@@ -119,6 +121,24 @@ def _key(window: JsonWindow, index: int, mapping: bool) -> str | int | object:
     window.fail("no JSON: a name and a colon were expected")
     return _NOTHING
 
+# %% ../../nbs/50_importers/40_jsonstream.ipynb #bde5e5e7
+def _keys(window: JsonWindow, mapping: bool) -> Iterator[str | int]:
+    "The keys of an opened container; each value is consumed by the caller before the next key."
+    begun = window.dropped + window.at
+    for index in range(2**62):
+        follows = window.peek()
+        if index and follows == ",":
+            window.at += 1
+            follows = window.peek()
+        if follows in ("}", "]", ""):
+            window.at += 1
+            if not follows:
+                window.fail("the text ends inside of a list or an object")
+            return
+        if _is_dust(window, index, begun) or (key := _key(window, index, mapping)) is _NOTHING:
+            return
+        yield key
+
 # %% ../../nbs/50_importers/40_jsonstream.ipynb #90b62688
 def walk(
     window: JsonWindow, enter: Callable[[Path], bool], path: Path = ()
@@ -132,22 +152,7 @@ def walk(
             yield path, value
         return
     window.at += 1
-    begun = window.dropped + window.at
-    for index in range(2**62):
-        follows = window.peek()
-        if index and follows == ",":
-            window.at += 1
-            follows = window.peek()
-        if follows in ("}", "]", ""):
-            window.at += 1
-            if not follows:
-                window.fail("the text ends inside of a list or an object")
-            return
-        if (
-            _is_dust(window, index, begun)
-            or (key := _key(window, index, opening == "{")) is _NOTHING
-        ):
-            return
+    for key in _keys(window, mapping=opening == "{"):
         yield from walk(window, enter, (*path, key))
         if window.problem:
             return
