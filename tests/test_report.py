@@ -633,6 +633,15 @@ def test_the_page_of_the_glossary_has_every_entry_and_every_link_of_it_leads_som
     assert 'href="glossary.html"' in (site / "index.html").read_text()
 
 
+def test_every_header_of_a_table_leads_to_its_entry(site, rich):
+    for folder in (site, rich):
+        for name, page in texts(folder).items():
+            for head in re.findall(r"<th\b[^>]*>(.*?)</th>", page, re.DOTALL):
+                words = html.unescape(re.sub(r"<[^>]+>", "", head))
+                entry = heading_entry(" ".join(words.split()))
+                assert name == "glossary.html" or f"glossary.html#{entry.anchor}" in head, name
+
+
 def test_the_bound_stands_beside_the_throughput(rich):
     text, found = texts(rich)["throughput.html"], rows(rich, "small/throughput")
     assert all(float(r["ceiling_tokens_per_s"]) > float(r["tokens_per_s"]) for r in found)

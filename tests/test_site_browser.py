@@ -7,6 +7,7 @@ from urllib.parse import urlparse
 import pytest
 from browsers import Reader, started, wait
 
+from llmbench.core.glossary.table import heading_entry
 from llmbench.report.site.renderer import render_site
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -146,6 +147,24 @@ def test_a_table_is_sorted_by_number_with_unknown_values_last(reader):
         )
         == "right"
     )
+
+
+def test_a_term_in_a_header_is_a_link_beside_the_button_that_sorts(tmp_path, browser):
+    anchor = heading_entry("MFU (%)").anchor
+    source = tmp_path / "report"
+    shutil.copytree(ROOT / "reports" / "_theme", source / "_theme")
+    (source / "_quarto.yml").write_text("website: {title: x}\n")
+    (source / "glossary.qmd").write_text(f"---\ntitle: g\n---\n\n[MFU]{{#{anchor}}}\n")
+    table = "| Odd | MFU (%) |\n|---|---|\n| a | 9 |\n| b | 10 |\n| c | 2 |\n"
+    (source / "index.qmd").write_text(f"---\ntitle: i\n---\n\n{table}")
+    site = render_site(source, tmp_path / "site", engine="pandoc")
+    reader = Reader(browser, site).open("index.html")
+    reader.click("th:nth-child(2) .sort-button")
+    cells = "Array.from(document.querySelectorAll('tbody tr')).map(row => row.cells[1].textContent)"
+    assert reader.js(cells) == ["2", "9", "10"]
+    assert reader.js("document.querySelectorAll('button a, th:nth-child(1) a').length") == 0
+    reader.click("th:nth-child(2) a.term")
+    reader.wait(f"location.hash === '#{anchor}' && location.pathname.endsWith('glossary.html')")
 
 
 def test_the_keyboard_reaches_the_text_first(reader):

@@ -207,8 +207,12 @@
       alignNumbers(table);
       if (table.tBodies[0].rows.length < 3 || table.classList.contains("no-sort")) continue;
       Array.from(table.tHead.rows[0].cells).forEach((header, column) => {
-        const button = element("button", { type: "button", className: "sort-button" }, ...header.childNodes);
-        header.append(button);
+        // A link cannot stand in a button: a term of the glossary stays before it.
+        const term = header.querySelector("a.term");
+        const button = element("button", { type: "button", className: "sort-button" }, ...(term ? [] : header.childNodes));
+        if (term) button.setAttribute("aria-label", "Sort by " + term.textContent);
+        if (term && header.matches(".num, [style*='right']")) header.prepend(button);
+        else header.append(button);
         header.setAttribute("aria-sort", "none");
         button.addEventListener("click", () => sortBy(table, header, column));
       });

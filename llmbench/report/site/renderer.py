@@ -26,6 +26,7 @@ import vl_convert
 from ...core.errors import LlmbenchError, RequestError, unknown_name
 from ...core.files import below, project_root, write_text_atomic
 from .navigation import navigation
+from .terms import link_terms
 from .website import Page, Website, failed_page, load_website
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #09b3aaca
@@ -239,6 +240,9 @@ def _rendered(website: Website, page: Page, scratch: Path, problems: list[str] |
         return render_page(website, failed_page(page.path, e, problems), scratch)
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #ea10f27f
+_GLOSSARY = "glossary.html"
+
+
 def _render_with_pandoc(source: Path, out: Path, problems: list[str] | None = None) -> None:
     website = load_website(source, problems)
     pages = list(website.pages.values())
@@ -246,10 +250,12 @@ def _render_with_pandoc(source: Path, out: Path, problems: list[str] | None = No
         rendered = list(
             pool.map(lambda page: _rendered(website, page, Path(scratch), problems), pages)
         )
-    entries = []
+    entries, has_glossary = [], any(page.url == _GLOSSARY for page in pages)
     for page, text in zip(pages, rendered, strict=True):
         target = below(out, page.url)
         target.parent.mkdir(parents=True, exist_ok=True)
+        if has_glossary and page.url != _GLOSSARY:
+            text = link_terms(text, page.root + _GLOSSARY)
         target.write_text(text, encoding="utf-8")
         if page.meta.get("search", True) is not False:
             entries += search_entries(text, page.url, page.title)
