@@ -5146,6 +5146,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                'llmbench/report/site/renderer.py'),
                                                'llmbench.report.site.renderer.write_chart_assets': ( '80_report/site/renderer.html#write_chart_assets',
                                                                                                      'llmbench/report/site/renderer.py')},
+            'llmbench.report.site.terms': { 'llmbench.report.site.terms.link_terms': ( '80_report/site/terms.html#link_terms',
+                                                                                       'llmbench/report/site/terms.py')},
             'llmbench.report.site.website': { 'llmbench.report.site.website.Page': ( '80_report/site/website.html#page',
                                                                                      'llmbench/report/site/website.py'),
                                               'llmbench.report.site.website.Page.plain': ( '80_report/site/website.html#page.plain',
