@@ -25,8 +25,8 @@ LEVEL = 0.95
 class Interval:
     """An estimate with its 95 % interval, in the unit of the values.
 
-    `low` and `high` are None where the data cannot say. `n_runs` is the number of repeats (of the
-    smaller group, for a ratio), `n_steps` the number of values used.
+    `low` and `high` are None where the data are not enough. `n_runs` is the number of repeats (of
+    the smaller group, for a ratio), `n_steps` the number of values used.
     """
 
     estimate: float | None
@@ -37,7 +37,7 @@ class Interval:
 
     @property
     def steps_only(self) -> bool:
-        "Whether the interval knows nothing about repeats, because there was only one run."
+        "Whether the interval covers steps only, because there was one run."
         return self.n_runs < 2
 
     def excludes(self, value: float) -> bool:
@@ -64,13 +64,13 @@ def median(values: Sequence[float | None] | None) -> float | None:
     return middle(kept) if kept else None
 
 # %% ../../nbs/60_analysis/12_steps.ipynb #a9915058
-MIN_STEPS = 6  # of fewer, no two hold the median with 95 %
+MIN_STEPS = 6  # with fewer steps no two of them enclose the median with 95 %
 
 
 @cache
 def _rank(n: int) -> int | None:
-    """k such that the k-th smallest and k-th largest of `n` values hold the median with at least 95
-    %.
+    """k such that the k-th smallest and k-th largest of `n` values enclose the median with at least
+    95 %.
     """
     if n > 1000:  # the normal approximation, at most one rank wider
         return math.floor(n / 2 - 1.96 * math.sqrt(n) / 2)

@@ -67,7 +67,7 @@ _SETTING_OF = {f"strategy.{key}": with_setting(key) for key in _OF_SOME}
 
 
 def _idle(facts: Mapping[str, Any]) -> Iterator[str]:
-    "Settings that do nothing in this run."
+    "Settings without an effect in this run."
     if strategy := facts["strategy.name"]:
         yield from (name for name, strategies in _SETTING_OF.items() if strategy not in strategies)
     if facts["strategy.pp"] == 1:
@@ -81,7 +81,9 @@ def _idle(facts: Mapping[str, Any]) -> Iterator[str]:
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #4db55462
 def _explicit_nulls(facts: dict[str, Any], harness: bool) -> dict[str, Any]:
-    "Nulls that mean 'none' rather than 'unknown' become that word, as do settings that do nothing."
+    """Nulls that mean 'none' rather than 'unknown' become that word, and so do settings without an
+    effect.
+    """
     if harness and facts["optimizer.clip_norm"] is None and facts["optimizer.name"]:
         facts["optimizer.clip_norm"] = "none"
     plain = {name: value for name, value in _UNRECORDED.items() if harness and facts[name] is None}
@@ -93,7 +95,7 @@ _PLACE = re.compile(r"([\w.]+) = ")
 
 
 def places_not_honoured(run: Mapping[str, Any]) -> tuple[str, ...]:
-    "Places of the request that the framework had no place for, by the run's own events."
+    "Settings of the request that the framework could not apply, from the run's own events."
     told = [
         _PLACE.match(e.get("text") or "")
         for e in run.get("events") or ()
@@ -164,8 +166,8 @@ def _measured(run: Mapping[str, Any]) -> tuple:
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #5fc6858c
 def facts_key(run: Mapping[str, Any]) -> FactsKey:
-    """What the facts of a run depend on: its request as bytes, whether it is one of this harness in
-    full, machine and measurement as bytes, what was not honoured.
+    """What the facts of a run depend on: its request as bytes, whether it is a complete run of
+    llmbench, machine and measurement as bytes, and what was not honoured.
     """
     run = run if "spec" in run else {"spec": run}
     spec, env, source = run["spec"], run.get("env") or {}, run.get("source") or {}
@@ -246,7 +248,7 @@ def _hardware(
     yield "hardware.platform", platform
     yield "hardware.device", joined(dict.fromkeys(d[0] for d in devices))
     yield "hardware.cpu_cores", NOT_APPLICABLE if card else cores_in_use(env, world_size)
-    missing = NOT_APPLICABLE if platform == "rocm" else None  # not every driver of AMD tells
+    missing = NOT_APPLICABLE if platform == "rocm" else None  # not every AMD driver reports it
     for fact, value in (
         ("hardware.power_limit_w", joined(d[1] for d in devices)),
         ("hardware.driver", over_hosts(env, "driver")),
@@ -259,7 +261,7 @@ def _hardware(
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #6d717306
 def _programs(env: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    "Facts of what ran on them."
+    "Facts of the software that ran on them."
     card, several = env["platform"] not in (None, "cpu"), (spec.get("world_size") or 2) > 1
     yield "software.framework", env["framework"]
     yield "software.torch", None
@@ -304,7 +306,7 @@ def _uses_deepspeed(spec: Mapping[str, Any], env: Mapping[str, Any]) -> bool:
 def _without_use(
     facts: Mapping[str, Any], spec: Mapping[str, Any], env: Mapping[str, Any]
 ) -> Iterator[str]:
-    "Names of facts that mean nothing in this run, by the condition of their rules."
+    "Names of facts without a meaning in this run, by the condition of their rules."
     held = {
         "accelerators": env["platform"] not in (None, "cpu"),
         "CPUs": env["platform"] in (None, "cpu"),
@@ -336,13 +338,15 @@ def _about_measurement(measured: Sequence[Any], happened: Sequence[Any]) -> dict
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #cdc26fcf
 @lru_cache(maxsize=4096)
 def facts_of_key(key: FactsKey) -> dict[str, Any]:
-    "`comparable_facts` for a key of `facts_key`; each is worked out once, so nobody may change it."
+    """`comparable_facts` for a key of `facts_key`; each is computed once and shared, so it must not
+    be changed.
+    """
     spec, (env, hosts, devices, _, placed, happened, measured) = (
         orjson.loads(key[0]),
         orjson.loads(key[2]),
     )
     facts = {name: at_path(spec, name) for name in _REQUEST}
-    if spec.get("weights"):  # where training begins is the seed's doing, or theirs
+    if spec.get("weights"):  # training begins from weights by the seed, or from loaded ones
         facts["seed"] = f"{facts['seed']} from {spec['weights']}"
     said = _explicit_nulls(facts, key[1])
     really = said | _really(said, key[3])
@@ -363,8 +367,8 @@ def on_accelerator(facts: Mapping[str, Any]) -> bool:
 
 
 def settings_not_honoured(run: Mapping[str, Any]) -> list[str]:
-    """What a run's events say of settings that a comparison looks at, and that do something in it:
-    `place = value: what happens instead`.
+    """From a run's events, the settings that are compared and have an effect in it, as `place =
+    value: what happens instead`.
     """
     told = [e.get("text") or "" for e in run.get("events") or () if e.get("kind") == "not_honoured"]
     acts = {
@@ -381,7 +385,7 @@ def settings_not_honoured(run: Mapping[str, Any]) -> list[str]:
 
 
 def comparable_facts(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything of a run that a comparison looks at, by dotted name; None is unknown.
+    """Everything of a run that a comparison compares, by dotted name; None is unknown.
 
     `run` is a run file's content, or its spec alone; then the machine is unknown.
     """

@@ -40,7 +40,7 @@ def cores_in_use(env: Mapping[str, Any], world_size: int | None) -> int | None:
 
 
 def joined(values: Iterable[Any]) -> Any:
-    "The value that all have, several of them joined, None where one is unknown."
+    "The common value, different values joined, None where one is unknown."
     known = list(dict.fromkeys(values))
     if None in known or not known:
         return None
@@ -83,7 +83,7 @@ def over_hosts(env: Mapping[str, Any], path: str) -> Any:
 
 
 def named_facts(env: Mapping[str, Any], head: str) -> Iterator[tuple[str, Any]]:
-    "Variables or versions of every host, as they are called in a verdict."
+    "Variables or versions of every host, by their names in a verdict."
     hosts = env.get("hosts") or [env]
     for name in dict.fromkeys(name for host in hosts for name in host.get(head) or {}):
         fact = f"{head}.{name}"

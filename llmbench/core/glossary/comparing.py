@@ -104,7 +104,7 @@ _TURNS = topic(
     "rotations of equal runs. All models are in memory at once, and each step begins with "
     "caches that the others have used.",
     """
-measurement.turns turns | – | Shared by runs whose steps were interleaved | | recorded
+measurement.turns turns | – | Name that runs share whose steps were interleaved with each other; null for other runs | | recorded
     """,
     by="analysis.stats.turns_interval",
     formula=r"\overline{x} \;\pm\; \frac{\max(t_{0.95,\,n-1}\, s_x,\; t_{0.95,\,m-n}\, "
