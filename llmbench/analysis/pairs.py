@@ -30,7 +30,7 @@ def column_pairs(reference: Rows, other: Rows, column: str) -> list[tuple[Any, A
 
 
 def _over_processes(logs: list[float]) -> dict[str, float | None]:
-    """The ratio with its 95 % interval over one logarithm per process; one process has no interval."""
+    "The ratio with its 95 % interval over one logarithm per process; None for one process."
     if len(logs) < 2:
         return {"ratio": math.exp(logs[0]), "low": None, "high": None}
     interval = pairs_interval([PairValue(log, 0.0, 1) for log in logs])

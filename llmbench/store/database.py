@@ -37,7 +37,7 @@ def _folders(results: Path | str | Sequence[Path | str]) -> list[Path]:
 def open_store(results: Path | str | Sequence[Path | str]) -> duckdb.DuckDBPyConnection:
     """A DuckDB over one or several folders of results as they are now.
 
-    Views: runs, steps (stable columns), groups (a row a set of repeats), ranks, collectives,
+    Views: runs, steps (stable columns), groups (a row per set of repeats), ranks, collectives,
     details, studies, quarantine. A file that cannot be used is a row of quarantine; a folder that
     does not exist is a RequestError.
     """
@@ -102,7 +102,7 @@ _READ_ONLY = (
 
 
 def _check_reads(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """RequestError for what is not one statement that reads. For PIVOT, DuckDB itself creates a
+    """RequestError for anything but one statement that reads. For PIVOT, DuckDB itself creates a
     type, without a text of its own.
     """
     made = connection.extract_statements(sql)
@@ -131,8 +131,8 @@ def ask(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[list[str], lis
 def query(
     results: Path | str | Sequence[Path | str], sql: str, *, aloud: bool = False
 ) -> tuple[list[str], list[tuple]]:
-    """Columns and rows of an SQL query over folders of results; `aloud`: stderr says where files
-    were set aside.
+    """Columns and rows of an SQL query over folders of results; `aloud`: files that were set aside
+    are mentioned on stderr.
     """
     try:
         store = open_store(results)
@@ -143,11 +143,11 @@ def query(
     except RequestError as e:
         if not is_damage(e.__context__):
             raise
-    forget(_folders(results))  # kept tables that somebody damaged: read the files again
+    forget(_folders(results))  # the kept tables are damaged: read the files again
     return ask(open_store(results), sql)
 
 # %% ../../nbs/65_store/45_database.ipynb #0aac77ef
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what a terminal would obey
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control codes of a terminal
 
 
 def _cell(value: Any) -> str:
@@ -184,7 +184,7 @@ def _plain(value: Any) -> float | str:
 
 
 def format_json(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    "A JSON array with one object a row; unknown and infinite are null."
+    "A JSON array with one object per row; unknown and infinite are null."
     values = [dict(zip(columns, row, strict=True)) for row in rows]
     return orjson.dumps(values, default=_plain, option=orjson.OPT_INDENT_2).decode() + "\n"
 
