@@ -283,6 +283,17 @@ def test_the_tokens_of_a_step_are_computed_once_and_have_one_name():
     assert names == set(OTHER_NAMES), names ^ set(OTHER_NAMES)
 
 
+def test_a_public_class_has_a_name_of_its_own():
+    """No two modules define a public class of the same name; private ones (`_Held`) may."""
+    where: dict[str, list[str]] = {}
+    for path in module_files():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(f"{path.relative_to(ROOT / 'llmbench')}")
+    shared = {name: modules for name, modules in where.items() if len(modules) > 1}
+    assert len(where) > 50 and not shared, shared
+
+
 def names_in(source: str) -> set[str]:
     """Every name that a piece of code reads, writes or imports."""
     nodes = list(ast.walk(ast.parse(source)))

@@ -270,6 +270,7 @@ def text(facts: dict[str, Any]) -> str:
 # %% ../../nbs/95_bench/35_growth.ipynb #fcb10bef
 def main(argv: list[str] | None = None) -> int:
     "Measure, print, write; 0, or 1 if a command failed."
+    # argparse as in all doors of `python -m`; CONTRIBUTING.md has the figures
     parser = argparse.ArgumentParser(
         prog="python -m llmbench.bench.growth",
         description="Time llmbench's own commands as results grow.",

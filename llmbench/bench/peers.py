@@ -322,6 +322,7 @@ _OPTIONS = {
 }
 
 
+# argparse as in all doors of `python -m`; CONTRIBUTING.md has the figures
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     name, what = "python -m llmbench.bench.peers", "Time a step under several frameworks."
     parser = argparse.ArgumentParser(prog=name, description=what)

@@ -93,6 +93,7 @@ _REAL_HEAD = ("pair", "repeats") + ("equal_low_pct", "equal_high_pct", "false_al
 _REAL_HEAD += ("slowed_low_pct", "slowed_high_pct", "found")
 
 # %% ../../nbs/70_compare/50_calibrate.ipynb #c10ead4e
+# argparse as in all doors of `python -m`; CONTRIBUTING.md has the figures
 def _add_drawn(p: argparse.ArgumentParser) -> None:
     "The options of pairs drawn from recorded runs."
     runs = (

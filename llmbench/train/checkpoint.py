@@ -38,7 +38,7 @@ from . import mesh
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #c733bbd1
 from ..spec.weights import weights_folder
-from .strategies.base import Strategy, TorchStrategy
+from .strategies.base import BuiltStrategy, TorchStrategy
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #8d48ff5a
 def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -136,7 +136,7 @@ def _read(strategy: Any, folder: Path) -> None:
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #b61f8217
 def save(
-    strategy: Strategy,
+    strategy: BuiltStrategy,
     spec: RunSpec,
     done: int,
     run_folder: Path | str,
@@ -160,7 +160,7 @@ def save(
     return place
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #2418dd5e
-def load(strategy: Strategy, spec: RunSpec, checkpoint: Path) -> int:
+def load(strategy: BuiltStrategy, spec: RunSpec, checkpoint: Path) -> int:
     "Load a checkpoint into a new strategy on all ranks; returns the number of completed steps."
     told = read_about(checkpoint)
     if reason := mismatch(told, spec):
@@ -178,7 +178,7 @@ def folder_bytes(folder: Path) -> int:
 class _Saver:
     "Writes checkpoints as the request demands."
 
-    def __init__(self, strategy: Strategy, spec: RunSpec, run_folder: Path, rank_log: RankLog):
+    def __init__(self, strategy: BuiltStrategy, spec: RunSpec, run_folder: Path, rank_log: RankLog):
         self.strategy, self.spec, self.rank_log = strategy, spec, rank_log
         self.folder = Path(run_folder)
 

@@ -41,7 +41,12 @@ from llmbench.train.measure import (
 from ..model.decoder import Decoder, build_model
 from ..model.precision import DTYPES
 from ..spec.request import RunSpec
-from .strategies.base import Strategy, TorchStrategy, learning_rate, prepare_model
+from llmbench.train.strategies.base import (
+    BuiltStrategy,
+    TorchStrategy,
+    learning_rate,
+    prepare_model,
+)
 
 # %% ../../nbs/30_train/55_loop.ipynb #7b97afed
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class StepBatch:
 
 # %% ../../nbs/30_train/55_loop.ipynb #4ef79de7
 def next_batch(
-    step: int, spec: RunSpec, source: TokenSource, place: mesh.Place, device: torch.device
+    step: int, spec: RunSpec, source: TokenSource, place: mesh.Coordinate, device: torch.device
 ) -> StepBatch:
     "Make and copy the share of global batch `step` for a rank at `place`; time_s: on the host."
     started = time.perf_counter()
@@ -94,7 +99,7 @@ Memory = CpuMemory | DeviceMemory
 class _Rank:
     "What a rank needs for its steps: strategy, data, clock and memory probe."
 
-    def __init__(self, strategy: Strategy, spec: RunSpec, ranks: mesh.Ranks, memory: Memory,
+    def __init__(self, strategy: BuiltStrategy, spec: RunSpec, ranks: mesh.Ranks, memory: Memory,
                  first: int = 0):  # fmt: skip
         self.strategy, self.spec, self.ranks = strategy, spec, ranks
         self.memory, self.first = memory, first
@@ -251,7 +256,7 @@ def run_steps(trainer: Trainer, on_step: Callable[[dict[str, Any]], None],
         each.stop()
 
 # %% ../../nbs/30_train/55_loop.ipynb #6e409610
-Build = Callable[[Decoder, RunSpec, mesh.Ranks], Strategy]
+Build = Callable[[Decoder, RunSpec, mesh.Ranks], BuiltStrategy]
 
 
 def join_for(spec: RunSpec) -> mesh.Ranks:

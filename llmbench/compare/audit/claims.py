@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LARGEST_BYTES', 'UNDERSTOOD', 'Row', 'row_label', 'make_row', 'json_rows', 'csv_rows', 'said', 'markdown_rows',
-           'Source', 'parse_source', 'read_source']
+           'AuditedFile', 'parse_source', 'read_source']
 
 # %% ../../../nbs/70_compare/audit/15_claims.ipynb #5c17ea41
 import csv
@@ -248,7 +248,7 @@ def _completed(row: Row, later: Mapping[str, Any]) -> Row:
 
 # %% ../../../nbs/70_compare/audit/15_claims.ipynb #c0f5f29d
 @dataclass(frozen=True)
-class Source:
+class AuditedFile:
     "What one file holds: foreign rows, or run files of this project (as JSON values)."
 
     file: str
@@ -266,21 +266,21 @@ UNDERSTOOD = (
 )
 
 
-def _json_source(file: str, value: Any, text: str) -> Source:
+def _json_source(file: str, value: Any, text: str) -> AuditedFile:
     if isinstance(value, dict) and str(value.get("schema", "")).startswith("llmbench.run/"):
         try:
-            return Source(file, "run file", runs=(parse_run(text.encode()),))
+            return AuditedFile(file, "run file", runs=(parse_run(text.encode()),))
         except LlmbenchError as e:
-            return Source(file, "run file", runs=(value,), problem=str(e))
-    return Source(file, "JSON", tuple(json_rows(file, value)))
+            return AuditedFile(file, "run file", runs=(value,), problem=str(e))
+    return AuditedFile(file, "JSON", tuple(json_rows(file, value)))
 
 # %% ../../../nbs/70_compare/audit/15_claims.ipynb #7a6cbcb7
-def _lines_source(file: str, text: str) -> Source:
+def _lines_source(file: str, text: str) -> AuditedFile:
     try:
         values = [json.loads(line) for line in text.splitlines() if line.strip()]
     except ValueError:
-        return Source(file, "nothing")
-    return Source(
+        return AuditedFile(file, "nothing")
+    return AuditedFile(
         file,
         "JSON lines",
         tuple(r for i, v in enumerate(values, 1) for r in json_rows(file, v, f"line {i}")),
@@ -302,7 +302,7 @@ def _bounded(text: str) -> str:
     return text
 
 # %% ../../../nbs/70_compare/audit/15_claims.ipynb #ef952463
-def parse_source(file: str, text: str) -> Source:
+def parse_source(file: str, text: str) -> AuditedFile:
     """The measurements in a text; a source without rows and runs where there are none. Raises
     ValueError for more values than a result has.
     """
@@ -318,7 +318,7 @@ def parse_source(file: str, text: str) -> Source:
         if part[:1] + part[-1:] == "{}"
     ]
     if marked:
-        return Source(
+        return AuditedFile(
             file,
             "log",
             tuple(r for s in marked for r in s.rows),
@@ -326,16 +326,16 @@ def parse_source(file: str, text: str) -> Source:
             next((s.problem for s in marked if s.problem), None),
         )
     if rows := markdown_rows(file, text):
-        return Source(file, "Markdown", tuple(rows))
-    return Source(file, "CSV", tuple(csv_rows(file, text)))
+        return AuditedFile(file, "Markdown", tuple(rows))
+    return AuditedFile(file, "CSV", tuple(csv_rows(file, text)))
 
 # %% ../../../nbs/70_compare/audit/15_claims.ipynb #e8335758
-def read_source(path: Path, name: str) -> Source:
+def read_source(path: Path, name: str) -> AuditedFile:
     """The measurements in a file, known as `name`; raises LlmbenchError where it is too large or
     cannot be read.
     """
     if path.name == RUN_FILE:
-        return Source(name, "run file", runs=(parse_run(read_regular(path)),))
+        return AuditedFile(name, "run file", runs=(parse_run(read_regular(path)),))
     try:
         return parse_source(name, read_regular(path, LARGEST_BYTES).decode("utf-8", "replace"))
     except (ValueError, csv.Error, RecursionError) as e:

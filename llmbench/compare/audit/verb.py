@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from . import figures, origins
-from .claims import UNDERSTOOD, Row, Source, read_source
+from .claims import UNDERSTOOD, AuditedFile, Row, read_source
 from .faults import FAULTS, Finding, judged
 from .ownstudies import check_runs, check_study
 from ...core.door import read_regular, result_files
@@ -86,7 +86,7 @@ class Audit:
     """
 
     findings: tuple[Finding, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[AuditedFile, ...]
     problems: tuple[tuple[str, str], ...] = ()
     ignored: int = 0
     lost: tuple[str, ...] = ()  # run files among the problems
@@ -105,14 +105,14 @@ class Audit:
         return 1 if self.faults or self.lost else 0
 
 # %% ../../../nbs/70_compare/audit/45_verb.ipynb #40570180
-def _own_runs(source: Source) -> list[tuple[str, dict[str, Any]]]:
+def _own_runs(source: AuditedFile) -> list[tuple[str, dict[str, Any]]]:
     if source.problem:
         raise LlmbenchError(source.problem)
     return [(source.file, dict(run)) for run in source.runs]
 
 # %% ../../../nbs/70_compare/audit/45_verb.ipynb #e3e609e6
 def _check_sources(
-    sources: Sequence[tuple[str, Source]],
+    sources: Sequence[tuple[str, AuditedFile]],
 ) -> tuple[list[Finding], list[tuple[str, str]]]:
     """Findings of sources, as (the path that was asked for, source); JSON results below one path
     are compared with each other.
@@ -141,9 +141,9 @@ def _check_sources(
 # %% ../../../nbs/70_compare/audit/45_verb.ipynb #c0fd4816
 def _read_sources(
     paths: Sequence[Path],
-) -> tuple[list[tuple[str, Source]], list[tuple[str, str]], int]:
+) -> tuple[list[tuple[str, AuditedFile]], list[tuple[str, str]], int]:
     "What can be read, with its path; what cannot, with its problem; how many files hold nothing."
-    sources: list[tuple[str, Source]] = []
+    sources: list[tuple[str, AuditedFile]] = []
     problems: list[tuple[str, str]] = []
     ignored = 0
     for path in paths:
