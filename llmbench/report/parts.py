@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SetKey', 'LABEL', 'OWN_FOLDERS', 'with_interval', 'Column', 'text_column', 'number_column', 'count_column', 'set_key',
            'set_labels', 'marked', 'label_of', 'pipe_table', 'table_md', 'facts_table', 'site_folder', 'source_links',
-           'figure_md', 'csv_text', 'badge', 'status_badge', 'card', 'definition_md', 'methods_md']
+           'figure_md', 'csv_text', 'badge', 'status_badge', 'definition_md', 'methods_md']
 
 # %% ../../nbs/80_report/40_parts.ipynb #25a46ee8
 import csv
@@ -209,12 +209,6 @@ def badge(text: str, kind: str) -> Md:
 def status_badge(status: str) -> Md:
     "How a run ended: ok, or the kind of failure."
     return badge(status, "yes" if status == "ok" else "no")
-
-
-def card(title: str, number: str, unit: str, text: str) -> str:
-    "A card with one number; `text` is Markdown."
-    shown = f"[{number} [{unit}]{{.unit}}]{{.big-number}}" if unit else f"[{number}]{{.big-number}}"
-    return f"::: {{.card}}\n### {title}\n\n{shown}\n\n{text}\n:::\n"
 
 # %% ../../nbs/80_report/40_parts.ipynb #7d65fe26
 def _columns(topic: Topic) -> str:

@@ -19,9 +19,16 @@ from llmbench.compare.winner import (
     speed_sentences,
 )
 from ...core.numbers import significant
-from ..answer import Answer, Contest, fairness_badge, reason_lines, single_sentence
+from llmbench.report.answer import (
+    Answer,
+    Contest,
+    Fairness,
+    fairness_badge,
+    reason_lines,
+    single_sentence,
+)
+from ..markup import Md, rendered
 from llmbench.report.parts import (
-    card,
     facts_table,
     md_text,
     pipe_table,
@@ -30,15 +37,15 @@ from llmbench.report.parts import (
 )
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #b74aa13f
-def _who(decision: Decision) -> str:
+def _who(decision: Decision) -> Md:
     if not decision.comparable:
-        return "not named"
+        return Md("not named")
     if decision.rival is None:
-        return "no rival"
+        return Md("no rival")
     if decision.claimed:
-        return f"**{md_text(decision.order[0].name)}**"
+        return Md(f"**{md_text(decision.order[0].name)}**")
     names = [decision.order[0].name, *(c.name for c in decision.tied)]
-    return "undecided: " + md_text(", ".join(names))
+    return Md("undecided: " + md_text(", ".join(names)))
 
 
 def _winner_row(
@@ -84,31 +91,13 @@ def winner_rows(answer: Answer) -> list[list[str]]:
     return rows
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #6f786472
-def winners_table(answer: Answer, label: str | None = None) -> str:
-    "The winners as a pipe table; with a label it can be referred to."
+_WINNER_HEAD = ("Question", "Winner", "Best value (95 %)", "Ratio that decides (95 %)")
+
+
+def winners_table(answer: Answer) -> Md | None:
+    "The winners as a pipe table; None where no two contenders may be compared."
     rows = winner_rows(answer)
-    if not rows:
-        return (
-            "No two strategies that may be compared were measured at equal ranks, so "
-            "there is no winner to name.\n"
-        )
-    table = pipe_table(
-        [("Question", "Winner", "Best value (95 %)", "Ratio that decides (95 %)"), *rows]
-    )
-    if not label:
-        return table
-    links = source_links("contenders", study=answer.study.name)
-    basis = " Speeds are decided by time spent, as in `llmbench compare`."
-    if any(answer.speed(c).interleaved for c in answer.contests):
-        basis += " Interleaved runs are compared pair by pair."
-    basis += (
-        " Memory: bytes of all tensors at once on the fullest rank, the median over repeats "
-        "with the least and the most."
-    )
-    return (
-        f"{table}\n: Winners at equal ranks, study {md_text(answer.study.name, 100)}.{basis} "
-        f"[{links}]{{.sources}} {{#tbl-{label}}}\n"
-    )
+    return pipe_table([_WINNER_HEAD, *rows]) if rows else None
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #17a53ba7
 def contender_rows(answer: Answer) -> list[list[str]]:
@@ -133,20 +122,17 @@ def contender_rows(answer: Answer) -> list[list[str]]:
     return rows
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #0fd2c84e
-def contenders_table(answer: Answer, label: str | None = None) -> str:
-    "Every contender with its figures as a pipe table; with a label it can be referred to."
-    table = pipe_table(
-        [
-            ("Run", "Tokens/s (95 %)", "Median step, ms (95 %)", "Tensors, GiB (least to most)"),
-            *contender_rows(answer),
-        ]
-    )
-    if not label:
-        return table
-    links = source_links("contenders", study=answer.study.name)
-    return (
-        f"{table}\n: All sets of repeats, fastest first. [{links}]{{.sources}} {{#tbl-{label}}}\n"
-    )
+_CONTENDER_HEAD = (
+    "Run",
+    "Tokens/s (95 %)",
+    "Median step, ms (95 %)",
+    "Tensors, GiB (least to most)",
+)
+
+
+def contenders_table(answer: Answer) -> Md:
+    "Every contender with its figures as a pipe table, fastest first."
+    return pipe_table([_CONTENDER_HEAD, *contender_rows(answer)])
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #d35a5bf9
 def setting_facts(answer: Answer) -> dict[str, Any]:
@@ -192,78 +178,45 @@ def _period(first: str | None, last: str | None) -> str | None:
         else f"{first} to {last[11:] if first[:10] == last[:10] else last} UTC"
     )
 
-# %% ../../../nbs/80_report/pages/70_overview.ipynb #142e7dec
-def _verdict_card(answer: Answer) -> str:
-    "The verdict on those whom the other cards are about, and who they are where not everyone is."
-    contest, whose = answer.main, ""
-    if contest and not answer.whole.comparable:
-        whose = (
-            f"the {len(contest.contenders)} sets of repeats at {md_text(answer.place(contest))}\n\n"
-        )
-    badge = fairness_badge(answer.verdict(contest) if contest else answer.fairness)
-    return (
-        f"::: {{.card}}\n### Verdict\n\n{badge}\n\n{whose}[what was "
-        "compared](methods.qmd#sec-fairness)\n:::\n"
-    )
-
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #265d1c88
-def _best_card(
-    title: str, decision: Decision, best: Interval, unit: str, basis: str, at: str
-) -> str:
-    "The best value of a contest with its interval, and who has it."
-    span = f"{basis}{significant(best.low)} to {significant(best.high)}"
-    who = f"{_who(decision)} {md_text(at)}"
-    words = f"{who}\n\n{'' if best.low is None else span}"
-    return card(title, significant(best.estimate), unit, words)
+def _card(title: str, decision: Decision, best: Interval, unit: str, basis: str) -> dict[str, Any]:
+    "The best value of a contest, who has it, and its interval where that is known."
+    return {
+        "title": title,
+        "number": significant(best.estimate),
+        "unit": unit,
+        "who": _who(decision),
+        "basis": basis,
+        "span": (best.low, best.high) if best.low is not None else None,
+    }
 
 
-def _contest_cards(answer: Answer, contest: Contest) -> list[str]:
-    "A card for the fastest contender, and one for the least memory, as far as they are known."
-    at, cards = f"at {answer.place(contest)}", []
+def _cards(answer: Answer) -> list[dict[str, Any]]:
+    "Speed and memory of the main contest, as far as they are known."
+    contest, cards = answer.main, []
+    if contest is None or len(contest.contenders) < 2:
+        return []
     speed, memory = answer.speed(contest), answer.memory(contest)
     if speed.order:
-        best, basis = speed.order[0].throughput, "95\u00a0% "
-        cards.append(_best_card("Fastest", speed, best, "tokens/s", basis, at))
+        best = speed.order[0].throughput
+        cards.append(_card("Fastest", speed, best, "tokens/s", "95\u00a0%"))
     if memory.order:
-        least, basis = memory.order[0].memory, "tensors at once, "
-        cards.append(_best_card("Least memory", memory, least, "GiB", basis, at))
+        least = memory.order[0].memory
+        cards.append(_card("Least memory", memory, least, "GiB", "tensors at once,"))
     return cards
 
-# %% ../../../nbs/80_report/pages/70_overview.ipynb #e3feac45
-def _cards(answer: Answer) -> str:
-    main, facts = answer.main, answer.facts
-    cards = _contest_cards(answer, main) if main and len(main.contenders) > 1 else []
-    finished = f"{facts['ok']} of {facts['runs']}"
-    failures = "every failure is a row of [Runs](runs.qmd)"
-    cards.append(card("Runs that finished", finished, "", failures))
-    cards.append(_verdict_card(answer))
-    return "::: {.cards}\n" + "\n".join(cards) + ":::\n"
-
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #8b3ccc73
-def fairness_note(answer: Answer) -> str:
+def fairness_note(answer: Answer) -> Md:
     """The differences by name where not all runs are comparable, and where those are among which a
     winner may be named; empty where all are.
     """
-    whole, fair = answer.whole, answer.fair_places
-    if whole.comparable:
-        return ""
-    runs = "all of these runs" if fair else "these runs"
-    title = f"Nobody can say whether {runs} are comparable"
-    if whole.comparable is False:
-        title = f"Not {runs} are comparable" if fair else "These runs are not comparable"
-    closing = (
-        "A winner is named only among those that are: "
-        f"{', '.join(f'at {place}' for place in fair)}."
-        if fair
-        else "So no winner is named."
+    return rendered(
+        "fairness.md",
+        known=answer.whole.comparable,
+        reasons=reason_lines(answer.whole),
+        apart=answer.apart,
+        places=[f"at {place}" for place in answer.fair_places],
     )
-    listed = "\n".join(f"- {md_text(r)}" for r in reason_lines(whole)) or "- no reason was recorded"
-    listed += "".join(
-        f"\n- {md_text(name)} stands apart: it may be compared with none "
-        "of the others at as many ranks"
-        for name in answer.apart
-    )
-    return f"::: {{.callout-warning}}\n## {title}\n\n{listed}\n\n{md_text(closing)}\n:::\n"
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #db42551d
 def _speed_of(answer: Answer, contest: Contest) -> list[str]:
@@ -299,21 +252,29 @@ def answer_sentences(answer: Answer) -> list[str]:
     return [*headline(answer), *around, *(s for c in others for s in _speed_of(answer, c))]
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #6200137e
-def overview_section(answer: Answer) -> str:
+def _verdict(answer: Answer) -> Fairness:
+    "The verdict on the contest that the cards are about."
+    return answer.verdict(answer.main) if answer.main else answer.fairness
+
+
+def overview_section(answer: Answer) -> Md:
     "One study's part of the first page."
-    study = answer.study
-    head, *rest = (md_text(s) for s in answer_sentences(answer))
-    return "\n".join(
-        [
-            f"## {md_text(study.title, 200)} {{#{study.anchor}}}\n",
-            f"[{head}]{{.answer}}\n",
-            " ".join(rest) + "\n" if rest else "",
-            _cards(answer),
-            fairness_note(answer),
-            winners_table(answer, f"winners-{study.anchor}"),
-            contenders_table(answer, f"contenders-{study.anchor}"),
-            '::: {.callout-note collapse="true"}\n## What was run where\n',
-            facts_table(setting_facts(answer)),
-            ":::\n",
-        ]
+    head, *rest = answer_sentences(answer)
+    return rendered(
+        "overview.md",
+        study=answer.study,
+        head=head,
+        rest=rest,
+        cards=_cards(answer),
+        place=answer.place(answer.main) if answer.main else None,
+        sets=len(answer.main.contenders) if answer.main else 0,
+        everyone=answer.whole.comparable or not answer.main,
+        runs=answer.facts,
+        verdict=fairness_badge(_verdict(answer)),
+        note=fairness_note(answer),
+        winners=winners_table(answer),
+        contenders=contenders_table(answer),
+        interleaved=any(answer.speed(c).interleaved for c in answer.contests),
+        links=source_links("contenders", study=answer.study.name),
+        facts=facts_table(setting_facts(answer)),
     )

@@ -15,7 +15,7 @@ from ...core.errors import RequestError
 from ...core.escape import one_line, short_label
 from ...core.numbers import significant
 from ...plan.layout_memory import memory_of
-from ..markup import Md, page
+from ..markup import Md, rendered
 from llmbench.report.parts import (
     Column,
     facts_table,
@@ -159,7 +159,7 @@ def run_page(
     """
     spec = run["spec"]
     kind = {"strategy": spec["strategy"]["name"], "world_size": spec["world_size"]}
-    return page(
+    return rendered(
         "run.qmd",
         label=label_of(kind),
         attempt=run.get("attempt") or 1,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ...core.escape import md_text
 from ..answer import Answer, answer_of, reason_lines
+from ..markup import Md, rendered
 from .frameworks import framework_sentences
 from llmbench.report.pages.overview import (
     answer_sentences,
@@ -24,30 +25,23 @@ from ..parts import facts_table
 from ..workbench import Study, Workbench, drawn
 
 # %% ../../../nbs/80_report/pages/75_summary.ipynb #cc695fc2
-def _comparable(answer: Answer) -> str:
-    "Whether the runs of a study are comparable, or at which numbers of ranks, and why not."
-    word, where = answer.whole.word, ""
-    if answer.fair_places and not answer.whole.comparable:
-        places = ", ".join(f"at {md_text(place)}" for place in answer.fair_places)
-        word, where = "in part", f": {places}; not all of the study's runs"
-    reasons = "".join(f"\n- {md_text(r)}" for r in reason_lines(answer.whole))
-    return f"Comparable: **{word}**{where}{reasons}\n"
-
-# %% ../../../nbs/80_report/pages/75_summary.ipynb #0ea7ddba
-def summary_part(answer: Answer, more: Sequence[str] = ()) -> str:
-    """A study's part of the report in Markdown: sentences, winners, verdict and setting; `more`:
-    sentences on vendors and frameworks.
+def summary_part(answer: Answer, more: Sequence[str] = ()) -> Md:
+    """A study's part of `report.md`: sentences, verdict, winners and setting; `more`: sentences on
+    vendors and frameworks, as Markdown.
     """
-    parts = [
-        f"## {md_text(answer.study.title, 200)}\n",
-        *(md_text(s) + "\n" for s in answer_sentences(answer)),
-        *(f"- {s}\n" for s in more),
-        _comparable(answer),
-        winners_table(answer),
-        contenders_table(answer),
-        facts_table(setting_facts(answer)),
-    ]
-    return "\n".join(parts)
+    whole, fair = answer.whole, answer.fair_places
+    return rendered(
+        "summary.md",
+        title=answer.study.title,
+        sentences=answer_sentences(answer),
+        more=list(map(Md, more)),
+        whole=whole,
+        places=[] if whole.comparable else [f"at {place}" for place in fair],
+        reasons=reason_lines(whole),
+        winners=winners_table(answer),
+        contenders=contenders_table(answer),
+        facts=facts_table(setting_facts(answer)),
+    )
 
 # %% ../../../nbs/80_report/pages/75_summary.ipynb #03c14f3d
 def summary_md(title: str, parts: Sequence[str]) -> str:
