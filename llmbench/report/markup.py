@@ -54,6 +54,7 @@ _FILTERS = {
     "slug": _marked(slug),
     "anchor": _anchor,
     "join": _joined,
+    "length": len,
     "significant": significant,
 }
 

@@ -17,11 +17,12 @@ from ...core.files import slug
 from ...core.numbers import significant
 from ..charts import efficiency_chart, throughput_chart
 from ..curves import loss_chart, loss_difference_chart, speedup_chart, step_time_chart
+from ..markup import Md
 from .detectable import detectable_table
 from .run import predicted_gib
 from ..parts import LABEL, Column, md_text, number_column, status_badge, text_column
 from ..shares import memory_chart
-from ..workbench import Study, Workbench, drawn, study_figure, study_table
+from ..workbench import Study, Workbench, drawn, study_part
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #562e45b7
 Section = Callable[[Workbench, Study], str | None]
@@ -29,13 +30,6 @@ Section = Callable[[Workbench, Study], str | None]
 
 def _known(rows: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, Any]]:
     return [r for r in rows if r.get(key) is not None]
-
-# %% ../../../nbs/80_report/pages/60_sections.ipynb #55401465
-_EQUAL_CORES = (
-    "::: {.callout-note}\n## Equal cores, not equal ranks\n`single` ran as one process, the others "
-    "as several that share the same cores. The figure shows what splitting costs on this "
-    "processor; a winner is named among strategies with equal ranks only.\n:::\n"
-)
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #b66b80d3
 _THROUGHPUT_COLUMNS = [
@@ -48,14 +42,6 @@ _THROUGHPUT_COLUMNS = [
     number_column("MFU (%)", "mfu_pct"),
     number_column("Cost (USD per 10⁶ tokens)", "usd_per_1m_tokens"),
 ]
-_THROUGHPUT_CAPTION = (
-    "Throughput over all ranks, by number of ranks and highest first. Line: 95 % interval over "
-    "repeats. Grey tick: the theoretical bound, where it is known and near enough to be drawn."
-)
-_THROUGHPUT_TABLE = (
-    "Throughput with its 95 % interval, beside what the devices could do at most; a column that "
-    "nobody measured is left out."
-)
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #4fa58029
 def throughput_section(bench: Workbench, study: Study) -> str:
@@ -66,13 +52,8 @@ def throughput_section(bench: Workbench, study: Study) -> str:
     cpu = bench.rows("study", study.name)[0]["platform"] == "cpu"
     several = len({r["world_size"] for r in rows}) > 1
     mixed = cpu and several and any(r["strategy"] == "single" for r in rows)
-    at = (study, "throughput")
-    parts = [
-        study_figure(*at, throughput_chart(rows), _THROUGHPUT_CAPTION, "throughput"),
-        _EQUAL_CORES if mixed else "",
-        study_table(*at, rows, _THROUGHPUT_COLUMNS, _THROUGHPUT_TABLE, "throughput"),
-    ]
-    return "\n".join(parts)
+    chart, columns = throughput_chart(rows), _THROUGHPUT_COLUMNS
+    return study_part("throughput", study, chart=chart, rows=rows, columns=columns, mixed=mixed)
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #68066e51
 def _ms(title: str, key: str) -> Column:
@@ -94,13 +75,6 @@ _MEDIAN_COLUMNS = [
     text_column("Repeats", "repeats"),
     _ms("Median step time", "step_time_s"),
 ]
-_STEP_TIME_CAPTION = (
-    "Time of one optimizer step, by number of ranks and shortest first. Dots: measured "
-    "steps, a line of dots for each repeat. Bar: 95 % interval of the median (tick), "
-    "cut where it leaves the steps."
-)
-_MEDIAN_TABLE = "Median step time with its 95 % interval over steps and repeats."
-_SPREAD_TABLE = "Spread of the measured steps, all repeats together."
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #e53b671a
 def latency_section(bench: Workbench, study: Study) -> str:
@@ -110,31 +84,16 @@ def latency_section(bench: Workbench, study: Study) -> str:
         return "No run of this study has a measured step.\n"
     spread = bench.rows("step_spread", study.name)
     chart = step_time_chart(_known(groups, "step_time_s"), points)
-    parts = [
-        study_figure(study, "step-time", chart, _STEP_TIME_CAPTION, "step_time", "step_points"),
-        study_table(study, "step-time", groups, _MEDIAN_COLUMNS, _MEDIAN_TABLE, "step_time"),
-        study_table(study, "step-spread", spread, _SPREAD_COLUMNS, _SPREAD_TABLE, "step_spread"),
-        detectable_table(bench, study, [g["label"] for g in groups]),
-    ]
-    return "\n".join(parts)
-
-# %% ../../../nbs/80_report/pages/60_sections.ipynb #7d938c6a
-_RESIDENT = (
-    "::: {.callout-note}\n## Growth of the process\nOn a CPU the measured peak is the growth of "
-    "the process. It also counts what the C library kept and what libraries mapped, and names no "
-    "winner ([methods](methods.qmd#sec-memory)).\n:::\n"
-)
-_UNCOUNTED = (
-    "These runs did not count their tensors, so nothing is drawn and no least memory is named.\n"
-)
-_MEMORY_CAPTION = (
-    "Bytes of tensors at once on the fullest rank, by number of ranks and "
-    "smallest first; median over repeats."
-)
-_MEMORY_TABLE = (
-    "Bytes of tensors at once on the fullest rank, what its request predicts for them "
-    "([definition](methods.qmd#sec-memory)), and the model state that it holds."
-)
+    return study_part(
+        "latency",
+        study,
+        chart=chart,
+        groups=groups,
+        medians=_MEDIAN_COLUMNS,
+        spread=spread,
+        spreads=_SPREAD_COLUMNS,
+        detectable=Md(detectable_table(bench, study, [g["label"] for g in groups])),
+    )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #467b190d
 def _memory_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
@@ -168,25 +127,15 @@ def memory_section(bench: Workbench, study: Study) -> str:
         return "Memory was not measured in this study.\n"
     rows = [r | {"predicted_gib": _predicted(bench, r)} for r in rows]
     resident = any(r["memory_source"] == "process_rss" for r in rows)
-    parts = [
-        study_figure(study, "memory", memory_chart(rows), _MEMORY_CAPTION, "memory"),
-        _RESIDENT if resident else "",
-        study_table(study, "memory", rows, _memory_columns(rows), _MEMORY_TABLE, "memory"),
-    ]
-    return ("" if counted else _UNCOUNTED) + "\n".join(parts)
+    chart, columns = memory_chart(rows), _memory_columns(rows)
+    shown = {"rows": rows, "columns": columns, "counted": counted, "resident": resident}
+    return study_part("memory", study, chart=chart, **shown)
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #c6958a9f
 def _range(row: Mapping[str, Any]) -> str:
     if row["least_gib"] is None:
         return "–"
     return f"{significant(row['least_gib'])} to {significant(row['most_gib'])}"
-
-# %% ../../../nbs/80_report/pages/60_sections.ipynb #9999b5b9
-_SHARED = (
-    "::: {.callout-note}\n## More ranks, the same cores\nOn this processor the ranks share the "
-    "cores of the baseline, so more ranks are not more hardware: the ideal speed-up is 1 and there "
-    "is no scaling efficiency. The figure shows what splitting costs at equal cores.\n:::\n"
-)
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #6d4958a3
 _SCALING_COLUMNS = [
@@ -203,25 +152,6 @@ def _baseline_of(rows: Sequence[Mapping[str, Any]]) -> str:
     labels = {one_line(r["scaling_baseline"], 120) for r in rows}
     return labels.pop() if len(labels) == 1 else "each strategy's smallest"
 
-
-def _speedup_figure(study: Study, rows: Sequence[Mapping[str, Any]], baseline: str) -> str:
-    caption = (
-        f"Throughput over that of {md_text(baseline)}, with the 95 % interval of the ratio. "
-        "Horizontal line: the ideal, as many times faster as there is more hardware."
-    )
-    chart = speedup_chart(rows, baseline=baseline)
-    return study_figure(study, "speedup", chart, caption, "scaling")
-
-# %% ../../../nbs/80_report/pages/60_sections.ipynb #ce6f631b
-def _efficiency_figure(study: Study, rows: Sequence[Mapping[str, Any]], baseline: str) -> str:
-    "The figure of scaling efficiency; nothing below two sets that have one."
-    efficient = _known(rows, "scaling_efficiency_pct")
-    if len(efficient) < 2:
-        return ""
-    caption = f"Throughput per rank over that of {md_text(baseline)}; dashed: 100 %."
-    chart = efficiency_chart(efficient, baseline=baseline)
-    return study_figure(study, "efficiency", chart, caption, "scaling")
-
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #562032b7
 def scaling_section(bench: Workbench, study: Study) -> str | None:
     """Speed-up and efficiency against the declared baseline; None for a single set, which would be
@@ -233,18 +163,18 @@ def scaling_section(bench: Workbench, study: Study) -> str | None:
         return "No run of the baseline finished, so nothing can be said about scaling.\n"
     if not study.baseline and len(everything) == 1:
         return None
-    baseline = _baseline_of(rows)
-    source = ", as the study declares." if study.baseline else "; the study declares none."
-    shared = any(r["equal_cores"] and r["world_size"] > 1 for r in rows)
-    caption = f"Scaling against {md_text(baseline)}, with 95 % intervals."
-    parts = [
-        f"The baseline is **{md_text(baseline)}**{source}\n",
-        _speedup_figure(study, rows, baseline),
-        _SHARED if shared else "",
-        _efficiency_figure(study, rows, baseline),
-        study_table(study, "scaling", everything, _SCALING_COLUMNS, caption, "scaling"),
-    ]
-    return "\n".join(parts)
+    baseline, efficient = _baseline_of(rows), _known(rows, "scaling_efficiency_pct")
+    several = len(efficient) > 1
+    return study_part(
+        "scaling",
+        study,
+        baseline=baseline,
+        speedup=speedup_chart(rows, baseline=baseline),
+        efficiency=efficiency_chart(efficient, baseline=baseline) if several else None,
+        shared=any(r["equal_cores"] and r["world_size"] > 1 for r in rows),
+        rows=everything,
+        columns=_SCALING_COLUMNS,
+    )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #83e1a67a
 def _parity_verdict(row: Mapping[str, Any]) -> str:
@@ -263,16 +193,6 @@ _PARITY_COLUMNS = [
     Column("Tolerance", lambda r: f"{tolerance_of(r['precision']):.0e}"),
     Column("Verdict", _parity_verdict),
 ]
-_LOSS_CAPTION = "Training loss of the first repeat of each strategy. Select a name to see it alone."
-_NO_SINGLE = (
-    "This study has no single process with the same batch, so there is nothing "
-    "to compare the losses with.\n"
-)
-_PARITY_CAPTION = (
-    "Relative difference of the loss to the single process at each step, the largest over repeats. "
-    "Equal losses are drawn on the floor, 1e-9."
-)
-_PARITY_TABLE = "Largest difference of the loss to the single process, over all steps and repeats."
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #afd2e139
 def parity_section(bench: Workbench, study: Study) -> str:
@@ -282,24 +202,23 @@ def parity_section(bench: Workbench, study: Study) -> str:
     curves = bench.rows("loss", study.name)
     if not curves:
         return "No run of this study recorded a loss.\n"
-    parts = [study_figure(study, "loss", loss_chart(curves), _LOSS_CAPTION, "loss")]
     apart, worst = bench.rows("parity", study.name), bench.rows("parity_worst", study.name)
-    if not apart:
-        return "\n".join([*parts, _NO_SINGLE])
     limits = [tolerance_of(r["precision"]) for r in worst]
-    chart = loss_difference_chart(apart, tolerances=limits)
-    parts += [
-        study_figure(study, "parity", chart, _PARITY_CAPTION, "parity"),
-        study_table(study, "parity", worst, _PARITY_COLUMNS, _PARITY_TABLE, "parity_worst"),
-    ]
-    return "\n".join(parts)
+    return study_part(
+        "parity",
+        study,
+        losses=loss_chart(curves),
+        differences=loss_difference_chart(apart, tolerances=limits) if apart else None,
+        worst=worst,
+        columns=_PARITY_COLUMNS,
+    )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #3aa8bb40
-def run_link(row: Mapping[str, Any]) -> str:
+def run_link(row: Mapping[str, Any]) -> Md:
     "A run's label and repeat as a link to its page; where it is unsteady with its sign."
     name, sign, step = row["label"].partition(" △")
     label = f"{name}, repeat {row['attempt'] or 1}{sign}{step}".replace(" ", "\u00a0")
-    return f"[{md_text(label)}](runs/{slug(row['run_id'])}.qmd)"
+    return Md(f"[{md_text(label)}](runs/{slug(row['run_id'])}.qmd)")
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #a7f18cc7
 UNSTEADY = (
@@ -331,27 +250,19 @@ _RUN_COLUMNS = [
 ]
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #404b91c5
-def _failures(rows: Sequence[Mapping[str, Any]]) -> str:
-    "How many runs ended well, and why each of the others did not."
-    failed = [r for r in rows if r["status"] != "ok"]
-    if not failed:
-        return f"{len(rows)} runs, all ok."
-    listed = "\n".join(
-        f"- {run_link(r)} ended as {status_badge(r['status'])}: {md_text(r['reason'])}"
-        for r in failed
-    )
-    return f"{len(rows)} runs, {len(rows) - len(failed)} of them ok.\n\n{listed}"
-
-# %% ../../../nbs/80_report/pages/60_sections.ipynb #378b8d27
-def runs_section(bench: Workbench, study: Study) -> str:
+def runs_section(bench: Workbench, study: Study) -> Md:
     "Every run of the study with its status; failures with their reason."
     rows = bench.rows("runs", study.name)
-    said = _failures(rows)
-    if aside := bench.rows("quarantine", study.name):
-        listed = "\n".join(f"- {md_text(r['file'])}: {md_text(r['problem'])}" for r in aside[:20])
-        said += f"\n\n::: {{.callout-warning}}\n## {len(aside)} files were set aside\n{listed}\n:::"
-    caption = "Runs in the order in which they started."
-    return said + "\n\n" + study_table(study, "runs", rows, _RUN_COLUMNS, caption, "runs")
+    return study_part(
+        "runs",
+        study,
+        rows=rows,
+        columns=_RUN_COLUMNS,
+        failed=[r for r in rows if r["status"] != "ok"],
+        aside=bench.rows("quarantine", study.name),
+        link=run_link,
+        badge=status_badge,
+    )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #867cf161
 SECTIONS: dict[str, Section] = {
