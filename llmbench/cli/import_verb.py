@@ -56,9 +56,12 @@ def _cells(done: Any) -> tuple[str, ...]:
     )
 
 # %% ../../nbs/90_cli/35_import_verb.ipynb #337c35de
-def table(done: Sequence[Any], unknown: Sequence[str] = ()) -> str:
+def table(
+    done: Sequence[Any], unknown: Sequence[str] = (), saved: Sequence[tuple[str, ...]] = ()
+) -> str:
     "A row for each file, then the warnings and the first broken line of each."
-    rows = [_HEAD, *map(_cells, done), *((name, "not known", *"-----", "") for name in unknown)]
+    strange = ((name, "not known", *"-----", "") for name in unknown)
+    rows = [_HEAD, *map(_cells, done), *saved, *strange]
     lines = aligned(rows, right=range(2, 7))
     for one in done:
         lines += [f"{one.file}: {text}" for text in one.warnings()]
@@ -68,6 +71,56 @@ def table(done: Sequence[Any], unknown: Sequence[str] = ()) -> str:
             else []
         )
     return "\n".join(lines)
+
+# %% ../../nbs/90_cli/35_import_verb.ipynb #1dfbf6d4
+_MOST_BYTES = 256 * 2**20
+
+
+def _is_saved_log(path: Path) -> bool:
+    "Whether the file holds the marker of a run file."
+    import mmap
+
+    from llmbench.core.records import RESULT_START
+
+    if path.stat().st_size == 0:
+        return False
+    with path.open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        return text.find(RESULT_START.encode()) >= 0
+
+
+def _saved(path: Path) -> list[Any]:
+    "The runs of a saved log; LlmbenchError if it is too large or holds none."
+    from llmbench.launch.cluster.outcome import saved_runs
+
+    if (size := path.stat().st_size) > _MOST_BYTES:
+        raise LlmbenchError(
+            f"{path.name}: {size / 2**20:.0f} MiB; at most {_MOST_BYTES // 2**20} MiB of a log are "
+            "read; cut it to the lines from BENCHMARK_RESULT_JSON_START on"
+        )
+    runs, lost = saved_runs(path.read_text(encoding="utf-8", errors="replace"))
+    sys.stderr.writelines(f"llmbench: {path.name}: {text}\n" for text in lost)
+    if not runs:
+        raise LlmbenchError(f"{path.name}: no whole result in it")
+    return runs
+
+# %% ../../nbs/90_cli/35_import_verb.ipynb #d86e1f9a
+def _keep_saved(path: Path, folder: Path) -> tuple[str, ...]:
+    "Write the runs of a saved log into their places; its row of the table."
+    from llmbench.core.records import read_run, write_run
+
+    runs = _saved(path)
+    for run in runs:
+        place = folder / run.study / run.run_id
+        if (place / "run.json").exists() and read_run(place) != run:
+            raise LlmbenchError(
+                f"{path.name}: {place} holds another start of this run; remove that folder, "
+                "or name another --results"
+            )
+        sys.stderr.write(f"{write_run(place, run)}\n")
+        if run.reason:
+            sys.stderr.write(f"llmbench: {run.run_id}: {run.status.value}: {run.reason}\n")
+    counts = (len(runs), sum(len(run.steps.step) for run in runs))
+    return (path.name, "llmbench", *map(str, counts), "–", "–", "–", "nothing")
 
 # %% ../../nbs/90_cli/35_import_verb.ipynb #3c47bb17
 _STUDY = re.compile(r"[a-z0-9][a-z0-9_.-]*")
@@ -118,16 +171,19 @@ def import_(
     ] = None,
     results: Results = None,
 ) -> int:
-    "Import files of other tools; 1 where a file of a known format holds no run."
+    "Import files of other tools, or saved logs of ours; 1 where a file of a known format holds no run."
     if not _STUDY.fullmatch(study):
         raise RequestError(
             f"--study {study}: allowed are lower-case letters, digits, _ . and -; "
             "for example --study imported"
         )
-    done, unknown = _imported(files_of(paths), study, format)
-    if not done:
+    files = files_of(paths)
+    logs = [path for path, _ in files if format is None and _is_saved_log(path)]
+    done, unknown = _imported([f for f in files if f[0] not in logs], study, format)
+    if not done and not logs:
         raise RequestError(
             f"none of {len(unknown)} files is of a known format; name one with --format"
         )
-    out(table(done, unknown))
-    return _written(done, results_folder(results))
+    folder = results_folder(results)
+    out(table(done, unknown, [_keep_saved(path, folder) for path in logs]))
+    return _written(done, folder)

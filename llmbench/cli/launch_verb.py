@@ -214,7 +214,8 @@ def _note_study(file: Path | str, results: Path) -> None:
     holds its folder.
     """
     from llmbench.core.files import write_json_atomic
-    from llmbench.launch.sweep.sweep import locked, study_record
+    from llmbench.launch.sweep.interleaved import study_record
+    from llmbench.launch.sweep.sweep import locked
     from llmbench.spec.params import is_study, read_yaml
     from llmbench.spec.study import load_study
 
