@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shutil
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -255,3 +256,21 @@ def test_a_run_past_its_deadline_is_a_timeout_with_its_steps(cluster, tmp_path):
         and "timeouts.run_s" in run.reason
         and run.steps.time_s[0]
     ), (run.status, run.reason)
+
+
+def test_a_job_that_kubectl_alone_applied_is_collected(cluster, tmp_path):
+    """Rendered files and `kubectl apply`, on a machine that has no llmbench; later `--collect`."""
+    ask, rendered = tmp_path / "ask.yaml", tmp_path / "rendered"
+    ask.write_text(yaml.safe_dump(BASE | {"study": "kube"}))
+    results = str(tmp_path / "results")
+    one = ["launch", "k8s", str(ask), "--ranks-per-node", "1"]
+    assert llmbench(*one, "--collect", "--results", results)[0] == 2, "nothing is there yet"
+    assert not Path(results).exists() or not any(Path(results).rglob("launch-*"))
+    assert llmbench(*one, "--render", str(rendered))[0] == 0
+    (manifest,) = rendered.glob("kube*.yaml")
+    subprocess.run(["kubectl", "apply", "-f", manifest], check=True, capture_output=True)
+    assert llmbench(*one, "--collect", "--results", results)[0] == 0
+    (file,) = (tmp_path / "results/kube").glob("*/run.json")
+    run = read_run(file)
+    assert run.status == "ok" and len(run.ranks) == 2 and run.spec.launcher == "k8s"
+    assert cluster.listed("jobs", None, {}) == [], "collected, and removed"

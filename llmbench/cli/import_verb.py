@@ -171,7 +171,7 @@ def import_(
     ] = None,
     results: Results = None,
 ) -> int:
-    "Import files of other tools, or saved logs of ours; 1 where a file of a known format holds no run."
+    "Import files of other tools or saved logs of ours; 1 where a known format holds no run."
     if not _STUDY.fullmatch(study):
         raise RequestError(
             f"--study {study}: allowed are lower-case letters, digits, _ . and -; "

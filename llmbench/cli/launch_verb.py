@@ -6,6 +6,7 @@
 __all__ = ['Engine', 'ENGINES', 'LaunchOptions', 'asked_jobs', 'plans', 'launch', 'k8s']
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #5d274cf0
+import contextlib
 import os
 import shlex
 import sys
@@ -266,11 +267,33 @@ def _submit(engine: str, file: Path | str, asked: LaunchOptions, jobs: tuple[Any
     return 1 if failed else 0
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #f68e70ee
+def _applied(plan: Any, results: Path) -> Path | None:
+    """The folder of a Kubernetes plan that kubectl alone applied, as if it had been submitted from
+    here; None where the cluster has no such Job.
+    """
+    from llmbench.core.files import write_text_atomic
+    from llmbench.core.records import PARTIAL
+    from llmbench.launch.cluster.plan import write_plan
+    from llmbench.launch.cluster.submit import states
+
+    job = plan.jobs[0]
+    folder = results / job.spec.study / PARTIAL / f"launch-00-{job.name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    if plan.engine != "k8s" or not any(s.running or s.over for s in states(plan, folder, "")):
+        with contextlib.suppress(OSError):  # not empty
+            folder.rmdir()
+            folder.parent.rmdir()
+        return None
+    write_plan(plan, folder)
+    write_text_atomic(folder / "handle.txt", "\n")
+    return folder
+
+# %% ../../nbs/90_cli/50_launch_verb.ipynb #da01cd62
 def _submitted(
     engine: str, file: Path | str, asked: LaunchOptions, jobs: tuple[Any, ...]
 ) -> list[tuple[Any, Path, str]]:
-    """Plan, folder and handle of what was submitted with these words; RequestError where nothing
-    was.
+    """Plan, folder and handle of what was submitted with these words, or applied by kubectl;
+    RequestError where nothing was.
     """
     from llmbench.core.records import PARTIAL
     from llmbench.launch.cluster.submit import handle_of
@@ -278,9 +301,11 @@ def _submitted(
     results, found = results_folder(asked.results), []
     for plan in plans(engine, jobs, list(asked.set)):
         first = plan.jobs[0]
-        for folder in sorted((results / first.spec.study / PARTIAL).glob(f"launch-*-{first.name}")):
-            handle = handle_of(folder)
-            found += [] if handle is None else [(plan, folder, handle)]
+        folders = sorted((results / first.spec.study / PARTIAL).glob(f"launch-*-{first.name}"))
+        known = [(plan, f, h) for f in folders if (h := handle_of(f)) is not None]
+        if not known and (folder := _applied(plan, results)):
+            known = [(plan, folder, "")]
+        found += known
     if not found:
         raise RequestError(
             f"nothing of {file} was submitted to {engine} from {results}; "
