@@ -2,6 +2,8 @@
 two cores can train.
 """
 
+import json
+
 import pytest
 from notebooks import ROOT
 
@@ -42,6 +44,12 @@ def test_the_twin_has_the_matrix_of_the_suite():
             1.0,
         )
         assert run.batch.global_tokens == 4 * run.world_size * 2048
+
+
+def test_published_studies_have_the_title_and_question_of_their_parameter_file():
+    for file in ROOT.glob("reports/*/*/study.json"):
+        kept, study = json.loads(file.read_text()), load_study(STUDIES / f"{file.parent.name}.yaml")
+        assert (kept["title"], kept["question"]) == (study.title, study.question), file
 
 
 @pytest.mark.parametrize("card", ["a100", "h100", "h200", "b200", "mi300x"])
