@@ -26,7 +26,7 @@ FORCE_FLAG := $(if $(FORCE),--force)
 TORCH_FROM ?= --torch-backend cpu
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) $(TORCH_FROM)
 
-.PHONY: help study sweep site docs test test-slow test-notebooks lab bench gpu-study nodes-study nemo-env notebooks lock readme clean
+.PHONY: help study sweep site docs test test-slow test-notebooks lab bench gpu-study nodes-study nemo-env notebooks outputs-check lock readme clean
 .DELETE_ON_ERROR:
 
 help:
@@ -182,6 +182,10 @@ notebooks: .venv/.dev
 	@$(BIN)/nbdev-export && $(BIN)/nbdev-clean && $(BIN)/python tests/readme.py
 
 # Universal: one file for every Python and system, by markers. torch's GPU builds come with their base images, so only the rest is locked for them.
+# Where the words of a stored output are no longer those of the code; WRITE=1 stores the new ones. Minutes: name rooms or notebooks in NB.
+outputs-check: .venv/.deepspeed .venv/.dev
+	@$(BIN)/python tests/outputs.py $(NB) $(if $(WRITE),--write)
+
 lock: .venv/.lock
 	$(SAY) "Writing docker/requirements.cpu.lock and docker/requirements.gpu.lock"
 	@echo '$(TORCH)+cpu' > .venv/torch.in

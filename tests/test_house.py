@@ -4,6 +4,7 @@ analysis stay apart.
 
 import ast
 import configparser
+import json
 import re
 import statistics
 import subprocess
@@ -446,6 +447,16 @@ def test_the_wheel_holds_every_module(tmp_path):
         cwd=tmp_path,
         env={"PYTHONPATH": str(tmp_path / "site"), "PATH": ""},
     )
+
+
+def test_stored_outputs_have_no_paths_of_a_machine():
+    found = [
+        f"{path.relative_to(ROOT)}: {match}"
+        for path in sorted((ROOT / "nbs").rglob("*.ipynb"))
+        for cell in json.loads(path.read_text())["cells"]
+        for match in re.findall(r"/(?:tmp|root|home/\w+)/\S+", json.dumps(cell.get("outputs", [])))
+    ]
+    assert not found, found
 
 
 def test_tests_wait_in_one_way():

@@ -1,0 +1,122 @@
+"""Compare the stored outputs of notebooks with those of the code as it is now.
+
+A program: it runs each notebook whose path contains one of the given words (all of them without
+any), one at a time, and compares the words of each output. Numbers, times, paths and facts of the
+machine are left out. With --write, the outputs whose words differ are stored.
+
+  python tests/outputs.py 30_train 40_launch/45 --write
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from notebooks import NOT_RUN, ROOT
+
+DEADLINE_S = 600
+OWN = ("llmbench", "importer ", "rank ")  # how our own lines on stderr begin
+SKIPPED = [*NOT_RUN, "slow"]
+MASKED = re.compile(
+    r"""\x1b\[[0-9;]*m              # colours
+    | <[^<>]*>                      # tags, and objects at an address
+    | (?:https?:/|\.{0,2})?/[^\s'",)\]]+    # addresses and paths
+    | \b\w*\d[\w.+-]*(?:\s?\b(?:[kKMGTP]i?)?B\b)?  # numbers, versions, hashes, names with digits
+    """,
+    re.VERBOSE,
+)
+UNITS = set("ns µs ms min seconds minutes hours GiB MiB KiB kB MB GB TB nan inf None null".split())
+
+
+def text_of(output: dict) -> str:
+    """All text of an output; of a picture the text in it."""
+    if output["output_type"] == "error":
+        return " ".join([output["ename"], output["evalue"]])
+    parts = output["data"].values() if "data" in output else [output["text"]]
+    return "\n".join("".join(part) for part in parts if isinstance(part, (str, list)))
+
+
+def kept(outputs: list[dict]) -> list[dict]:
+    """Outputs without the lines that other programs wrote to stderr."""
+    found = []
+    for output in outputs:
+        if output.get("name") == "stderr":
+            said = "".join(output["text"]).splitlines(keepends=True)
+            output = output | {"text": [line for line in said if line.startswith(OWN)]}
+        found += [output] if output.get("text", True) else []
+    return found
+
+
+def words(outputs: list[dict]) -> set[str]:
+    """The words of outputs that should be the same on every machine."""
+    text = MASKED.sub(" ", "\n".join(map(text_of, outputs)))
+    return {w for w in re.findall(r"[^\W\d]{2,}", text)} - UNITS
+
+
+def outputs_now(path: Path, found: Path) -> None:
+    """Run a notebook; write the outputs of each cell that ran, by its number, into `found`."""
+    from execnb.shell import CaptureShell
+    from fastcore.nbio import read_nb
+    from fastcore.xtras import working_directory
+    from nbdev.test import nb_test_cells
+
+    run = {c.id for c in nb_test_cells(path, SKIPPED)}
+    nb = read_nb(path)
+    shell = CaptureShell(path)
+    with working_directory(path.parent):
+        shell.run_all(nb, exc_stop=True, preproc=lambda cell: cell.id not in run)
+    found.write_text(json.dumps({i: c.outputs for i, c in enumerate(nb.cells) if c.id in run}))
+
+
+def compared(path: Path, write: bool) -> list[str]:
+    """One line per cell whose words differ."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "outputs.json"
+        process = multiprocessing.Process(target=outputs_now, args=(path, found))
+        process.start()
+        process.join(DEADLINE_S)
+        process.kill()
+        process.join()
+        if not found.exists():
+            return ["  it did not run to its end"]
+        now = json.loads(found.read_text())
+    nb, lines = json.loads(path.read_text()), []
+    for i, outputs in ((int(i), o) for i, o in now.items()):
+        outputs = kept(outputs)
+        stored, new = words(nb["cells"][i]["outputs"]), words(outputs)
+        if stored == new:
+            continue
+        gone, new = (" ".join(sorted(s)) for s in (stored - new, new - stored))
+        lines.append(f"  cell {i}: - {gone[:300] or 'nothing'}; + {new[:300] or 'nothing'}")
+        nb["cells"][i]["outputs"] = outputs
+    if write and lines:
+        path.write_text(json.dumps(nb, indent=1, ensure_ascii=False) + "\n")
+    return lines
+
+
+def main() -> int:
+    """Print what differs; 1 if anything does."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("names", nargs="*", help="parts of the notebooks' paths")
+    parser.add_argument("--write", action="store_true", help="store the outputs that differ")
+    asked = parser.parse_args()
+    os.environ |= {"IN_TEST": "1", "OMP_WAIT_POLICY": "passive"}
+    stale = 0
+    for path in sorted((ROOT / "nbs").rglob("*.ipynb")):
+        name = path.relative_to(ROOT / "nbs").as_posix()
+        if "/runs/" in f"/{name}" or not any(n in name for n in asked.names or [""]):
+            continue
+        if lines := compared(path, asked.write):
+            stale += 1
+            print(name, *lines, sep="\n", flush=True)
+    return int(stale > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
