@@ -4,6 +4,7 @@ analysis stay apart.
 
 import ast
 import configparser
+import importlib
 import json
 import re
 import statistics
@@ -14,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from notebooks import ROOT, library_notebooks
+from notebooks import ROOT, library_notebooks, read_notebook
 from readme import readme_text
 from rooms import pages
 
@@ -131,6 +132,22 @@ def test_all_but_training_imports_without_torch():
         f" {', '.join(modules)}"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+def test_what_the_run_sheets_import_is_there():
+    """nbs/runs/*.ipynb export nothing, so that no module names a function that they lost."""
+    lost = []
+    for path in sorted((ROOT / "nbs/runs").glob("*.ipynb")):
+        code = [c.source for c in read_notebook(path).cells if c.kind == "code"]
+        for node in ast.walk(ast.parse("\n".join(code))):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("llmbench"):
+                module = importlib.import_module(node.module)
+                lost += [
+                    f"{path.name}: {node.module}.{a.name}"
+                    for a in node.names
+                    if not hasattr(module, a.name)
+                ]
+    assert not lost, lost
 
 
 def test_ruff_finds_nothing_to_format_and_nothing_to_mend():
