@@ -218,7 +218,7 @@ def can_run(able: list[Ability]) -> bool:
 
 # %% ../../nbs/90_cli/60_doctor.ipynb #b20da44b
 def doctor() -> int:
-    "Say what this machine can run; 1 when it is nothing at all."
+    "Say what this machine can run; 1 if nothing."
     able = abilities()
     out(doctor_text(checks(), able, product_rates()))
     return 0 if can_run(able) else 1

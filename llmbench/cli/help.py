@@ -94,7 +94,7 @@ class PlainHelp:
         _write(console, [f"usage: {self.command} {words}".rstrip(), "", said, "", self.more])
 
     def render_description(self, console: Any, options: Any, description: Any) -> None:
-        "Nothing: it stands below the usage line."
+        "Nothing: the description is already below the usage line."
 
     def __call__(self, console: Any, options: Any, panel: Any) -> None:
         "One panel: its title, and a line or more for each entry."

@@ -73,7 +73,7 @@ class ImageOptions:
 
 # %% ../../nbs/90_cli/55_image_verb.ipynb #d11cee48
 def _files(folder: Path | str, name: str) -> Path:
-    "Where what belongs to an image is written, without its ending."
+    "The path of an image's files, without a suffix."
     return Path(folder) / name.replace(":", "-").replace("/", "_")
 
 

@@ -134,7 +134,7 @@ def _imported(
     from llmbench.importers.table import all_formats
 
     done, unknown = [], []
-    # first whether all that were named are known, so that a wrong name writes nothing
+    # check all named files first, so that an unknown one writes nothing
     for path, named in files:
         if named or name:
             chosen(Source(path), all_formats(), name)

@@ -49,7 +49,7 @@ _PER_NODE = "ranks, and GPUs, per node (default: all of a run on one)"
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    "The options of `llmbench launch`: what is to be done, and with what."
+    "The options of `llmbench launch`: the action and its settings."
 
     render: Annotated[OptionalPath, option("write files and commands into DIR and stop", "DIR")] = (
         None
@@ -227,7 +227,7 @@ def _note_study(file: Path | str, results: Path) -> None:
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #02e63356
 def _kept(runs: list[Any], results: Path) -> int:
-    "Put runs in their places, print how each ended; how many are not ok."
+    "Publish runs and print the status of each; the number that are not ok."
     from llmbench.core.records import write_run
     from llmbench.launch.sweep.sheet import replaces
 
@@ -359,7 +359,7 @@ def launch(
     *,
     asked: LaunchOptions = LaunchOptions(),
 ) -> int:
-    """Write the files of an engine, or submit them and collect the results, or see to what was
+    """Write the files of an engine, submit them and collect the results, or manage what was
     submitted before.
     """
     acts = [name for name in _ACTS if getattr(asked, name)]
@@ -382,7 +382,7 @@ def k8s(
     what: Annotated[Literal["check"], option("what is asked of the cluster")],
     /,
 ) -> int:
-    "Show what the nodes of the cluster offer; 1 where a run on cards would wait for ever."
+    "Show what the nodes of the cluster offer; 1 if a run on GPUs would wait forever."
     from llmbench.launch.cluster.nodes import ask_nodes, nodes_table
 
     rows = ask_nodes()

@@ -178,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(e)
         return e.exit_code
     except BrokenPipeError:
-        # what Python still wants to flush at its end goes nowhere
+        # what Python flushes at its end is dropped
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except OSError as e:

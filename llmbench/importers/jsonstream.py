@@ -27,7 +27,7 @@ class _Window:
         self.decode = json.JSONDecoder(strict=False).raw_decode
 
     def more(self) -> bool:
-        "Read on, at least as much again as is held; False at the end. What was parsed is dropped."
+        "Read at least as much again as is held; False at the end. Parsed text is dropped."
         try:
             piece = self.read(max(self.chunk, len(self.text) - self.at))
         except (EOFError, OSError, ValueError, zlib.error) as e:
@@ -143,9 +143,7 @@ def _keys(window: JsonWindow, mapping: bool) -> Iterator[str | int]:
 def walk(
     window: JsonWindow, enter: Callable[[Path], bool], path: Path = ()
 ) -> Iterator[tuple[Path, Any]]:
-    """(path, value) of all that is not stepped into, in the order of the text; ends early where the
-    text does.
-    """
+    "(path, value) of everything that is not entered, in order; ends early where the text does."
     opening = window.peek()
     if opening not in ("{", "[") or not enter(path):
         if opening and (value := _value(window)) is not _NOTHING:

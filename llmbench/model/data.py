@@ -44,7 +44,7 @@ class SyntheticTokens:
         at = np.arange(self.length)
         since = np.maximum.accumulate(
             np.where(restarts, at, 0)
-        )  # where the present run of tokens began
+        )  # where the current run of tokens began
         return ((draws[since] + (at - since) * self._STRIDE) % self.vocab_size).astype(np.int32)
 
 # %% ../../nbs/25_model/40_data.ipynb #5d2a496d

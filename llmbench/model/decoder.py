@@ -152,7 +152,7 @@ class Block(nn.Module):
     recompute: keep only the block's input for backward and run its forward once more there (Chen et
     al. 2016, arXiv:1604.06174). It happens inside the block, so that a wrapper has gathered the
     weights when it does. keep_products: keep the results of matrix products and attention too, so
-    that only what is cheap runs again (Korthikanti et al. 2022, arXiv:2205.05198, keep the linear
+    that only cheap operations run again (Korthikanti et al. 2022, arXiv:2205.05198, keep the linear
     layers' and not the attention's).
     """
 

@@ -29,7 +29,7 @@ class Router(nn.Linear):
 
 
 def choose(probabilities: Tensor, experts_per_token: int) -> tuple[Tensor, Tensor]:
-    "Weights that add up to 1, and numbers of the chosen experts, each (tokens, experts_per_token)."
+    "Weights that add up to 1, and indices of the chosen experts, each (tokens, experts_per_token)."
     weights, chosen = probabilities.topk(experts_per_token, dim=-1)
     return weights / weights.sum(dim=-1, keepdim=True), chosen
 
@@ -136,7 +136,7 @@ class _AddLoss(torch.autograd.Function):
 
 # %% ../../nbs/25_model/15_experts.ipynb #3d64d6ca
 class MoE(nn.Module):
-    "A mixture of experts in the place of the MLP, (batch, seq, d_model) in and out."
+    "A mixture of experts in place of the MLP, (batch, seq, d_model) in and out."
 
     def __init__(self, shape: ModelShape):
         super().__init__()
@@ -164,10 +164,9 @@ class MoE(nn.Module):
 
 # %% ../../nbs/25_model/15_experts.ipynb #6c338f40
 def prepare_experts(model: nn.Module, *, scale: float, compiled: bool) -> None:
-    """Tell every mixture in the model the factor of a micro batch's loss; nothing happens to a
-    dense model.
+    """Set the factor of a micro batch's loss in every mixture; a dense model is unchanged.
 
-    compiled: keep the experts out of what torch.compile traces: their numbers of rows are new in
+    compiled: keep the experts out of what torch.compile traces: their numbers of rows change in
     every step.
     """
     for layer in model.modules():

@@ -151,7 +151,7 @@ def to_transformer_engine(model: Decoder) -> Decoder:
     recipe = recipes.DelayedScaling(fp8_format=recipes.Format.HYBRID)
 
     class Float8Linear(engine.Linear):
-        "Its layer, its weight brought to the dtype of the input, like in `models.Linear`."
+        "Its layer, with the weight cast to the dtype of the input, as in `decoder.Linear`."
 
         def forward(self, x: Tensor) -> Tensor:
             with (
@@ -172,7 +172,7 @@ def to_transformer_engine(model: Decoder) -> Decoder:
 
 # %% ../../nbs/25_model/25_precision.ipynb #895aedbd
 def with_precision(model: Decoder, precision: Precision, device: torch.device) -> Decoder:
-    """The model with what its precision changes in it; raises LlmbenchError where the device or a
+    """The model with the layers of its precision; raises LlmbenchError where the device or a
     package is missing.
     """
     if precision.compute != "float8":

@@ -109,7 +109,7 @@ def write_indexed(
                 "megatron: there is not one token to write; give text that is not empty"
             )
         index.write_bytes(index_bytes(sizes, dtype))
-        idx_path(prefix).unlink(missing_ok=True)  # an old index must never stand beside new tokens
+        idx_path(prefix).unlink(missing_ok=True)  # an old index must never describe new tokens
         os.replace(tokens, bin_path(prefix))
         os.replace(index, idx_path(prefix))
     return sizes
@@ -181,7 +181,7 @@ def _check_index(
 
 # %% ../../nbs/25_model/35_token_files.ipynb #3716141a
 def open_indexed(prefix: Path | str) -> Indexed:
-    "Open PREFIX.bin and PREFIX.idx; raises RequestError in one line for whatever is no sound pair."
+    "Open PREFIX.bin and PREFIX.idx; raises RequestError, one line, for an invalid pair."
     path, tokens = idx_path(prefix), bin_path(prefix)
     for needed in (path, tokens):
         if not needed.is_file():
@@ -233,7 +233,7 @@ def load_tokenizer(path: Path | str) -> Any:
 
 
 def encode(text: str, tokenizer: Path | str | None) -> np.ndarray:
-    "Token ids of a text, int32: its bytes, or what a tokenizer file or folder makes of it."
+    "Token ids of a text, int32: its bytes, or those of a tokenizer (file or folder)."
     if tokenizer is None:
         return np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(np.int32)
     return np.asarray(load_tokenizer(tokenizer).encode(text).ids, dtype=np.int32)
@@ -270,7 +270,7 @@ def read_documents(path: Path | str, key: str = "text") -> Iterator[str]:
 def _encoder(
     tokenizer: Path | str | None, end: str | None
 ) -> tuple[Callable[[str], np.ndarray], int]:
-    "What makes tokens of a document, and the size of the vocabulary."
+    "The function from a document to its tokens, and the size of the vocabulary."
     if tokenizer is None:
         if end is not None:
             raise RequestError(

@@ -189,7 +189,7 @@ class TorchStrategy(_Updates):
 
 # %% ../../../nbs/30_train/strategies/10_base.ipynb #aec45d50
 def _local(tensors: Iterable[Tensor | None]) -> list[Tensor]:
-    "What of these this rank holds: of a sharded one its shard, of None nothing."
+    "The local part of each tensor: the shard of a sharded one; None is left out."
     return [t.to_local() if hasattr(t, "to_local") else t for t in tensors if t is not None]
 
 

@@ -64,7 +64,7 @@ def _mean_counts(mesh: DeviceMesh) -> Callable[[Tensor], Tensor]:
 def split_sequence(
     model: Decoder, cp: DeviceMesh, seq_len: int, attention: str = "sdpa"
 ) -> Decoder:
-    """Make the model (or a pipeline's stage) expect this rank's pieces of sequences of `seq_len`
+    """Prepare the model (or a pipeline's stage) for this rank's pieces of sequences of `seq_len`
     tokens, in place.
     """
     rank, size, device = (

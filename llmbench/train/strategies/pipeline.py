@@ -68,7 +68,7 @@ _SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe, "interleaved": Sched
 
 
 def _stream(spec: RunSpec, dtype: torch.dtype) -> Tensor:
-    "A tensor like what goes from stage to stage on one rank, without memory."
+    "The tensor that a rank sends from stage to stage, without memory."
     shape = (
         spec.batch.micro,
         spec.seq_len // (spec.strategy.cp * spec.strategy.tp),
@@ -78,7 +78,7 @@ def _stream(spec: RunSpec, dtype: torch.dtype) -> Tensor:
 
 
 def _ends(spec: RunSpec, stage: Decoder) -> tuple[Tensor, Tensor]:
-    "What goes into a stage and what comes out of it, without memory."
+    "Input and output of a stage, without memory."
     micro, seq_len, tp = spec.batch.micro, spec.seq_len // spec.strategy.cp, spec.strategy.tp
     stream = _stream(spec, stage.compute_dtype)
     tokens = torch.empty((micro, seq_len), dtype=torch.int64, device="meta")

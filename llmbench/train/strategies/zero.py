@@ -97,7 +97,7 @@ def _zeropp(spec: RunSpec) -> dict[str, Any]:
 _CAST = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
-}  # what the parameters become under these sections
+}  # dtype of the parameters under these sections
 
 # %% ../../../nbs/30_train/strategies/30_zero.ipynb #7e495135
 def _fp16(loss_scale: float) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def _optimizer(model: Decoder, spec: RunSpec) -> Any:
             weight_decay=o.weight_decay,
             adamw_mode=True,
         )
-    except Exception as e:  # a compiler's complaint has no type of its own
+    except Exception as e:  # a compiler's error has no type of its own
         raise LlmbenchError(
             f"DeepSpeedCPUAdam cannot be built here ({type(e).__name__}); install g++ and ninja, or"
             " write offload_adam: torch"
