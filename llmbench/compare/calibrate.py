@@ -42,8 +42,8 @@ def real_pairs(
     """Train `pairs` × 2 × `repeats` runs of `spec` into `folder`; the seconds spent on each step of
     A and B for each pair.
 
-    interleaved: the steps of A and B of a repeat. Runs that are there already are not trained
-    again. Raises LlmbenchError where one did not end ok.
+    interleaved: the steps of A and B of a repeat. Existing runs are not trained again. Raises
+    LlmbenchError where one did not end ok.
     """
     sides = [spec.model_copy(update={"name": name}) for name in ("a", "b")]
     requests = [
@@ -67,7 +67,7 @@ def _pair_by_pair(
 def real_rows(
     pairs: Sequence[tuple], compare: Callable[..., Interval], slowdown: float
 ) -> list[tuple]:
-    "A row a pair: what `compare` claims of A and B as they are, and with A slowed down, in %."
+    "A row per pair: what `compare` claims of A and B as they are, and with A slowed down, in %."
     rows = []
     for number, (a, b) in enumerate(pairs, 1):
         equal, slow = compare(a, b), compare([[t * (1 + slowdown) for t in run] for run in a], b)

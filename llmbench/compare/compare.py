@@ -47,16 +47,16 @@ from llmbench.analysis.steps import (
 
 # %% ../../nbs/70_compare/15_compare.ipynb #d3e03dfb
 def calm_location(platforms: Sequence[str | None], interleaved: bool = False) -> Location:
-    """Which number stands beside time spent: the undisturbed steps where every run had shared cores
-    (in turns the faster half), else the median.
+    """The figure beside time spent: the undisturbed steps where every run had shared cores
+    (interleaved the faster half), else the median.
     """
     shared = platforms and all(p == "cpu" for p in platforms)
     return typical if not shared else calm_half if interleaved else undisturbed
 
 
 def token_times(one: RepeatSet) -> list[list[float]]:
-    """Seconds spent per token in each measured step of each run, what lies between steps shared
-    out; per step where nobody knows the tokens.
+    """Seconds spent per token in each measured step of each run, the time between steps
+    distributed; per step where the tokens are unknown.
     """
     return [per_token(run, spent_times(run)) for run in one.runs]
 
@@ -69,16 +69,16 @@ def clock_times(one: RepeatSet) -> list[list[float | None]]:
 def interleaved_pairs(
     a: RepeatSet, b: RepeatSet, times: Callable[[RepeatSet], Runs] = token_times
 ) -> Pairs:
-    """Seconds per token, step by step, of each pair of runs whose steps alternated; [] where they
-    did not.
+    """Seconds per token, step by step, of each pair of interleaved runs; [] where they were not
+    interleaved.
     """
     names = [[(run.get("measurement") or {}).get("turns") for run in s.runs] for s in (a, b)]
     return turn_pairs(times(a), names[0], times(b), names[1])
 
 
 def ratio_of(a: Runs, b: Runs, pairs: Pairs, at: Location, level: float = LEVEL) -> Interval:
-    """Value of `a` over that of `b`: pair by pair where their runs were interleaved, so that a slow
-    minute of one is a slow minute of the other, else of the two groups.
+    """Value of `a` over that of `b`: pair by pair where their runs were interleaved, because a slow
+    minute then affects both, else of the two groups.
     """
     return turns_interval(pairs, at, level) if pairs else compared_ratio(a, b, at, level)
 
@@ -97,7 +97,7 @@ def shows_difference(ratio: Interval) -> bool:
 
 
 def outcome_of(ratio: Interval, beside: Interval | None, comparable: bool | None) -> str:
-    """faster, slower, none (no difference can be claimed), or why nothing can be said: unfair,
+    """faster, slower, none (no difference can be claimed), or why nothing can be claimed: unfair,
     unknown, too few. `ratio` is the speed over the other's, `beside` the figure that explains.
     """
     if not comparable:
@@ -147,7 +147,7 @@ def question(a: Filters, b: Filters, declared: Sequence[str] | None = None) -> t
 # %% ../../nbs/70_compare/15_compare.ipynb #3f28aed2
 def fair(a: RepeatSet, b: RepeatSet, varies: Sequence[str] = DEFAULT_VARIES) -> Verdict:
     """Whether every run of `a` may be compared with those of `b`, and each of them trained, and to
-    the same losses where they have to agree.
+    the same losses where they must agree.
     """
     first = b.runs[0]
     sides = [(compare_specs(run, first, varies), run) for run in a.runs]
@@ -159,8 +159,8 @@ def fair(a: RepeatSet, b: RepeatSet, varies: Sequence[str] = DEFAULT_VARIES) -> 
 @dataclass(frozen=True)
 class Comparison:
     """A against B. `speed` is A's over B's by time spent, `calm` the same at the location `at`,
-    `medians` at the medians, `family` the same with the interval that holds for all pairs of the
-    study's `sets` together. `needed` repeats show `effect` (0.03: 3 %) with probability 0.8.
+    `medians` at the medians, `family` the same with the interval for all pairs of the study's
+    `sets` together. `needed` repeats show `effect` (0.03: 3 %) with probability 0.8.
     """
 
     a: RepeatSet
@@ -196,10 +196,12 @@ def _names(a: RepeatSet, b: RepeatSet, baseline: str | None) -> tuple[str, str]:
 
 # %% ../../nbs/70_compare/15_compare.ipynb #89b0869f
 def _check_different(a: RepeatSet, b: RepeatSet, baseline: str | None) -> None:
-    "RequestError where both sets hold the same run, or A holds runs that the baseline keeps."
+    """RequestError where both sets contain the same run, or A contains runs that the baseline
+    keeps.
+    """
     if not baseline and {r["run_id"] for r in a.runs} & {r["run_id"] for r in b.runs}:
         raise RequestError(f"{a.text} and {b.text} mean the same run; give two different ones")
-    # one that was run again has its old name and a new start
+    # a run that was repeated has its old name and a new start
     started = {(r["run_id"], r["started_at"]) for r in b.runs}
     own = sum((r["run_id"], r["started_at"]) in started for r in a.runs)
     if own:
@@ -227,10 +229,9 @@ def compare_sets(
     baseline: str | None = None,
     sets: int = 2,
 ) -> Comparison:
-    """Compare two sets of repeats; `sets` is how many there are in all among which pairs are
-    compared.
+    """Compare two sets of repeats; `sets` is the number of sets among which pairs are compared.
 
-    Raises RequestError where both hold the same run, or A holds runs that the baseline keeps.
+    Raises RequestError where both contain the same run, or A contains runs that the baseline keeps.
     """
     _check_different(a, b, baseline)
     pairs = interleaved_pairs(a, b)
@@ -262,7 +263,7 @@ def _span_of(run: Mapping[str, Any]) -> tuple[datetime, datetime] | None:
         start = datetime.fromisoformat(run.get("started_at") or "")
         end = datetime.fromisoformat(run.get("ended_at") or run["started_at"])
         return (start, end) if start <= end else None
-    except (ValueError, TypeError):  # no time, or times with and without a zone
+    except (ValueError, TypeError):  # no time, or times with and without a time zone
         return None
 
 
@@ -270,7 +271,7 @@ _APART_S = 3600
 
 # %% ../../nbs/70_compare/15_compare.ipynb #afedf526
 def _sessions(spans: Sequence[tuple[datetime, datetime]]) -> int:
-    "How often runs went on after a gap of more than an hour, and the first time."
+    "The number of sessions more than an hour apart."
     found, last = 1, spans[0][1]
     for start, end in spans[1:]:
         found += (start - last).total_seconds() > _APART_S
@@ -298,7 +299,7 @@ def _where_words(hosts: set[tuple[str, ...]]) -> str:
 # %% ../../nbs/70_compare/15_compare.ipynb #e7722257
 def coverage_words(runs: Sequence[Mapping[str, Any]]) -> str | None:
     """What an interval over these runs covers: 'these 10 runs were made on one machine between
-    16:47 and 16:53 UTC on 2026-11-22'; None where no run says when.
+    16:47 and 16:53 UTC on 2026-11-22'; None where no run has a time.
     """
     try:
         spans = sorted(span for run in runs if (span := _span_of(run)))

@@ -34,7 +34,7 @@ from ..store.database import format_rows
 # %% ../../nbs/70_compare/40_history.ipynb #930a02b2
 @dataclass(frozen=True)
 class Moment:
-    """Repeats of one commit: what they measured, and the speed over that of the moment before,
+    """Repeats of one commit: their measured steps, and the speed over that of the moment before,
     where they may be compared.
     """
 
@@ -56,8 +56,8 @@ def _all_runs(pools: Sequence[RunPool], wanted: Wanted) -> list[tuple[Row, Run]]
 
 # %% ../../nbs/70_compare/40_history.ipynb #648de4ae
 def collect(results: Path | str, word: str, where: Sequence[str] = ()) -> list[tuple[Row, Run]]:
-    """Every finished run that `word` means, in the folder and its baselines, by time; RequestError
-    for none or several requests.
+    """Every finished run that `word` matches, in the folder and its baselines, by time;
+    RequestError for none or several requests.
     """
     wanted, now = parse_wanted(word, where), ResultsPool(results)
     runs = _all_runs(
@@ -105,8 +105,8 @@ _FLOOR = 0.02
 
 
 def change_points(runs: Sequence[tuple[Row, Run]]) -> list[Shift]:
-    """Changes of the time a token takes, over single runs in the order of time; positions are those
-    of `runs`.
+    """Changes of the time per token, over single runs in the order of time; positions are those of
+    `runs`.
     """
     rows, files = zip(*runs, strict=True)
     values = [run_value(times, spent) for times in token_times(RepeatSet("all", files, rows, {}))]
@@ -134,7 +134,7 @@ def _said(moment: Moment, shift: Shift | None) -> str:
 
 # %% ../../nbs/70_compare/40_history.ipynb #8035d693
 def history_rows(runs: Sequence[tuple[Row, Run]]) -> list[tuple[Any, ...]]:
-    """One row a moment: date, commit, repeats, tokens per second with its interval, change against
+    """One row per moment: date, commit, repeats, tokens per second with its interval, change from
     the one before, remarks.
     """
     series, shifts = moments(runs), {s.position: s for s in change_points(runs)}
@@ -155,7 +155,9 @@ def history_rows(runs: Sequence[tuple[Row, Run]]) -> list[tuple[Any, ...]]:
 def history_command(
     word: str, results: Path | str, *, where: Sequence[str] = (), style: str = "table"
 ) -> str:
-    "Text of `llmbench history FILTER`: the moments of one request in the folder and its baselines."
+    """Text of `llmbench history FILTER`: the moments of one request in the folder and its
+    baselines.
+    """
     runs = collect(results, word, where)
     rows = history_rows(runs)
     if style != "table":
