@@ -114,7 +114,7 @@ measurement.turns turns | – | Name that runs share whose steps were interleave
     source="Student 1908 for paired differences; Knapp and Hartung 2003, Statistics in "
     "Medicine 22:2693, and Röver, Knapp and Friede 2015, BMC Medical Research "
     "Methodology 15:99, for the bound",
-    silent="the speed that each would have alone: it is the ratio that is sharp",
+    silent="the speed that each would have alone: only the ratio is precise",
 )
 
 # %% ../../../nbs/10_core/glossary/30_comparing.ipynb #28528f2e

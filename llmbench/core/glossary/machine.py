@@ -83,8 +83,8 @@ _BUS = topic(
     "bus",
     "Bus bandwidth",
     "Bytes of the whole tensor by the time of the collective, times what each link has to "
-    "carry of it on *n* ranks. So it does not depend on *n* and can be held against the "
-    "all-reduce that each run measures with nothing beside it.",
+    "carry of it on *n* ranks. So it does not depend on *n* and can be compared with the "
+    "all-reduce that each run measures without computation.",
     """
 bus_gb_s | GB/s (10⁹ bytes) | Bus bandwidth of a kind of collective inside the step | Bus bandwidth (GB/s)
     """,
@@ -105,7 +105,7 @@ _LINK = topic(
     "*c* is 2. Beside it stands the time of the same calls *alone*: the profiled step's "
     "collectives once more, all ranks waiting for each other before each, nothing computed, "
     "the fastest of five. Waiting for a slower rank is in the time inside the step, and not in "
-    "this one. Only for one rank a node, where every step of the ring takes a link.",
+    "this one. Only for one rank per node, where every step of the ring takes a link.",
     """
 wire_s | s | Bytes that a rank sends per step over the bandwidth of the link | Sent / link (ms)
 sent_bytes | bytes | Bytes that a rank sends in a ring for the collectives of a step | Sent (MB) | c S (n − 1) / n

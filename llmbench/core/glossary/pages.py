@@ -92,7 +92,7 @@ _WORDS = topic(
 | – | Strategy and ranks of a set of repeats, with its name or hash where two are alike | Run
  | – | Name of a fact | Name
  | – | Value of the fact beside it | Value
- | – | Who is named as the winner; nobody where it is not shown or not comparable | Winner
+ | – | Fastest set of repeats; none where the difference is not shown or the runs are not comparable | Winner
  | – | Field of the run file | Field
  | – | What a difference in the field means for a comparison | A difference means
  | – | Between which runs the field is compared | Looked at between
