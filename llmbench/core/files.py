@@ -109,6 +109,7 @@ _DEFAULTS = {
     },
     "cost": {"currency": "USD", "prices": "params/prices.yaml"},
     "image": {"name": "llmbench", "registry": ""},
+    "cooldown": {"memory_gib": "2", "drift_c": "2", "over_s": "5", "wait_s": "300"},
 }
 
 # %% ../../nbs/10_core/15_files.ipynb #3b61bb5b

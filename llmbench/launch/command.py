@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['threads_per_rank', 'oversubscription', 'Launch', 'train_command', 'nsys_command', 'nsys_after', 'host_variables',
-           'command_again', 'path_operand', 'train_arguments', 'render', 'visible_gpus', 'profile_of',
+           'command_again', 'path_operand', 'train_arguments', 'render', 'lines_of', 'visible_gpus', 'profile_of',
            'package_version', 'refusal', 'LineFollower']
 
 # %% ../../nbs/40_launch/20_command.ipynb #6f5ccfe7
@@ -193,7 +193,8 @@ def render(
     )
 
 # %% ../../nbs/40_launch/20_command.ipynb #0ab55e06
-def _lines_of(*command: str) -> list[str]:
+def lines_of(*command: str) -> list[str]:
+    "The lines that a command prints; [] if it fails or is not there."
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -209,7 +210,7 @@ def visible_gpus(root: Path | str = "/", environ: dict[str, str] | None = None) 
     "Driver names of the GPUs that a run here could use; [] without any. `root` is for tests."
     root, environ = Path(root), dict(os.environ) if environ is None else environ
     names = (
-        _lines_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+        lines_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
         if root == Path("/")
         else []
     )

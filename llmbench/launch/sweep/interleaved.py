@@ -20,6 +20,7 @@ from ...core.errors import RequestError
 from ...core.files import load_settings, project_root, write_json_atomic
 from ...core.schema import RunFile
 from ..command import refusal
+from ..cooldown import wait_ready
 from ..local import run_local
 from llmbench.launch.sweep.sheet import (
     REPEAT_KEYS,
@@ -63,7 +64,7 @@ class _Trained:
         began, done = time.monotonic(), itertools.count(1)
         try:
             step = lambda row: on_steps(next(done))
-            self.run = run_request(self.request, on_step=step, runner=runner)
+            self.run = run_request(self.request, on_step=step, runner=runner, wait=False)
         except BaseException as e:  # noqa: BLE001 (handed to the thread that waits)
             self.error = e
         self.wall_s = time.monotonic() - began
@@ -196,7 +197,9 @@ def train_repeat(
     runner: Runner = run_local,
 ) -> list[RunFile]:
     "The run files of a repeat in the order of its requests, all published; see `run_interleaved`."
-    reasons = {r: why for r in requests if (why := refusal(r.spec))}
+    # once for all: loaded together, each would wait for the memory of the others
+    busy = {h: wait_ready(h) for h in {r.spec.hardware for r in requests if not refusal(r.spec)}}
+    reasons = {r: why for r in requests if (why := refusal(r.spec) or busy[r.spec.hardware])}
     runs = {r: refuse(r, why) for r, why in reasons.items()}
     able = [r for r in requests if r not in runs]
     members = run_interleaved(able, on_steps=on_steps, runner=runner) if able else []

@@ -18,6 +18,7 @@ from ...core.errors import LlmbenchError, RequestError, unknown_name
 from ...core.files import below, load_settings
 from ...core.records import PARTIAL, read_run, write_run
 from ...core.schema import RunFile, Status
+from ..cooldown import wait_ready
 from ..local import refused_run, run_local
 from ...spec.presets import PRESETS
 from ...spec.request import PRECISIONS, RunSpec, Strategy, precision_name, run_id
@@ -239,13 +240,19 @@ def make_room(request: SheetRequest) -> None:
 
 # %% ../../../nbs/40_launch/sweep/10_sheet.ipynb #f4d3b0bf
 def run_request(
-    request: SheetRequest, *, on_step: Callable | None = None, runner: Runner = run_local
+    request: SheetRequest,
+    *,
+    on_step: Callable | None = None,
+    runner: Runner = run_local,
+    wait: bool = True,
 ) -> RunFile:
     """Run a request and publish its result, also after Ctrl-C, which is raised again. With `show`,
-    read the existing result.
+    read the existing result. Refused if the cards of this host do not become ready.
     """
     if request.show:
         return _shown(request)
+    if wait and (reason := wait_ready(request.spec.hardware)):
+        return refuse(request, reason)
     make_room(request)
     resume = (
         {"resume": request.partial if request.resume is True else Path(request.resume)}
