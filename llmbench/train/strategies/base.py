@@ -45,9 +45,7 @@ class BuiltStrategy(Protocol):
     def parameter_norm(self) -> float:
         "L2 norm of the parameters that this rank holds: what does not change was not trained."
 
-    loss_scale: (
-        Tensor | None
-    )  # what the loss of the coming step is multiplied by; None where it is not
+    loss_scale: Tensor | None  # factor of the next step's loss; None without one
 
 # %% ../../../nbs/30_train/strategies/10_base.ipynb #75c7cb8c
 def learning_rate(step: int, optimizer: Optimizer) -> float:

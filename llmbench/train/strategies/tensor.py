@@ -79,7 +79,7 @@ def _split_ends(model: Decoder, tp: DeviceMesh) -> None:
     if model.first:
         by_vocabulary = RowwiseParallel(input_layouts=_WHOLE, output_layouts=_ALONG_SEQUENCE)
         parallelize_module(model.embedding, tp, by_vocabulary)
-        # what is still on its way from other ranks has a type that torch.compile cannot keep for
+        # a tensor that is still being gathered has a type that torch.compile cannot save for
         # backward
         model.embedding.register_forward_hook(lambda _, __, stream: stream.clone())
     elif model.embedding is not None:  # the last stage's own copy of a tied weight
