@@ -216,7 +216,7 @@ def _no_match(pool: RunPool, wanted: Wanted) -> str:
             there = (
                 f"there {'is' if len(known) == 1 else 'are'} {_listed(known, 'and')}"
                 if known
-                else "nobody recorded it"
+                else "it was not recorded"
             )
             return f"no run has {column}={value}{where}; {there}"
     return f"no run has all of {', '.join(f'{c}={v}' for c, v in wanted.filters)}{where}"

@@ -48,7 +48,7 @@ def _why_not(c: Comparison) -> str:
     word, _, reasons = str(c.verdict).partition(": ")
     return (
         f"{word} "
-        f"({'nobody recorded ' if c.outcome == 'unknown' else ''}{reasons.replace('; ', ', ')})"
+        f"({'not recorded: ' if c.outcome == 'unknown' else ''}{reasons.replace('; ', ', ')})"
     )
 
 
