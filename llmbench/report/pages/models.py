@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...plan.flops import active_parameter_count, parameter_count
+from ..markup import Md
 from .layoutcost import GPUS, Row, layout_name
 from ..parts import Column, count_column, number_column, table_md, text_column
 from ..workbench import Workbench
@@ -42,7 +43,9 @@ def model_rows() -> list[dict[str, Any]]:
             )
         }
         experts = (
-            f"{shape.n_experts}, {shape.experts_per_token} a token" if shape.n_experts > 1 else None
+            f"{shape.n_experts}, {shape.experts_per_token} per token"
+            if shape.n_experts > 1
+            else None
         )
         rows.append(row | {"experts": experts, "tied": "tied" if shape.tied_embeddings else "own"})
     return sorted(rows, key=lambda r: (r["family"], r["params_b"]))
@@ -67,7 +70,7 @@ _MODEL_COLUMNS = [
 # %% ../../../nbs/80_report/pages/37_models.ipynb #d9df9f74
 def kept_table(
     bench: Workbench, name: str, rows: Sequence[Row], columns: Sequence[Column], caption: str
-) -> str:
+) -> Md:
     "A table whose rows are left in data/models."
     bench.keep(name, "models", rows, list(rows[0]))
     return table_md(
@@ -148,13 +151,13 @@ _DIVISORS_TABLE = (
 _TWINS_TABLE = "Layouts of the tiny twins, which run on two CPU cores."
 
 # %% ../../../nbs/80_report/pages/37_models.ipynb #b4b4617c
-def presets_part(bench: Workbench) -> str:
+def presets_part(bench: Workbench) -> Md:
     "The table of all models."
     return kept_table(bench, "presets", model_rows(), _MODEL_COLUMNS, _PRESETS_TABLE)
 
 
-def divisors_part(bench: Workbench) -> str:
+def divisors_part(bench: Workbench) -> Md:
     "The table of the degrees that divide each model, and that of the layouts of the tiny twins."
     divisors = kept_table(bench, "divisors", divisor_rows(), _DIVISOR_COLUMNS, _DIVISORS_TABLE)
     twins = kept_table(bench, "twins", twin_rows(), _TWIN_COLUMNS, _TWINS_TABLE)
-    return f"{divisors}\n{twins}"
+    return Md(f"{divisors}\n{twins}")
