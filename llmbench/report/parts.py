@@ -70,7 +70,7 @@ SetKey = tuple[
 
 
 def set_key(row: Mapping[str, Any]) -> SetKey:
-    "What tells the sets of repeats of one study apart."
+    "The values that identify a set of repeats of one study."
     return (
         row["strategy"],
         row["world_size"],
@@ -135,7 +135,7 @@ def pipe_table(lines: Sequence[Sequence[str]]) -> Md:
 def table_md(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, label: str, caption: str
 ) -> Md:
-    "A captioned pipe table, `label` without 'tbl-'; columns that know nothing are left out."
+    "A captioned pipe table, `label` without 'tbl-'; columns without a known value are left out."
     shown = [[column.show(row) for row in rows] for column in columns]
     kept = [
         (c.title, cells)

@@ -39,8 +39,8 @@ from ..store.literal import filled
 # %% ../../nbs/80_report/45_workbench.ipynb #93b19d55
 @dataclass(frozen=True)
 class Study:
-    """A study that the store holds: its id, what to call it, what its declared baseline has, and
-    which keys it varies.
+    """A study of the store: its id, its title, the values of its declared baseline, and the keys
+    that it varies.
     """
 
     name: str
@@ -64,13 +64,13 @@ class Study:
 
     @property
     def of_frameworks(self) -> bool:
-        "Whether it asks who trains, on one and the same hardware."
+        "Whether it compares frameworks on the same hardware."
         return bool(self.varies) and "framework" in self.varies and "hardware" not in self.varies
 
 # %% ../../nbs/80_report/45_workbench.ipynb #8cdc04cc
 _MOST = dict.fromkeys(
     ("fairness", "reason", "problem", "text", "why"), 4000
-)  # characters of what says something; names are shorter
+)  # characters of explanations; names are shorter
 
 # %% ../../nbs/80_report/45_workbench.ipynb #abcbb5ba
 def _shortened(name: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -185,12 +185,12 @@ def _place(error: BaseException) -> str:
 
 
 def drawn(bench: Workbench, what: str, draw: Callable[[], str | None]) -> str | None:
-    """What `draw` returns; where it raises, a note that says so for the page, and a line in the
-    bench's problems.
+    """What `draw` returns; where it raises, a note with the reason for the page, and a line in the
+    problems of `bench`.
     """
     try:
         return draw()
-    # A run can be odd in many ways; MemoryError and our own mistakes are among them.
+    # A run file can be unusual in many ways; MemoryError and our own mistakes are included.
     except Exception as e:  # noqa: BLE001
         cause = str(e) if isinstance(e, LlmbenchError) else f"{type(e).__name__}: {e} ({_place(e)})"
         bench.problems.append(one_line(f"{what}: {cause}", 500))
@@ -201,7 +201,7 @@ def drawn(bench: Workbench, what: str, draw: Callable[[], str | None]) -> str | 
 
 # %% ../../nbs/80_report/45_workbench.ipynb #5bb726a9
 def study_figure(study: Study, name: str, chart: Any, caption: str, *queries: str) -> Md:
-    "A chart of a study as a numbered figure; `queries` made its rows."
+    "A chart of a study as a numbered figure; `queries` are those of its rows."
     html = chart_html(f"{name}-{study.anchor}", chart)
     return figure_md(
         f"{name}-{study.anchor}",
@@ -219,7 +219,7 @@ def study_table(
     caption: str,
     query: str,
 ) -> Md:
-    "Rows of a study as a numbered table; `query` made them."
+    "Rows of a study as a numbered table; `query` is theirs."
     links = f"[{source_links(query, study=study.name)}]{{.sources}}"
     return table_md(rows, columns, label=f"{name}-{study.anchor}", caption=f"{caption} {links}")
 

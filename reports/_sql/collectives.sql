@@ -1,7 +1,7 @@
 -- The collectives of the profiled steps, on the rank that spent longest in them, for one step; medians over finished repeats.
 -- bytes: of the whole tensors. bus_gb_s as nccl-tests define it: bytes × 2 (n - 1) / n over the time of an all-reduce,
 -- bytes × (n - 1) / n for a gather or scatter; unknown where not all ranks take part, and where a call moves less than
--- 64 KiB on average, which costs a latency and no bandwidth. alone_gb_s: an all-reduce of the same ranks with nothing beside it.
+-- 64 KiB on average, which costs a latency and no bandwidth. alone_gb_s: an all-reduce of the same ranks with nothing else running.
 WITH members AS (
     SELECT strategy, world_size, name, spec_hash, hardware, unnest(run_ids) AS run_id
     FROM groups

@@ -1,5 +1,5 @@
--- The measured step times (slowest rank, seconds), the time spent per step with what lies between steps, and the memory of tensors of every finished run:
--- what intervals are made of.
+-- The measured step times (slowest rank, seconds), the time spent per step with what lies between steps, and the memory of tensors of every finished run.
+-- The intervals are computed from them.
 WITH members AS (
     SELECT strategy, world_size, name, spec_hash, hardware, comparison_group, unnest(run_ids) AS run_id
     FROM groups

@@ -1,4 +1,4 @@
--- Every set of repeats with who trained it, in which version, the times of its measured steps (slowest rank, seconds, one list per run),
+-- Every set of repeats with its framework and version, the times of its measured steps (slowest rank, seconds, one list per run),
 -- and the time spent per step of each run.
 WITH members AS (
     SELECT strategy, world_size, name, spec_hash, framework, hardware, unnest(run_ids) AS run_id

@@ -1,4 +1,4 @@
--- What a framework could not honour of a request, as its runs' files say, and who these frameworks are.
+-- Settings of a request that a framework could not honour, from its run files, with the names of these frameworks.
 WITH members AS (
     SELECT framework, unnest(run_ids) AS run_id
     FROM groups

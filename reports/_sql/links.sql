@@ -1,7 +1,7 @@
--- Bytes over bandwidth beside the time that communication took, for one profiled step of runs with one rank a node; medians over
+-- Bytes over bandwidth beside the time that communication took, for one profiled step of runs with one rank per node; medians over
 -- finished repeats. sent_bytes: what a rank sends in a ring: of an all-reduce's tensor 2 (n - 1) / n, of an all-gather's and a
--- reduce-scatter's (n - 1) / n, and of a reduce-scatter's twice that with gloo, which serves it by an all-reduce.
--- link_gb_s: from rank 0 to rank 1 with nothing beside it. wire_s: the one over the other. alone_s: the step's calls once more, all
+-- reduce-scatter's (n - 1) / n, and of a reduce-scatter's twice that with gloo, which implements it as an all-reduce.
+-- link_gb_s: from rank 0 to rank 1 with nothing else running. wire_s: sent_bytes over link_gb_s. alone_s: the step's calls once more, all
 -- ranks beginning together and nothing computed; ratio: alone_s over wire_s, its ends the least and the most of the repeats.
 -- time_s and exposed_s: inside the step, waiting for other ranks included. Calls of less than 64 KiB on average, which cost a
 -- latency and no bandwidth, are left out.

@@ -1,5 +1,5 @@
 -- Relative difference of the loss to the first single process of the same comparison group, per step;
--- the largest over all finished repeats, so that no repeat can hide.
+-- the largest over all finished repeats.
 WITH members AS (
     SELECT strategy, world_size, name, spec_hash, hardware, unnest(run_ids) AS run_id
     FROM groups

@@ -1,4 +1,4 @@
--- Files that could not be used. A broken file does not say which study it belongs to: its folder does.
+-- Files that could not be used. The study of a broken file is that of its folder.
 SELECT file, problem
 FROM quarantine
 WHERE contains(file, $study)

@@ -1,4 +1,4 @@
--- The sets of repeats of the study: what tells them apart, how they split the model, and where repeats are unsteady the first step after the change of each.
+-- The sets of repeats of the study: what identifies them, how they split the model, and where repeats are unsteady the first step after the change of each.
 WITH members AS (
     SELECT strategy, world_size, name, spec_hash, hardware, unnest(run_ids) AS run_id
     FROM groups

@@ -1,4 +1,4 @@
--- What each set of settings reached: throughput with its 95 % interval, the most that its devices could do, the tensors of the fullest rank with
+-- Each set of settings: throughput with its 95 % interval, the theoretical bound of its devices, the tensors of the fullest rank with
 -- the least and the most over repeats, the most steps that a repeat skipped; the precision whose tolerance its loss is held to, which gradients
 -- exchanged in bfloat16 make a coarser one.
 WITH bounds AS (

@@ -1,5 +1,5 @@
--- Tokens per second of each set of repeats, with the 95 % interval over repeats, and beside it the most that its devices
--- could do: the ceiling of the model's arithmetic, the median over the repeats.
+-- Tokens per second of each set of repeats, with the 95 % interval over repeats, and beside it the theoretical
+-- bound of its devices: the ceiling of the model's arithmetic, the median over the repeats.
 WITH bounds AS (
     SELECT g.spec_hash, g.run_ids, median(r.ceiling_tokens_per_s) AS ceiling_tokens_per_s
     FROM groups g JOIN runs r ON list_contains(g.run_ids, r.run_id)

@@ -1,5 +1,5 @@
 -- Every set of repeats that ran on NVIDIA or AMD cards, with the times of its measured steps (slowest rank, one list per run) and the time spent per step of each run.
--- The same request on two makers' cards has one hash: a set is told apart by its runs.
+-- The same request on the cards of two vendors has one hash: a set is identified by its runs.
 WITH sets_of AS (
     SELECT *, row_number() OVER (ORDER BY run_ids) AS number
     FROM groups

@@ -215,7 +215,7 @@ _THROUGHPUT = topic(
     """
 tokens_per_s | tokens/s | Tokens per second of time spent, over all ranks | Throughput (tokens/s); Tokens/s; Tokens/s (95 %)
 tokens_per_s_low tokens_per_s_high | tokens/s | Ends of its 95 % interval over repeats | | interval over repeats
-tokens_per_s_per_gpu | tokens/s | Tokens per second of time spent, per rank | Per rank (tokens/s); Per GPU (tokens/s); NVIDIA (tokens/s a GPU); AMD (tokens/s a GPU)
+tokens_per_s_per_gpu | tokens/s | Tokens per second of time spent, per rank | Per rank (tokens/s); Per GPU (tokens/s); NVIDIA (tokens/s per GPU); AMD (tokens/s per GPU)
     """,
     by="analysis.rates.throughput",
     formula=r"T = \frac{\sum_{k \ge w} B_k}{W}, \qquad T_{\text{rank}} = \frac{T}{N}",

@@ -121,7 +121,9 @@ _TIMES = {
 
 # %% ../../../nbs/80_report/pages/15_run.ipynb #354d4875
 def _time_rows(told: Mapping[str, Any]) -> list[dict[str, str]]:
-    "Seconds of each kind and their share of the wall time; what is left is a kind of its own."
+    """Seconds of each kind and their share of the wall time; the remaining time is a kind of its
+    own.
+    """
     wall = told.get("wall_s")
     known = [(label, told[key]) for key, label in _TIMES.items() if told.get(key) is not None]
     if wall is not None:

@@ -28,7 +28,7 @@ Sets = Mapping[str, Contender]  # by label
 
 
 def sets_of(rows: Sequence[Mapping[str, Any]]) -> Sets:
-    "Rows of contenders.sql (one a run) as one contender a set."
+    "Rows of contenders.sql (one per run) as one contender per set."
     runs: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         runs.setdefault(row["label"], []).append(row)
@@ -83,9 +83,7 @@ def speed_over(sets: Sets, one: str, base: str, at: Location = spent) -> Interva
 
 # %% ../../../nbs/80_report/pages/30_settings.ipynb #c1809274
 def _at_most(row: Mapping[str, Any]) -> float:
-    """The tolerance of what a set computes with; gradients exchanged in bfloat16 are held to that
-    of bf16.
-    """
+    "The tolerance for the precision of a set; gradients exchanged in bfloat16 have that of bf16."
     return tolerance_of(row["held_to"])
 
 
@@ -108,8 +106,8 @@ def _drawn(
 
 # %% ../../../nbs/80_report/pages/30_settings.ipynb #ed7ecd79
 def _sentence(rows: Sequence[Mapping[str, Any]], base: str) -> str:
-    """Who is fastest of those that train the same, and by how much; or that no setting is shown to
-    add anything.
+    """The fastest of the sets with the same loss, and by how much; or that no setting is shown to
+    be faster.
     """
     fair = [
         r for r in rows if r["ratio"] and (r["fairness"] or "").startswith("yes") and _same_loss(r)
@@ -133,8 +131,8 @@ def _same_loss(row: Mapping[str, Any]) -> bool:
 
 # %% ../../../nbs/80_report/pages/30_settings.ipynb #e638abea
 def _memory_sentence(rows: Sequence[Mapping[str, Any]], base: Mapping[str, Any], name: str) -> str:
-    """Who needs least memory of those that train the same, and at what speed; nothing where a
-    repeat of it needs as much as one of the baseline.
+    """The set with the same loss that needs least memory, and its speed; empty where a repeat of it
+    needs as much as one of the baseline.
     """
     known = [
         r

@@ -128,7 +128,7 @@ def _plain(fragment: str) -> str:
 
 
 def search_entries(rendered: str, url: str, title: str, limit: int = 4000) -> list[dict[str, str]]:
-    "What the search knows about a page: one entry a section, at most `limit` characters of each."
+    "What the search knows about a page: one entry per section, at most `limit` characters of each."
     body = rendered.partition('<article class="content">')[2].rpartition("</article>")[0]
     parts = _HEADING.split(_NOT_TEXT.sub(" ", body))
     sections = [("", "", parts[0]), *zip(parts[1::3], parts[2::3], parts[3::3], strict=True)]
@@ -170,7 +170,9 @@ _LINK = re.compile(r'<[a-z]+\b[^>]*?\s(?:href|src)="([^"]*)"')
 
 
 def broken_links(site: Path) -> list[tuple[str, str]]:
-    "`(page, link)` for every link inside the site that leads nowhere; the net is not asked."
+    """`(page, link)` for every link inside the site that leads nowhere; external links are not
+    checked.
+    """
     pages = {
         file: _SCRIPT_TEXT.sub(r"\1", file.read_text(encoding="utf-8"))
         for file in sorted(site.rglob("*.html"))
