@@ -3409,6 +3409,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'llmbench/launch/entrypoint.py'),
                                             'llmbench.launch.entrypoint.node_refusal': ( '40_launch/entrypoint.html#node_refusal',
                                                                                          'llmbench/launch/entrypoint.py'),
+                                            'llmbench.launch.entrypoint.on_present_card': ( '40_launch/entrypoint.html#on_present_card',
+                                                                                            'llmbench/launch/entrypoint.py'),
                                             'llmbench.launch.entrypoint.run_node': ( '40_launch/entrypoint.html#run_node',
                                                                                      'llmbench/launch/entrypoint.py')},
             'llmbench.launch.interfaces': { 'llmbench.launch.interfaces.check_interfaces': ( '40_launch/interfaces.html#check_interfaces',

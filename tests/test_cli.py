@@ -13,7 +13,7 @@ import yaml
 from llmbench.cli.main import VERBS, build_app, main, with_values
 from llmbench.launch.command import visible_gpus
 from llmbench.launch.sweep.execute import check_sheet
-from llmbench.launch.sweep.sheet import parameters_of
+from llmbench.launch.sweep.sheet import REPEAT_KEYS, parameters_of
 from llmbench.spec.request import STRATEGIES
 from llmbench.spec.resolve import load_run, resolve_run
 from llmbench.spec.study import load_study
@@ -265,8 +265,11 @@ def test_a_shell_completes_verbs_options_values_and_files(tmp_path):
     assert completed("llmbench", "show", "params/cpu/dd") == ["params/cpu/ddp.yaml"]
 
 
-def test_the_run_sheet_takes_every_key_of_a_request():
-    check_sheet(ROOT / "nbs" / "runs" / "benchmark.ipynb", {})
+def test_the_run_sheets_take_every_key_of_a_request():
+    """What a sweep always passes may have a default for JupyterLab; everything else has none."""
+    passed = ("study", "attempt", "model", "strategy", "world_size", "seq_len", "batch")
+    check_sheet(ROOT / "nbs/runs/benchmark.ipynb", dict.fromkeys(passed))
+    check_sheet(ROOT / "nbs/runs/interleaved.ipynb", dict.fromkeys(REPEAT_KEYS), REPEAT_KEYS)
 
 
 @pytest.mark.parametrize("module", ["llmbench.model.token_files", "llmbench.train.convert"])

@@ -51,7 +51,9 @@ def smoke_text(name: str) -> str:
             "timeouts": {"run_s": 300, "collective_s": 60},
         }
     )
-    return manifest_text(make_job(spec, "k8s"), K8sOptions(image=image))
+    # on a GPU: whichever card the node has
+    env = {} if hardware == "cpu" else {"LLMBENCH_HARDWARE": "present"}
+    return manifest_text(make_job(spec, "k8s"), K8sOptions(image=image, env=env))
 
 
 def smoke_file(name: str) -> Path:
