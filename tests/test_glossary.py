@@ -101,7 +101,8 @@ def test_every_entry_is_computed_by_a_function_of_a_notebook():
     notebooks = {str(n) for n in library_notebooks()}
     for entry in ENTRIES:
         module, _, name = entry.computed.rpartition(".")
-        assert hasattr(importlib.import_module(f"llmbench.{module}"), name), entry
+        computed = getattr(importlib.import_module(f"llmbench.{module}"), name)
+        assert computed.__module__ == f"llmbench.{module}", f"{entry}: say where it is written"
         assert notebook_of(module) in notebooks
 
 

@@ -120,7 +120,7 @@ mean_step_s | s | Time spent per step | | window_s / steps
 data_time_pct | % | Time to make and move batches, of the time spent | | 100 × Σ data_time_s / window_s
 between_steps_pct | % | Time between steps, of the time spent | | 100 × (window_s − Σ time_s) / window_s
     """,
-    by="analysis.rates.window_of",
+    by="analysis.window.window_of",
     formula=r"W = \max_r W_r, \qquad \text{else}\quad \sum_{k \ge w} \bigl(\max_r "
     r"t_{k,r} + \max_r d_{k,r}\bigr)",
     source="measured in each run",
