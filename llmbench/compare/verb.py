@@ -14,7 +14,7 @@ from typing import Any
 from ..analysis.parity import loss_parity
 from ..analysis.stats import compared_ratio, group_interval
 from ..analysis.steps import Interval, Location, median, spent, typical
-from ..analysis.window import global_tokens, measured
+from ..analysis.window import measured
 from ..core.errors import RequestError, unknown_name
 from ..core.numbers import aligned, significant
 
@@ -147,7 +147,7 @@ def _side_facts(one: RepeatSet) -> dict[str, Any]:
     time = group_interval([measured(run, "time_s") for run in one.runs]).estimate
     rates = {
         "step_time_s": time,
-        "tokens_per_s": _rate(one, spent) if global_tokens(one.runs[0]) else None,
+        "tokens_per_s": _rate(one, spent) if one.rows[0]["tokens_per_s"] else None,
     }
     rates |= {k: _known(one, k) for k in ("live_memory_gib", "peak_memory_gib", "loss_last")}
     return {"run_ids": [r["run_id"] for r in one.runs], "failed": dict(one.failed)} | rates
