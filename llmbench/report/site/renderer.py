@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -245,6 +246,12 @@ def _rendered(website: Website, page: Page, scratch: Path, problems: list[str] |
 _GLOSSARY = "glossary.html"
 
 
+def _anchors(pages: Sequence[Page], rendered: Sequence[str]) -> set[str]:
+    "The anchors of the glossary's page; none without such a page."
+    texts = [text for page, text in zip(pages, rendered, strict=True) if page.url == _GLOSSARY]
+    return {anchor for text in texts for anchor in re.findall(r'\bid="([^"]+)"', text)}
+
+# %% ../../../nbs/80_report/site/20_renderer.ipynb #53cf6ffe
 def _render_with_pandoc(source: Path, out: Path, problems: list[str] | None = None) -> None:
     website = load_website(source, problems)
     pages = list(website.pages.values())
@@ -252,12 +259,12 @@ def _render_with_pandoc(source: Path, out: Path, problems: list[str] | None = No
         rendered = list(
             pool.map(lambda page: _rendered(website, page, Path(scratch), problems), pages)
         )
-    entries, has_glossary = [], any(page.url == _GLOSSARY for page in pages)
+    entries, terms = [], _anchors(pages, rendered)
     for page, text in zip(pages, rendered, strict=True):
         target = below(out, page.url)
         target.parent.mkdir(parents=True, exist_ok=True)
-        if has_glossary and page.url != _GLOSSARY:
-            text = link_terms(text, page.root + _GLOSSARY)
+        if terms and page.url != _GLOSSARY:
+            text = link_terms(text, page.root + _GLOSSARY, terms)
         target.write_text(text, encoding="utf-8")
         if page.meta.get("search", True) is not False:
             entries += search_entries(text, page.url, page.title)

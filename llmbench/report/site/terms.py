@@ -8,6 +8,7 @@ __all__ = ['link_terms']
 # %% ../../../nbs/80_report/site/17_terms.ipynb #ba402b29
 import html
 import re
+from collections.abc import Collection
 
 from ...core.glossary.table import heading_entry
 
@@ -15,14 +16,18 @@ from ...core.glossary.table import heading_entry
 _TITLE = re.compile(r"(<(th|h[2-4])\b[^>]*>)([^<>]+)(</\2>)")
 
 
-def link_terms(page: str, glossary: str) -> str:
-    "A rendered page whose table headers and headings link to `glossary`, the address of its page."
+def link_terms(page: str, glossary: str, there: Collection[str]) -> str:
+    """A rendered page whose table headers and headings link to `glossary`, the address of its page;
+    only to the entries that are `there`, by their anchors.
+    """
 
     def linked(found: re.Match[str]) -> str:
         opened, _, text, closed = found.groups()
         try:
             entry = heading_entry(" ".join(html.unescape(text).split()))
         except KeyError:
+            return found[0]
+        if entry.anchor not in there:
             return found[0]
         target = f"{html.escape(glossary)}#{entry.anchor}"
         return f'{opened}<a class="term" href="{target}">{text}</a>{closed}'
