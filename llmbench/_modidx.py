@@ -3174,6 +3174,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                 'llmbench/launch/cluster/outcome.py'),
                                                  'llmbench.launch.cluster.outcome._telling': ( '40_launch/cluster/outcome.html#_telling',
                                                                                                'llmbench/launch/cluster/outcome.py'),
+                                                 'llmbench.launch.cluster.outcome._up_to': ( '40_launch/cluster/outcome.html#_up_to',
+                                                                                             'llmbench/launch/cluster/outcome.py'),
                                                  'llmbench.launch.cluster.outcome._with_engine_note': ( '40_launch/cluster/outcome.html#_with_engine_note',
                                                                                                         'llmbench/launch/cluster/outcome.py'),
                                                  'llmbench.launch.cluster.outcome._with_ranks_of': ( '40_launch/cluster/outcome.html#_with_ranks_of',

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...core.errors import LlmbenchError
 from ...core.records import assemble, empty_run, read_ranks, read_run
-from ...core.schema import EventRecord, RunFile, Status
+from ...core.schema import EventRecord, RankRecord, RunFile, Status
 from .collect import find_results
 from .plan import Job, Plan, State
 from ..local import cause_in_log
@@ -36,23 +36,30 @@ def _from_folder(folder: Path) -> RunFile | None:
     )
 
 # %% ../../../nbs/40_launch/cluster/20_outcome.ipynb #96af2add
+def _up_to(rank: RankRecord, steps: int) -> RankRecord:
+    "A rank without the steps that node 0 has no row of: a node may be one step ahead at the end."
+    columns = {name: value[:steps] for name, value in rank if isinstance(value, list)}
+    return rank.model_copy(update=columns)
+
+# %% ../../../nbs/40_launch/cluster/20_outcome.ipynb #4bc1aba4
 def _with_ranks_of(best: RunFile, runs: list[RunFile]) -> RunFile:
     "A failed run with the ranks of all nodes, and the step times that follow from them."
+    count = len(best.steps.step)
     ranks = {
-        r.rank: r for run in runs if run.started_at and best.status != Status.ok for r in run.ranks
+        r.rank: _up_to(r, count)
+        for run in runs
+        if run.started_at and best.status != Status.ok
+        for r in run.ranks
     }
     if len(ranks) <= len(best.ranks) or len(ranks) != best.spec.world_size:
         return best
     whole = min(len(r.time_s) for r in ranks.values())
-    times = [
-        max(r.time_s[i] for r in ranks.values()) if i < whole else None
-        for i in range(len(best.steps.step))
-    ]
+    times = [max(r.time_s[i] for r in ranks.values()) if i < whole else None for i in range(count)]
     tokens = [best.spec.batch.global_tokens if t is not None else None for t in times]
     steps = best.steps.model_copy(update={"time_s": times, "tokens": tokens})
     return best.model_copy(update={"steps": steps, "ranks": [ranks[i] for i in sorted(ranks)]})
 
-
+# %% ../../../nbs/40_launch/cluster/20_outcome.ipynb #cb0ffec3
 def _telling(run: RunFile) -> tuple[bool, bool, int, int]:
     return (
         run.status == Status.ok,
