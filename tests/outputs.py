@@ -115,7 +115,9 @@ def main() -> int:
         if lines := compared(path, asked.write):
             stale += 1
             print(name, *lines, sep="\n", flush=True)
-    return int(stale > 0)
+    if asked.write:
+        print(f"stored anew: {stale} notebooks; type make notebooks")
+    return int(stale > 0 and not asked.write)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def _scaled(row: Row, repeats: Sequence[Row], usual: float) -> Scaled:
     "A row compared with the repeats of its baseline, whose median tokens per second is `usual`."
     base = repeats[0]
     label = (
-        f"{base.get('strategy')} · {base['world_size']}"
+        f"{base.get('strategy') or base.get('run_id') or 'unknown'} · {base['world_size']}"
         f" {'rank' if base['world_size'] == 1 else 'ranks'}"
     )
     ranks, tokens_per_s = row.get("world_size"), row.get("tokens_per_s")

@@ -131,7 +131,7 @@ def _imported(
 ) -> tuple[list[Any], list[str]]:
     from llmbench.importers.base import Source
     from llmbench.importers.formats import chosen, import_file
-    from llmbench.importers.table import all_formats
+    from llmbench.importers.table import OutsideFailure, all_formats
 
     done, unknown = [], []
     # check all named files first, so that an unknown one writes nothing
@@ -141,9 +141,11 @@ def _imported(
     for path, named in files:
         try:
             done.append(import_file(path, all_formats(), study=study, format=name))
-        except RequestError:
+        except RequestError as e:
             if named or name:
                 raise
+            if isinstance(e, OutsideFailure):
+                sys.stderr.write(f"llmbench: {e}\n")
             unknown.append(path.name)
     return done, unknown
 
