@@ -5,6 +5,7 @@ it; predictions follow from the row.
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,18 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> ddp.DDP:
     small = spec.strategy.model_copy(update={"bucket_mib": 1})
     return ddp.build(model, spec.model_copy(update={"strategy": small}), ranks)
 """
+# Modules besides the table and the builders that name a strategy, and why. Entries may only
+# disappear: what depends on a strategy depends on a fact of its row.
+NAMES_A_STRATEGY = {
+    "bench/growth.py": "the requests whose growth is measured",
+    "compare/calibrate.py": "the default of an option",
+    "frameworks/bridge.py": "a section and a value of Megatron Bridge",
+    "frameworks/scripts.py": "an argument of transformers",
+    "frameworks/strategies.py": "the counterparts in other frameworks, by strategy",
+    "plan/examples.py": "the runs of a demo study",
+    "spec/layout_rules.py": "a change that a refusal offers",
+}
+DEGREES = {name for name, row in STRATEGY_TABLE.items() if row.own_degree == name}
 
 
 def _cell(number: int, source: str) -> dict:
@@ -144,3 +157,44 @@ def test_plan_names_no_strategy():
         constants = [n for n in ast.walk(ast.parse(module.read_text())) if type(n) is ast.Constant]
         named = {n.value for n in constants if n.value in STRATEGY_TABLE}
         assert not named, f"{module}: {sorted(named)}"
+
+
+def strategies_named(source: str) -> set[str]:
+    """The strategies that a module's strings name. One of tp, pp, cp and ep names a strategy only
+    where a name is compared with it; elsewhere it is a degree.
+    """
+    named, compared = set(), set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words = set(node.value.replace(",", " ").split())
+            named |= words - DEGREES if words <= set(STRATEGY_TABLE) else set()
+        if isinstance(node, ast.Compare):
+            sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
+            if any(re.search(r"\b(name|strategy)\b\W*$", side) for side in sides):
+                compared |= {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
+    return named | compared & set(STRATEGY_TABLE)
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("if spec.strategy.name == 'ep': pass", {"ep"}),
+        ("ok = row['strategy'] in ('ddp', 'tp')", {"ddp", "tp"}),
+        ("for_what = 'zero1, zero2'", {"zero1", "zero2"}),
+        ("'A mixed group.'; degrees = ('tp', 'pp'); key = degree == 'cp'", set()),
+    ],
+)
+def test_names_are_found_in_the_syntax_tree(source, named):
+    assert strategies_named(source) == named
+
+
+def test_a_strategy_is_named_in_the_table_and_by_builders():
+    """Every other module reads the facts of a row; NAMES_A_STRATEGY lists the exceptions."""
+    package, found = ROOT / "llmbench", {}
+    for path in sorted(package.rglob("*.py")):
+        module = str(path.relative_to(package))
+        if module != "spec/strategies.py" and not module.startswith("train/strategies/"):
+            found |= {module: names} if (names := strategies_named(path.read_text())) else {}
+    assert set(found) == set(NAMES_A_STRATEGY), {
+        module: sorted(found.get(module, ())) for module in set(found) ^ set(NAMES_A_STRATEGY)
+    }

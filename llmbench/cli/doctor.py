@@ -20,7 +20,7 @@ from ..core.hardware import cpu_record
 from ..launch.command import package_version, profile_of, refusal, visible_gpus
 from ..spec.request import STRATEGIES
 from ..spec.resolve import resolve_run
-from ..spec.strategies import STRATEGY_TABLE
+from ..spec.strategies import STRATEGY_TABLE, that_shard
 
 # %% ../../nbs/90_cli/60_doctor.ipynb #5e06b817
 @dataclass(frozen=True)
@@ -64,7 +64,11 @@ def checks() -> list[Prerequisite]:
     return [
         *_machine(),
         _package("torch", "every run", "pip install 'llmbench[train]'"),
-        _package("deepspeed", "zero1, zero2, zero3", "pip install 'llmbench[deepspeed]'"),
+        _package(
+            "deepspeed",
+            ", ".join(that_shard("o", "deepspeed")),
+            "pip install 'llmbench[deepspeed]'",
+        ),
         _package("jupyterlab", "make lab", "pip install 'llmbench[lab]'"),
         Prerequisite(
             "pandoc",
@@ -151,11 +155,8 @@ def _smallest(strategy: str, hardware: str) -> dict[str, object]:
 
 # %% ../../nbs/90_cli/60_doctor.ipynb #92a0ba0b
 def _ranks(strategy: str, available: int) -> int:
-    return (
-        1
-        if strategy == "single"
-        else max(available, STRATEGY_TABLE[strategy].smallest.get("world_size", 1))
-    )
+    row = STRATEGY_TABLE[strategy]
+    return 1 if row.one_process else max(available, row.smallest.get("world_size", 1))
 
 
 def abilities(**found: object) -> list[Ability]:
@@ -188,9 +189,8 @@ def _ability_line(ability: Ability) -> str:
     if ability.why_not:
         return f"  no       {ability.strategy:<11} {ability.hardware}: {ability.why_not}"
     count = f"up to {ability.ranks} ranks" if ability.ranks > 1 else "1 rank"
-    shared = (
-        " (more share cores)" if ability.hardware == "cpu" and ability.strategy != "single" else ""
-    )
+    several = ability.hardware == "cpu" and not STRATEGY_TABLE[ability.strategy].one_process
+    shared = " (more share cores)" if several else ""
     return f"  yes      {ability.strategy:<11} {ability.hardware}: {count}{shared}"
 
 # %% ../../nbs/90_cli/60_doctor.ipynb #e7c4f8fc

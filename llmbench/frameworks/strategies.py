@@ -7,11 +7,17 @@ __all__ = ['ZERO', 'REPLICAS', 'TITAN_ON_CPU', 'COUNTERPARTS', 'LIGHTNING_PLANS'
            'strategy_of_engine']
 
 # %% ../../nbs/55_frameworks/27_strategies.ipynb #2b314737
-from ..spec.strategies import STRATEGY_TABLE, strategy_named, that_shard, zero_stage
+from llmbench.spec.strategies import (
+    STRATEGY_TABLE,
+    names_where,
+    strategy_named,
+    that_shard,
+    zero_stage,
+)
 
 # %% ../../nbs/55_frameworks/27_strategies.ipynb #347fc43a
 ZERO = tuple(name for name in STRATEGY_TABLE if zero_stage(name))
-REPLICAS = tuple(r.name for r in STRATEGY_TABLE.values() if not r.shards and not r.splits)
+REPLICAS = names_where(lambda row: not (row.shards or row.splits))
 _STAGES = {name: f"DeepSpeed at stage {zero_stage(name)}" for name in ZERO}
 _DATA_PARALLEL = {"single": "one process", "ddp": "DistributedDataParallel"}
 _SPLITS = {

@@ -36,6 +36,7 @@ from llmbench.compare.winner import (
 from ..core.escape import short_label
 from .parts import badge
 from .workbench import Study, Workbench
+from ..spec.strategies import names_where
 
 # %% ../../nbs/80_report/55_answer.ipynb #7f69756d
 @dataclass(frozen=True)
@@ -300,11 +301,15 @@ def _same_cores(contenders: Sequence[Contender]) -> bool:
     return len(cores) == 1 and not cores & {None, NOT_APPLICABLE}
 
 
+_ONE_PROCESS = names_where(lambda row: row.one_process)
+
+
 def single_sentence(answer: Answer) -> str | None:
     "The single process beside the fastest of the main contest; None where there is no such pair."
-    lone = next((c for x in answer.contests for c in x.contenders if c.strategy == "single"), None)
+    each = (c for contest in answer.contests for c in contest.contenders)
+    lone = next((c for c in each if c.strategy in _ONE_PROCESS), None)
     order = answer.speed(answer.main).order if answer.main else ()
-    if lone is None or not order or order[0].strategy == "single":
+    if lone is None or not order or order[0].strategy in _ONE_PROCESS:
         return None
     both = [order[0], lone]
     said = (

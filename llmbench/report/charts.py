@@ -22,7 +22,7 @@ import vl_convert
 from ..core.errors import LlmbenchError
 from ..core.escape import html_text, short_label
 from ..core.numbers import significant
-from ..spec.strategies import STRATEGY_TABLE
+from ..spec.strategies import STRATEGY_TABLE, names_where, with_setting
 
 # Altair imports jsonschema, and that compiles a grammar of web addresses where JupyterLab has
 # brought one: a second, for what no chart asks.
@@ -105,6 +105,7 @@ def chart_rows(rows: Any) -> list[dict[str, Any]]:
 
 # %% ../../nbs/80_report/10_charts.ipynb #e60f59c6
 _SPLITS = ("tp", "pp", "cp", "ep")
+_BY_DEGREES, _IN_GROUPS = names_where(lambda row: row.least_splits), with_setting("dp_replicate")
 
 
 def split_name(row: Mapping[str, Any]) -> str:
@@ -116,15 +117,15 @@ def split_name(row: Mapping[str, Any]) -> str:
     """
     name, copies = short_label(row.get("strategy") or "unknown"), row.get("dp_replicate") or 1
     degrees = [f"{d} {row[d]}" for d in _SPLITS if (row.get(d) or 1) > 1]
-    if name == "hsdp" and copies > 1 and row.get("dp"):
-        name = f"hsdp {copies} × {row['dp'] // copies}"
+    if name in _IN_GROUPS and copies > 1 and row.get("dp"):
+        name = f"{name} {copies} × {row['dp'] // copies}"
     if (
         degrees
         and row.get("world_size") is None
         and (row.get("dp") or 1) > 1 == (row.get("ep") or 1)
     ):
         degrees.append(f"dp {row['dp']}")
-    return " × ".join(degrees if degrees and name in (*_SPLITS, "mixed") else [name, *degrees])
+    return " × ".join(degrees if degrees and name in _BY_DEGREES else [name, *degrees])
 
 
 def run_label(strategy: str, world_size: int | None) -> str:

@@ -9,11 +9,11 @@ __all__ = ['DEGREES', 'Accum', 'Layout', 'split_degrees', 'name_of', 'fill_degre
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #74108d46
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .presets import ModelShape
-from .strategies import STRATEGY_TABLE
+from .strategies import STRATEGY_TABLE, StrategyRow, replicated, with_setting
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #faef734d
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Layout:
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #6cc658ae
 DEGREES = ("tp", "pp", "cp", "ep")
-_MAY_SPLIT = {row.name: row.splits for row in STRATEGY_TABLE.values() if row.splits}
+_IN_GROUPS = with_setting("dp_replicate")
+_UNKNOWN = StrategyRow("", "", "", "")
 
 
 def split_degrees(layout: Layout) -> tuple[str, ...]:
@@ -56,18 +57,15 @@ def split_degrees(layout: Layout) -> tuple[str, ...]:
 
 def name_of(layout: Layout) -> str:
     "The strategy with these degrees and plain replicas over dp."
-    split = split_degrees(layout)
-    if not split:
-        return "ddp" if layout.dp > 1 else "single"
-    return split[0] if len(split) == 1 else "mixed"
+    return replicated({d: getattr(layout, d) for d in ("dp", *DEGREES)})
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #24c74b81
 def fill_degrees(given: dict[str, Any], world_size: int) -> dict[str, Any]:
     """`given` (a strategy's name and settings) with the missing degrees filled in; raises nothing,
     the rules do.
     """
-    name, full = given["name"], dict(given)
-    own = name if name in ("tp", "pp", "cp") and name not in given else None
+    row, full = STRATEGY_TABLE[given["name"]], dict(given)
+    own = row.own_degree if row.on_grid and row.own_degree not in given else None
     known = [given.get(k, 1) for k in ("dp", "tp", "pp", "cp") if k != own]
     if not all(isinstance(k, int) and not isinstance(k, bool) and k >= 1 for k in known):
         return full  # the typed check reports the wrong one
@@ -75,8 +73,8 @@ def fill_degrees(given: dict[str, Any], world_size: int) -> dict[str, Any]:
     if own:
         full[own] = rest
     full.setdefault("dp", 1 if own else rest)
-    if name == "ep":
-        full.setdefault("ep", full["dp"])
+    if row.own_degree and not row.on_grid:  # ep is within dp
+        full.setdefault(row.own_degree, full["dp"])
     return full
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #f53e4b43
@@ -95,43 +93,39 @@ class Broken(str):
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #1f46d193
 def _renamed(a: Layout) -> dict[str, Any]:
     """The name of the degrees with plain replicas, and the degree that the old name implies."""
-    own = (
-        {a.name: getattr(a, a.name)}
-        if a.name in ("tp", "pp", "cp") and getattr(a, a.name) > 1
-        else {}
-    )
-    return {"name": name_of(a)} | own
+    row = STRATEGY_TABLE.get(a.name, _UNKNOWN)
+    own = row.own_degree if row.on_grid else None
+    kept = {own: getattr(a, own)} if own and getattr(a, own) > 1 else {}
+    return {"name": name_of(a)} | kept
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #ae859b36
 def _name_rule(a: Layout) -> Iterator[str]:
-    split, may = split_degrees(a), _MAY_SPLIT.get(a.name, ())
-    extra = [d for d in split if d not in may]
+    row, split = STRATEGY_TABLE.get(a.name, _UNKNOWN), split_degrees(a)
+    extra = [d for d in split if d not in row.splits]
+    degrees = f"tp {a.tp} × pp {a.pp} × cp {a.cp}"
     if extra:
         has = " × ".join(f"{d} {getattr(a, d)}" for d in split)
-        one = ", ".join(d for d in DEGREES if d not in may)
+        one = ", ".join(d for d in DEGREES if d not in row.splits)
         yield Broken(
             f"strategy {a.name} with {has}: of {one} each must be 1 (dp {a.dp})", _renamed(a)
         )
-    elif a.name in DEGREES and not split:
+    elif row.own_degree and not split:
         yield Broken(
-            f"strategy {a.name}: {a.name} is 1 × dp {a.dp}, and it has to be at least 2",
+            f"strategy {a.name}: {row.own_degree} is 1 × dp {a.dp}, and it has to be at least 2",
             _renamed(a),
         )
-    elif a.name == "mixed" and len(split) < 2:
+    elif len(split) < row.least_splits:
         yield Broken(
-            f"strategy mixed: tp {a.tp} × pp {a.pp} × cp {a.cp}, and at least two have to exceed 1",
-            _renamed(a),
+            f"strategy {a.name}: {degrees}, and at least two have to exceed 1", _renamed(a)
         )
-    elif a.name == "fsdp" and split and a.dp * a.cp == 1:  # shards lie over dp × cp
+    elif row.shards and a.name not in _IN_GROUPS and split and a.dp * a.cp == 1:
+        # shards lie over dp × cp
+        yield Broken(f"strategy {a.name}: dp 1 × {degrees} leaves nothing to shard", _renamed(a))
+    elif row.one_process and a.dp > 1:
         yield Broken(
-            f"strategy fsdp: dp 1 × tp {a.tp} × pp {a.pp} × cp {a.cp} leaves nothing to shard",
-            _renamed(a),
-        )
-    elif a.name == "single" and a.dp > 1:
-        yield Broken(
-            f"strategy single with world_size {a.dp}: one process is one rank",
+            f"strategy {a.name} with world_size {a.dp}: one process is one rank",
             {"world_size": 1},
-            {"name": "ddp"},
+            {"name": name_of(a)},
         )
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #945482f8
@@ -146,23 +140,25 @@ def _product_rule(a: Layout, world_size: int) -> Iterator[str]:
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #797fdff9
 def _replica_rule(a: Layout) -> Iterator[str]:
-    if a.name != "hsdp":
+    if a.name not in _IN_GROUPS:
         if a.dp_replicate > 1:
             yield Broken(
-                f"strategy {a.name}: dp_replicate {a.dp_replicate} is a setting of hsdp",
+                f"strategy {a.name}: dp_replicate {a.dp_replicate} is a setting of "
+                + ", ".join(_IN_GROUPS),
                 {"dp_replicate": None},
-                {"name": "hsdp"},
+                *({"name": name} for name in _IN_GROUPS),
             )
     elif a.dp_replicate < 2:
         yield Broken(
-            f"strategy hsdp: dp_replicate {a.dp_replicate} × {a.dp} ranks of dp: one copy is fsdp",
+            f"strategy {a.name}: dp_replicate {a.dp_replicate} × {a.dp} ranks of dp:"
+            " one copy is fsdp",
             {"dp_replicate": 2},
             {"name": "fsdp"},
         )
     elif a.dp % a.dp_replicate or a.dp * a.cp == a.dp_replicate:
         cut = f" × cp {a.cp}" if a.cp > 1 else ""
         yield (
-            f"strategy hsdp: dp {a.dp} / dp_replicate {a.dp_replicate}{cut} ="
+            f"strategy {a.name}: dp {a.dp} / dp_replicate {a.dp_replicate}{cut} ="
             f" {a.dp / a.dp_replicate * a.cp:g} ranks to shard over; "
             f"{'dp_replicate has to divide dp' if cut else 'it has to be a whole number of at least 2'}"
         )
@@ -263,7 +259,9 @@ def _micro_batch_rule(a: Layout, accum: int) -> Iterator[str]:
 def _expert_rule(shape: ModelShape, a: Layout) -> Iterator[str]:
     if shape.n_experts == 1:
         if a.ep > 1:
-            mend = {"ep": None} | ({"name": "ddp"} if a.name == "ep" else {})
+            mend: dict[str, Any] = {"ep": None}
+            if STRATEGY_TABLE.get(a.name, _UNKNOWN).own_degree == "ep":
+                mend |= {"name": name_of(replace(a, ep=1))}
             yield Broken(f"ep {a.ep}: {shape.name} has no experts to spread (n_experts 1)", mend)
         return
     if a.tp > 1:

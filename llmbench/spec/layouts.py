@@ -22,6 +22,7 @@ from llmbench.spec.layout_rules import (
     split_degrees,
 )
 from .presets import ModelShape
+from .strategies import names_where, with_setting
 
 # %% ../../nbs/15_spec/30_layouts.ipynb #9fbccb6e
 def _divisors(n: int) -> list[int]:
@@ -36,19 +37,21 @@ def _factorizations(world_size: int, with_cp: bool) -> Iterator[Layout]:
                 yield Layout("?", dp=world_size // tp // pp // cp, tp=tp, pp=pp, cp=cp)
 
 # %% ../../nbs/15_spec/30_layouts.ipynb #d7d6aec5
+_IN_GROUPS = with_setting("dp_replicate")
+_BY_DEGREES = names_where(lambda row: row.least_splits)
+_SHARD_EXPERTS = names_where(lambda row: row.shards and "ep" in row.splits)
+
+
 def _named(a: Layout, shape: ModelShape, names: tuple[str, ...]) -> Iterator[Layout]:
     """The layout under its own name and under each of `names`, with the degrees within dp."""
     for name in dict.fromkeys((name_of(a), *names)):
-        if name == "hsdp":
+        if name in _IN_GROUPS:
             yield from (replace(a, name=name, dp_replicate=r) for r in _divisors(a.dp)[1:])
-        elif name == name_of(a) or name not in (*DEGREES, "mixed"):
+        elif name == name_of(a) or name not in _BY_DEGREES:
             yield replace(a, name=name)
     if shape.n_experts > 1 and not split_degrees(a):
-        dealt = [
-            ("ep", 1),
-            *(("fsdp", 1) for n in names if n == "fsdp"),
-            *(("hsdp", r) for r in _divisors(a.dp)[1:-1] if "hsdp" in names),
-        ]
+        groups = {n: _divisors(a.dp)[1:-1] if n in _IN_GROUPS else [1] for n in names}
+        dealt = [("ep", 1), *((n, r) for n in groups if n in _SHARD_EXPERTS for r in groups[n])]
         yield from (
             replace(a, name=name, dp_replicate=r, ep=ep)
             for name, r in dealt

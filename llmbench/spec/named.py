@@ -18,6 +18,7 @@ from .layout_rules import DEGREES as SPLITS
 from .layout_rules import Layout, name_of
 from .params import read_yaml
 from .presets import PRESETS
+from .strategies import strategy_named
 
 # %% ../../nbs/15_spec/55_named.ipynb #dc6c0122
 MODELS = {"llama": "llama3.1-8b", "qwen": "qwen2.5-7b"}
@@ -62,11 +63,9 @@ def strategy_of(cell: dict[str, Any]) -> dict[str, Any]:
     if "strategy" in cell:
         return {"name": cell["strategy"]} | degrees
     if cell["dp"] > 1:
-        return (
-            {"name": "hsdp" if "dp_replicate" in degrees else "fsdp"}
-            | degrees
-            | {"reshard_after_forward": False}
-        )
+        copies = degrees.get("dp_replicate", 1)
+        name = strategy_named({"dp": cell["dp"]}, sharded=True, replicas=copies)
+        return {"name": name} | degrees | {"reshard_after_forward": False}
     return {"name": name_of(Layout("?", **degrees))} | degrees
 
 # %% ../../nbs/15_spec/55_named.ipynb #7d29eaaf

@@ -41,6 +41,7 @@ from llmbench.train.measure import (
 from ..model.decoder import Decoder, build_model
 from ..model.precision import DTYPES
 from ..spec.request import RunSpec
+from ..spec.strategies import STRATEGY_TABLE
 from llmbench.train.strategies.base import (
     BuiltStrategy,
     TorchStrategy,
@@ -260,8 +261,8 @@ Build = Callable[[Decoder, RunSpec, mesh.Ranks], BuiltStrategy]
 
 
 def join_for(spec: RunSpec) -> mesh.Ranks:
-    "Join the process group of a request; no group for strategy single."
-    alone = spec.strategy.name == "single"
+    "Join the process group of a request; no group for a strategy of one process."
+    alone = STRATEGY_TABLE[spec.strategy.name].one_process
     return mesh.join(
         collective_timeout_s=spec.timeouts.collective_s, alone=alone, hardware=spec.hardware
     )

@@ -29,7 +29,7 @@ from ..core.errors import LlmbenchError, RequestError
 from ..core.files import write_json_atomic
 from ..core.hardware import capture_env, device_facts
 from ..plan.flops import parameter_count
-from ..spec.strategies import STRATEGY_TABLE, formulas_row
+from ..spec.strategies import STRATEGY_TABLE, formulas_row, replicated
 from . import mesh
 from .ceilings import log_ceilings, log_products
 from .checkpoint import Checkpoints, take_weights
@@ -58,10 +58,10 @@ def load_strategy(strategy: Strategy, device: torch.device) -> Build:
     """The `build` function of a strategy. Its framework is imported here, outside of the memory
     baseline.
     """
-    which = "experts" if strategy.ep > 1 else STRATEGY_TABLE[strategy.name].builder
-    if max(strategy.tp, strategy.pp, strategy.cp) > 1:  # also fsdp with tp, pp or cp
-        which = "mixed"
-    module = importlib.import_module(f"llmbench.train.strategies.{which}")
+    degrees = {d: getattr(strategy, d) for d in ("tp", "pp", "cp", "ep")}
+    split, own = STRATEGY_TABLE[replicated({"dp": 1} | degrees)], STRATEGY_TABLE[strategy.name]
+    which = own if split.one_process else split  # what splits a model also shards it
+    module = importlib.import_module(f"llmbench.train.strategies.{which.builder}")
     if hasattr(module, "load"):
         module.load(device)
     return module.build
@@ -78,9 +78,8 @@ def _expected_device(spec: RunSpec) -> torch.device:
 def start_facts(spec: RunSpec, name: str, attempt: int) -> dict[str, Any]:
     "The fields of a rank's start line."
     device = _expected_device(spec)
-    backend = (
-        None if spec.strategy.name == "single" else "nccl" if device.type == "cuda" else "gloo"
-    )
+    alone = STRATEGY_TABLE[spec.strategy.name].one_process
+    backend = None if alone else "nccl" if device.type == "cuda" else "gloo"
     record = spec_record(spec).model_dump(mode="json")
     record["model"]["parameters"] = parameter_count(spec.model)
     seen = device_facts(device)

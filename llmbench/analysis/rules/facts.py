@@ -25,7 +25,7 @@ from llmbench.analysis.rules.hosts import (
     software_facts,
 )
 from .table import FACTS, RULES, rule_of_fact
-from ...spec.strategies import STRATEGY_TABLE, with_setting
+from ...spec.strategies import STRATEGY_TABLE, names_where, with_setting
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #c7310f53
 _REQUEST = tuple(
@@ -204,6 +204,9 @@ def _hosts(env: Mapping[str, Any]) -> list[tuple]:
     return list(seen.values())
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #2d94a1b4
+_WHOLE = names_where(lambda row: not (row.shards or row.splits))
+
+
 def _really(facts: Mapping[str, Any], lost: Iterable[str]) -> dict[str, Any]:
     "What is known of the settings that were not honoured."
     found = {
@@ -218,7 +221,7 @@ def _really(facts: Mapping[str, Any], lost: Iterable[str]) -> dict[str, Any]:
         param = facts["precision.param"]
         found["precision.reduce"] = (
             param
-            if facts["precision.compute"] == param or facts["strategy.name"] in ("single", "ddp")
+            if facts["precision.compute"] == param or facts["strategy.name"] in _WHOLE
             else None
         )
     return found

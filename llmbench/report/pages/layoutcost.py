@@ -24,7 +24,7 @@ from ...spec.named import named_request
 from ...spec.presets import ModelShape
 from ...spec.request import PRECISIONS, RunSpec, Strategy
 from ...spec.resolve import resolve_run
-from ...spec.strategies import STRATEGY_TABLE
+from ...spec.strategies import STRATEGY_TABLE, that_shard, with_setting
 
 # %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #cc292d2d
 Row = Mapping[str, Any]
@@ -113,7 +113,7 @@ def sent_a_step(shape: ModelShape, layout: Layout) -> int:
     "Bytes that the rank which sends most has to send in one optimizer step of the stated batch."
     sequences, seq_len = stated_batch()
     policy, accum = PRECISIONS["bf16"], sequences // layout.dp
-    if layout.name not in ("ddp", "fsdp", "ep") or layout.tp * layout.pp * layout.cp > 1:
+    if STRATEGY_TABLE[layout.name].on_grid or layout.tp * layout.pp * layout.cp > 1:
         return _sent_split(shape, layout, accum)
     step = (layout.dp, accum, policy.compute, policy.reduce)
     found = predicted_collectives(shape, layout.name, *step, ep=layout.ep, tokens=seq_len)
@@ -142,6 +142,7 @@ def sent_by(spec: RunSpec) -> int:
 
 # %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #087e755c
 _DEGREES = ("dp", "tp", "pp", "cp", "ep", "dp_replicate")
+_SHARDED, _IN_GROUPS = that_shard("p", "torch"), with_setting("dp_replicate")
 
 
 def _layout_row(shape: ModelShape, a: Layout, sequences: int) -> dict[str, Any]:
@@ -166,13 +167,13 @@ def layout_rows(shape: ModelShape, ranks: int = GPUS) -> list[dict[str, Any]]:
     found = valid_layouts(
         shape,
         ranks,
-        names=("fsdp", "hsdp"),
+        names=_SHARDED,
         cp=True,
         seq_len=seq_len,
         accum=lambda dp: None if sequences % dp else sequences // dp,
     )
     # the traffic of hsdp with expert parallelism is not predicted
-    found = [a for a in found if a.name != "hsdp" or a.ep == 1]
+    found = [a for a in found if a.name not in _IN_GROUPS or a.ep == 1]
     rows = [_layout_row(shape, a, sequences) for a in found]
     return sorted(rows, key=lambda r: (r["sent_gb"], r["weights_gb"], r["layout"]))
 
@@ -202,7 +203,7 @@ def worth_a_look(rows: Sequence[Row]) -> list[Row]:
         )
         for own in costs
     ]
-    return [r for r, lost in zip(plain, beaten, strict=True) if not lost or r["layout"] == "fsdp"]
+    return [r for r, lost in zip(plain, beaten, strict=True) if not lost or r["layout"] in _SHARDED]
 
 # %% ../../../nbs/80_report/pages/35_layoutcost.ipynb #b4410433
 _TWOS, _THREES = (

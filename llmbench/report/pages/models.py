@@ -17,6 +17,7 @@ from ..workbench import Workbench
 from ...spec.layout_rules import Layout, kv_copies, valid_tp
 from ...spec.layouts import valid_layouts
 from ...spec.presets import PRESETS, ModelShape
+from ...spec.strategies import that_shard
 
 # %% ../../../nbs/80_report/pages/37_models.ipynb #8f48e962
 def model_rows() -> list[dict[str, Any]]:
@@ -127,7 +128,7 @@ _DIVISOR_COLUMNS = [
 def twin_rows() -> list[dict[str, Any]]:
     "For each tiny twin every layout of two and of four ranks, fsdp and hsdp among them."
     twins = [r["model"] for r in model_rows() if r["model"].endswith("-tiny")]
-    asked = ("fsdp", "hsdp")
+    asked = that_shard("p", "torch")
     return [
         {"model": m}
         | {

@@ -23,6 +23,7 @@ from .run import predicted_gib
 from ..parts import LABEL, Column, md_text, number_column, status_badge, text_column
 from ..shares import memory_chart
 from ..workbench import Study, Workbench, drawn, study_part
+from ...spec.strategies import names_where
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #562e45b7
 Section = Callable[[Workbench, Study], str | None]
@@ -44,6 +45,9 @@ _THROUGHPUT_COLUMNS = [
 ]
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #4fa58029
+_ONE_PROCESS = names_where(lambda row: row.one_process)
+
+
 def throughput_section(bench: Workbench, study: Study) -> str:
     "Bars of tokens per second, and the table behind them."
     rows = bench.rows("throughput", study.name)
@@ -51,7 +55,7 @@ def throughput_section(bench: Workbench, study: Study) -> str:
         return "No run of this study has a measured step.\n"
     cpu = bench.rows("study", study.name)[0]["platform"] == "cpu"
     several = len({r["world_size"] for r in rows}) > 1
-    mixed = cpu and several and any(r["strategy"] == "single" for r in rows)
+    mixed = cpu and several and any(r["strategy"] in _ONE_PROCESS for r in rows)
     chart, columns = throughput_chart(rows), _THROUGHPUT_COLUMNS
     return study_part("throughput", study, chart=chart, rows=rows, columns=columns, mixed=mixed)
 
