@@ -390,4 +390,4 @@ def test_offers_hold_for_any_slip():
             for change in mends(line) if not line.startswith("batch: ") else ():
                 types(request, change)
                 typed += 1
-    assert 100 < refused_ones < 400 and typed > 50
+    assert 100 < refused_ones < 400 and typed > 30, (refused_ones, typed)

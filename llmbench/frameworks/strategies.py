@@ -17,7 +17,8 @@ from llmbench.spec.strategies import (
 
 # %% ../../nbs/55_frameworks/27_strategies.ipynb #347fc43a
 ZERO = tuple(name for name in STRATEGY_TABLE if zero_stage(name))
-REPLICAS = names_where(lambda row: not (row.shards or row.splits))
+# a variant of a strategy (`like`) is ours alone: no framework has its name
+REPLICAS = names_where(lambda row: not (row.shards or row.splits or row.like))
 _STAGES = {name: f"DeepSpeed at stage {zero_stage(name)}" for name in ZERO}
 _DATA_PARALLEL = {"single": "one process", "ddp": "DistributedDataParallel"}
 _SPLITS = {
@@ -58,9 +59,8 @@ COUNTERPARTS: dict[str, dict[str, str]] = {
     "hf": _DATA_PARALLEL | {"fsdp": "Accelerate's FSDP 2"} | _STAGES,
     "accelerate": _DATA_PARALLEL | {"fsdp": "Accelerate's FSDP 2"} | _STAGES,
     "lightning": _DATA_PARALLEL | {"fsdp": "Lightning's FSDP strategy"} | _STAGES,
-    "deepspeed": dict(
-        zip(REPLICAS, ("the engine on one rank, stage 0", "the engine at stage 0"), strict=True)
-    )
+    "deepspeed": dict.fromkeys(REPLICAS, "the engine at stage 0")
+    | {"single": "the engine on one rank, stage 0"}
     | _STAGES,
     "megatron": _BRIDGE,
     "megatron-bridge": _BRIDGE,
