@@ -194,7 +194,7 @@ def test_what_does_not_fit_is_answered_in_one_line(whole, tmp_path):
         run_local(spec_of("fsdp"), tmp_path, resume=tmp_path / "empty")
     assert all("\n" not in a and ";" in a for a in answers) and "llama-tiny here" in answers[0]
     zero, _ = whole("zero2")
-    with pytest.raises(RequestError, match="same way only"):
+    with pytest.raises(RequestError, match="needs the same ranks"):
         run_local(spec_of("zero2", world_size=1), tmp_path, resume=zero)
 
 
