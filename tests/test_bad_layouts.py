@@ -11,6 +11,7 @@ from llmbench.spec.layouts import valid_layouts
 from llmbench.spec.presets import PRESETS, preset
 from llmbench.spec.request import STRATEGIES
 from llmbench.spec.resolve import resolve_run
+from llmbench.spec.strategies import STRATEGY_TABLE
 
 BIG = {"world_size": 8, "seq_len": 2048, "batch": {"micro": 1, "global_tokens": 128 * 2048}}
 LLAMA, QWEN, TINY = (
@@ -354,8 +355,10 @@ def test_offers_hold_for_any_slip():
     accepted.
     """
     dice, refused_ones, typed = random.Random(7), 0, 0
+    # a variant of another strategy has its rules, and would only make these draws fewer
+    own = [name for name in STRATEGIES if not STRATEGY_TABLE[name].like]
     for _ in range(400):
-        name = dice.choice([*STRATEGIES])
+        name = dice.choice(own)
         degrees = {
             d: dice.choice([1, 2, 3, 4, 7, 8])
             for d in ("dp", "tp", "pp", "cp", "ep", "dp_replicate")
@@ -390,4 +393,4 @@ def test_offers_hold_for_any_slip():
             for change in mends(line) if not line.startswith("batch: ") else ():
                 types(request, change)
                 typed += 1
-    assert 100 < refused_ones < 400 and typed > 30, (refused_ones, typed)
+    assert 100 < refused_ones < 400 and typed > 50, (refused_ones, typed)

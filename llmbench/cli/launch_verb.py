@@ -6,10 +6,10 @@
 __all__ = ['Engine', 'ENGINES', 'LaunchOptions', 'asked_jobs', 'plans', 'launch', 'k8s']
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #5d274cf0
-import contextlib
 import os
 import shlex
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -276,14 +276,13 @@ def _applied(plan: Any, results: Path) -> Path | None:
     from llmbench.launch.cluster.plan import write_plan
     from llmbench.launch.cluster.submit import states
 
+    if plan.engine != "k8s":
+        return None
+    with tempfile.TemporaryDirectory() as nowhere:  # the question needs no file
+        if not any(s.running or s.over for s in states(plan, nowhere, "")):
+            return None
     job = plan.jobs[0]
     folder = results / job.spec.study / PARTIAL / f"launch-00-{job.name}"
-    folder.mkdir(parents=True, exist_ok=True)
-    if plan.engine != "k8s" or not any(s.running or s.over for s in states(plan, folder, "")):
-        with contextlib.suppress(OSError):  # not empty
-            folder.rmdir()
-            folder.parent.rmdir()
-        return None
     write_plan(plan, folder)
     write_text_atomic(folder / "handle.txt", "\n")
     return folder
