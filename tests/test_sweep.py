@@ -200,3 +200,29 @@ def test_plain_papermill_runs_the_sheet_and_fails_when_the_run_fails(tmp_path):
     wrong = subprocess.run(plain, cwd=ROOT, capture_output=True, text=True, timeout=400)
     assert wrong.returncode == 1 and "did you mean steps" in wrong.stderr
     assert len(runs_of(tmp_path / "results" / "adhoc")) == 2, "a wrong request starts nothing"
+
+
+SHOWN = f"""
+study: shown
+interleaved: true
+repeats: 2
+base: {(BASE % 8).replace("global_tokens: 64", "global_tokens: 32")}
+matrix:
+  - {{strategy: single, world_size: 1, name: a}}
+  - {{strategy: single, world_size: 1, name: b}}
+"""
+
+
+def test_repeats_are_added_until_a_difference_can_be_shown(tmp_path):
+    file, results = study_file(tmp_path, SHOWN), tmp_path / "results"
+    first = llmbench("sweep", file, results)
+    assert first.returncode == 0 and f"type llmbench sweep {file} --detect 3" in first.stderr, first
+
+    more = llmbench("sweep", file, results, "--detect", "0.01", "--most-repeats", "4")
+    assert more.returncode == 0, more
+    assert "repeat 4 of at most 4 follows" in more.stderr and "8 of 8 runs are ok" in more.stdout
+    record = json.loads((results / "shown" / "study.json").read_text())
+    assert (record["repeats"], record["detect_pct"], len(record["runs"])) == (4, 0.01, 8)
+
+    again = llmbench("sweep", file, results)  # it remembers, and trains nothing
+    assert again.stdout.count("finished before") == 8, again

@@ -8,6 +8,9 @@ __all__ = ['show', 'run', 'sweep', 'schema']
 # %% ../../nbs/90_cli/13_runs.ipynb #2a8883f7
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +28,8 @@ from llmbench.cli.verbs import (
     outcome_text,
     results_folder,
 )
-from ..core.errors import RequestError
+from ..core.door import read_regular
+from ..core.errors import LlmbenchError, RequestError
 from ..core.files import load_settings
 
 # %% ../../nbs/90_cli/13_runs.ipynb #e8b3f76c
@@ -163,8 +167,16 @@ def _runner(study: Any, direct: bool) -> Any:
 # %% ../../nbs/90_cli/13_runs.ipynb #8a536d9f
 _DIRECT = "without notebooks, for a machine that has only what training needs"
 _INTERLEAVED = "the steps of a repeat's runs interleaved: for a machine that others share"
+_DETECT = "add repeats until the noise lets a difference of so many % be shown (interleaved only)"
+_MOST = "with --detect: no more repeats than these (default 30, or most_repeats of the study)"
+_OF_STUDY = "a study file (default: [study] default in settings.ini)"
+_GO_ON = "go on with interrupted runs where their last checkpoints stand"
 
+_Study = Annotated[OptionalPath, option(_OF_STUDY)]
+_Detect = Annotated[float | None, option(_DETECT, "PCT")]
+_Most = Annotated[int | None, option(_MOST, "N")]
 
+# %% ../../nbs/90_cli/13_runs.ipynb #ad670e06
 def _check_options(study: Any, *, force: bool, resume: bool, interleaved: bool) -> None:
     "RequestError for options of a sweep that exclude each other."
     if force and resume:
@@ -177,19 +189,90 @@ def _check_options(study: Any, *, force: bool, resume: bool, interleaved: bool) 
             + ("--resume" if resume else "frameworks:")
         )
 
+# %% ../../nbs/90_cli/13_runs.ipynb #5ba0307b
+def _with_added(study: Any, folder: Path) -> Any:
+    "The study as it went on in this folder: with the wish of its study.json, and its repeats."
+    from llmbench.spec.study import asked_to_show
+    from llmbench.store.results import parse_study
+
+    try:
+        facts = parse_study(read_regular(folder / study.study / "study.json"))
+        wish, most = facts["detect_pct"], facts["most_repeats"]
+        if wish is None or most is None:
+            return study
+        study = study if study.detect_pct else asked_to_show(study, wish, int(most))
+    except (OSError, LlmbenchError):  # none yet, or a damaged one, which is written anew
+        return study
+    added = min(int(facts["repeats"] or 0), study.most_repeats)
+    return study.model_copy(update={"repeats": max(study.repeats, added)})
+
+# %% ../../nbs/90_cli/13_runs.ipynb #eccf1a47
+def _with_wish(study: Any, folder: Path, detect: float | None, most_repeats: int | None) -> Any:
+    "The study with the wish of the command line; RequestError for one that cannot be met."
+    from llmbench.spec.study import asked_to_show
+
+    if detect is None and most_repeats is not None:
+        raise RequestError("--most-repeats is for --detect; write --detect 3 --most-repeats N")
+    if detect is not None:
+        study = asked_to_show(study, detect, most_repeats)
+    return _with_added(study, folder) if study.interleaved else study
+
+# %% ../../nbs/90_cli/13_runs.ipynb #688fc0f5
+def _wanted(study: Any, folder: Path, difference_pct: float) -> int | None:
+    "How many repeats show the difference, by the noise of those that the study has."
+    from llmbench.compare.enough import wanted_repeats
+    from llmbench.spec.request import run_id
+
+    sets = [[run_id(spec, k) for k in range(1, study.repeats + 1)] for spec in study.runs]
+    return wanted_repeats(folder / study.study, sets, difference_pct / 100)
+
+
+def _until_shown(study: Any, outcome: Any, train: Callable[..., Any], folder: Path) -> Any:
+    """The study and its outcome with as many more repeats as its `detect_pct` asks for; as they are
+    without one, or after an interruption.
+    """
+    while study.detect_pct and not outcome.interrupted and study.repeats < study.most_repeats:
+        done, wanted = study.repeats, _wanted(study, folder, study.detect_pct)
+        if wanted is None or wanted <= done:
+            break
+        sys.stderr.write(
+            f"llmbench: {done} repeats are not enough to show {study.detect_pct:g} %: "
+            f"it takes about {wanted}; repeat {done + 1} of at most {study.most_repeats} follows\n"
+        )
+        study = study.model_copy(update={"repeats": done + 1})
+        more = train(study, after=done)
+        outcome = replace(more, rows=outcome.rows + more.rows)
+    return study, outcome
+
+# %% ../../nbs/90_cli/13_runs.ipynb #c1e0fba2
+_USUAL_PCT = 3.0
+
+
+def _say_what_is_shown(study: Any, file: Path | str | None, folder: Path) -> None:
+    "A line on stderr where more repeats than the study has show 3 %, or its own difference."
+    wish = study.detect_pct or _USUAL_PCT
+    wanted = _wanted(study, folder, wish) if study.interleaved else None
+    if wanted is None or wanted <= study.repeats:
+        return
+    more = f"type {' '.join(['llmbench sweep', *([str(file)] if file else [])])} --detect {wish:g}"
+    if study.detect_pct:
+        more += f" --most-repeats {wanted + 5}"
+    sys.stderr.write(
+        f"llmbench: by the noise of their steps, it takes about {wanted} repeats to show a "
+        f"difference of {wish:g} % between any two; these are {study.repeats}. To go on, {more}\n"
+    )
+
 # %% ../../nbs/90_cli/13_runs.ipynb #7295fbec
 def sweep(
-    study: Annotated[
-        OptionalPath, option("a study file (default: [study] default in settings.ini)")
-    ] = None,
+    study: _Study = None,
     /,
     *,
     direct: Annotated[bool, option(_DIRECT)] = False,
     interleaved: Annotated[bool, option(_INTERLEAVED)] = False,
     in_turns: Annotated[bool, Parameter(show=False)] = False,
-    resume: Annotated[
-        bool, option("go on with interrupted runs where their last checkpoints stand")
-    ] = False,
+    resume: Annotated[bool, option(_GO_ON)] = False,
+    detect: _Detect = None,
+    most_repeats: _Most = None,
     results: Results = None,
     force: Force = False,
 ) -> int:
@@ -199,12 +282,16 @@ def sweep(
         sys.stderr.write("llmbench: --in-turns is now called --interleaved\n")
     interleaved = interleaved or in_turns or asked.interleaved
     _check_options(asked, force=force, resume=resume, interleaved=interleaved)
+    asked, folder = asked.model_copy(update={"interleaved": interleaved}), results_folder(results)
+    asked = _with_wish(asked, folder, detect, most_repeats)
 
     from llmbench.launch.sweep.sweep import sweep as sweep_study
 
-    how = {"force": force, "resume": resume, "interleaved": interleaved}
-    folder = results_folder(results)
-    outcome = sweep_study(asked, results=folder, run_one=_runner(asked, direct), **how)
+    how = {"force": force, "resume": resume, "interleaved": interleaved, "results": folder}
+    train = partial(sweep_study, run_one=_runner(asked, direct), **how)
+    asked, outcome = _until_shown(asked, train(asked), train, folder)
+    if not outcome.interrupted:
+        _say_what_is_shown(asked, study, folder)
     return _report_outcome(outcome, folder / asked.study)
 
 # %% ../../nbs/90_cli/13_runs.ipynb #0c94ab8c

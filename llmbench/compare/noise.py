@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Studies', 'DESIGNS', 'Noise', 'read_noise', 'ErrorCounts', 'tried', 'design_rows', 'design_table', 'RecordedPairs',
-           'read_pairs', 'tried_interleaved', 'interleaved_table']
+           'read_pairs', 'tried_interleaved', 'tried_until', 'interleaved_table']
 
 # %% ../../nbs/70_compare/45_noise.ipynb #79089dd8
 import math
@@ -18,6 +18,7 @@ import numpy as np
 from llmbench.analysis.stats import (
     PairValue,
     compared_ratio,
+    enough_repeats,
     pair_values,
     pairs_interval,
     repeats_needed,
@@ -255,6 +256,48 @@ def tried_interleaved(
     return ErrorCounts(
         "interleaved", repeats, steps, studies, alarms, planted, found, len(claims) - found
     )
+
+# %% ../../nbs/70_compare/45_noise.ipynb #733d79e4
+def _goes_on(values: Sequence[PairValue], least: int, most: int, difference: float) -> int:
+    "The number of `values` after which a study stops that adds repeats one at a time."
+    most = min(most, len(values))
+    enough = (n for n in range(least, most) if enough_repeats(values[:n], difference) <= n)
+    return next(enough, most)
+
+# %% ../../nbs/70_compare/45_noise.ipynb #0cf113dc
+def _tried_once(
+    values: Sequence[PairValue], least: int, most: int, slowdown: float, random: np.random.Generator
+) -> tuple[Interval, Interval]:
+    "The interval of one drawn study of equals, and that of the same with the slowdown."
+    signs = random.choice((1, -1), size=len(values)).tolist()
+    order = [values[i] for i in random.permutation(len(values)).tolist()]
+    order = order[: _goes_on(order, least, most, slowdown)]
+    equal = [replace(v, log_ratio=s * v.log_ratio) for s, v in zip(signs, order, strict=False)]
+    slow = [replace(v, log_ratio=v.log_ratio + math.log1p(slowdown)) for v in equal]
+    return pairs_interval(equal), pairs_interval(slow)
+
+# %% ../../nbs/70_compare/45_noise.ipynb #376a286b
+def tried_until(
+    recorded: RecordedPairs,
+    least: int,
+    most: int,
+    *,
+    studies: int = 200,
+    slowdown: float = 0.03,
+    seed: int = 0,
+) -> tuple[ErrorCounts, list[int]]:
+    """`tried_interleaved` for studies that begin with `least` repeats and add more until they can
+    show the slowdown; with the number of repeats of each study.
+    """
+    random = np.random.default_rng([seed, least, most])
+    values = pair_values(recorded.times.tolist(), recorded.at)
+    tries = [_tried_once(values, least, most, slowdown, random) for _ in range(studies)]
+    alarms = sum(equal.excludes(1.0) for equal, _ in tries)
+    claims = [slow for _, slow in tries if slow.excludes(1.0)]
+    found = sum(i.estimate > 1 for i in claims)
+    steps, wrong = recorded.times.shape[2], len(claims) - found
+    counted = ErrorCounts("until", least, steps, studies, alarms, studies, found, wrong)
+    return counted, [equal.n_runs for equal, _ in tries]
 
 # %% ../../nbs/70_compare/45_noise.ipynb #9485ef8e
 def interleaved_table(recorded: RecordedPairs, **options: Any) -> str:

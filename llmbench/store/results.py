@@ -58,6 +58,8 @@ class StudyFacts(BaseModel):
     title: Text | None = None
     question: Text | None = None
     repeats: Number | None = None
+    detect_pct: Value | None = None
+    most_repeats: Number | None = None
     baseline: Named[Text | Seed | Value | bool | None] | None = None
     varies: Records[Key] | None = None
 

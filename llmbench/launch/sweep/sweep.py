@@ -340,11 +340,15 @@ def run_requests(
         return _go(_repeats(requests), shown, together)
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #0e30d33b
-def sweep(study: StudySpec, *, results: Path | str, **options: Any) -> SweepOutcome:
+def sweep(study: StudySpec, *, results: Path | str, after: int = 0, **options: Any) -> SweepOutcome:
     """Write a study's study.json and run its attempts, interleaved where it asks for it; the
-    options and errors of run_requests.
+    options and errors of run_requests. after: without the first repeats.
     """
-    requests = [SheetRequest(spec, attempt, Path(results)) for spec, attempt in study.attempts()]
+    requests = [
+        SheetRequest(spec, attempt, Path(results))
+        for spec, attempt in study.attempts()
+        if attempt > after
+    ]
     place = Path(results) / study.study / "study.json"
     # of a sweep that is refused, nothing is written
     note = {"begin": lambda: write_json_atomic(place, study_record(study))}
