@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from .stated import STATED_COLUMNS, stated
 from .steady import MIN_STEPS, find_shift
 from .steps import median, step_interval
-from .window import data_time_s, measured, wall_s, window_of
+from .window import data_time_s, global_tokens, measured, wall_s, window_of
 from ..core.hardware import peak_tflops
 from ..core.numbers import GIB
 from ..plan.flops import hardware_flops_per_token, model_flops_per_token, parameter_count
@@ -318,7 +318,7 @@ def identity(run: Mapping[str, Any]) -> dict[str, Any]:
         "seq_len": spec["seq_len"],
         "micro_batch": spec["batch"]["micro"],
         "grad_accum": spec["batch"]["accum"],
-        "global_tokens": spec["batch"]["global_tokens"],
+        "global_tokens": global_tokens(run),
         "steps": len(run["steps"]["step"]),
         "source_format": run["source"]["format"],
         "git_commit": env["git"]["commit"],

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any, Literal
 
 from ..core.errors import RequestError, unknown_name
+from ..core.escape import known_name
 
 # %% ../../nbs/60_analysis/60_scaling.ipynb #a182bf64
 def speedup(tokens_per_s: float | None, base_tokens_per_s: float | None) -> float | None:
@@ -113,7 +114,7 @@ def _scaled(row: Row, repeats: Sequence[Row], usual: float) -> Scaled:
     "A row compared with the repeats of its baseline, whose median tokens per second is `usual`."
     base = repeats[0]
     label = (
-        f"{base.get('strategy') or base.get('run_id') or 'unknown'} · {base['world_size']}"
+        f"{known_name(base)} · {base['world_size']}"
         f" {'rank' if base['world_size'] == 1 else 'ranks'}"
     )
     ranks, tokens_per_s = row.get("world_size"), row.get("tokens_per_s")

@@ -87,11 +87,13 @@ def window_of(run: Mapping[str, Any]) -> Window | None:
     return Window(wall or seconds + (waited or 0.0), steps, known)
 
 # %% ../../nbs/60_analysis/67_window.ipynb #95611b92
-def global_tokens(run: Mapping[str, Any]) -> float | None:
-    "Tokens of an optimizer step over all ranks, on average: as measured, else as requested."
+def global_tokens(run: Mapping[str, Any]) -> int | None:
+    """Tokens of an optimizer step over all ranks: the average of the measured steps, rounded to a
+    whole token, else as requested.
+    """
     window = window_of(run)
     known = window and window.tokens
-    return window.tokens / window.steps if known else run["spec"]["batch"]["global_tokens"]
+    return round(window.tokens / window.steps) if known else run["spec"]["batch"]["global_tokens"]
 
 
 def per_token(run: Mapping[str, Any], times: Sequence[float | None]) -> list[float | None]:

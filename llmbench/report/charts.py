@@ -20,7 +20,7 @@ from typing import Any
 import vl_convert
 
 from ..core.errors import LlmbenchError
-from ..core.escape import html_text, short_label
+from ..core.escape import html_text, known_name, short_label
 from ..core.numbers import significant
 from ..spec.strategies import STRATEGY_TABLE, names_where, with_setting
 
@@ -110,12 +110,12 @@ _BY_DEGREES, _IN_GROUPS = names_where(lambda row: row.least_splits), with_settin
 
 def split_name(row: Mapping[str, Any]) -> str:
     """A strategy with the degrees that split the model: 'tp 2 × pp 2', 'fsdp × tp 2', 'hsdp 2 × 4'
-    (copies × shards).
+    (copies × shards); where the strategy is unknown, the best known name.
 
     dp follows from the ranks; where those are unknown it is said too, beside degrees that multiply
     with it (ep divides it).
     """
-    name, copies = short_label(row.get("strategy") or "unknown"), row.get("dp_replicate") or 1
+    name, copies = known_name(row), row.get("dp_replicate") or 1
     degrees = [f"{d} {row[d]}" for d in _SPLITS if (row.get(d) or 1) > 1]
     if name in _IN_GROUPS and copies > 1 and row.get("dp"):
         name = f"{name} {copies} × {row['dp'] // copies}"
@@ -137,11 +137,11 @@ def run_label(strategy: str, world_size: int | None) -> str:
 # %% ../../nbs/80_report/10_charts.ipynb #0dc656c8
 def labelled(rows: Any) -> list[dict[str, Any]]:
     "Plain rows with the label of each."
-    rows = [
+    plain = [{"label": run_label(split_name(r), r.get("world_size"))} | r for r in chart_rows(rows)]
+    return [
         r | {"strategy": short_label(r["strategy"] or "unknown")} if "strategy" in r else r
-        for r in chart_rows(rows)
+        for r in plain
     ]
-    return [{"label": run_label(split_name(r), r.get("world_size"))} | r for r in rows]
 
 
 def colour_of(rows: list[dict[str, Any]], *, legend: alt.Legend | None = None) -> alt.Color:

@@ -101,7 +101,7 @@ def set_labels(sets: Sequence[Mapping[str, Any]]) -> dict[SetKey, str]:
             label = (
                 short_label(name)
                 if name and named[name] == 1
-                else f"{short_label(name) if name else label} · {spec_hash}"
+                else " · ".join(filter(None, [short_label(name) if name else label, spec_hash]))
             )
         if places[key[:4]] > 1:
             label = f"{label} · {short_label(hardware) if hardware else 'unknown hardware'}"
@@ -115,7 +115,7 @@ def marked(label: str, unsteady_from: Any) -> str:
 
 
 def label_of(row: Mapping[str, Any]) -> str:
-    "The row's own label where it has one, else strategy and ranks."
+    "The row's own label where it has one, else its best known name and its ranks."
     return row.get("label") or run_label(split_name(row), row.get("world_size"))
 
 

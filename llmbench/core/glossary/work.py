@@ -36,7 +36,9 @@ _BATCH = topic(
     "batch",
     "Global tokens",
     "Sequences of a rank in a micro step, micro steps in an optimizer step, and what follows "
-    "from them. Ranks that share their data (tensor or pipeline peers) are not counted twice.",
+    "from them. Ranks that share their data (tensor or pipeline peers) are not counted twice. The "
+    "views have the tokens that were counted, on average over the measured steps and in whole "
+    "tokens; where nothing was counted, those of the request.",
     """
 spec.batch.global_tokens global_tokens global_batch_tokens | tokens | Tokens per optimizer step over all ranks
 spec.batch.micro micro_batch | sequences | Sequences per rank and micro step | | recorded

@@ -16,7 +16,7 @@ from ...analysis.parity import OTHER_KERNELS, run_verdict, tolerance_of
 from ...analysis.stats import compared_ratio
 from ...analysis.steps import Interval, Location, spent, stretched
 from ...compare.compare import calm_location
-from ...core.escape import short_label
+from ...core.escape import known_name, short_label
 from .vendors import verdict_words
 from ..parts import Column, md_text, number_column, text_column
 from llmbench.report.ratios import (
@@ -94,7 +94,7 @@ def framework_label(row: Mapping[str, Any], several: bool) -> str:
     "A framework and its version; with strategy and ranks where a study has several."
     name = " ".join(short_label(x) for x in (row["framework"] or "unknown", row["version"]) if x)
     return (
-        f"{name} · {short_label(row['strategy'] or 'unknown')} · {row['world_size']}"
+        f"{name} · {known_name(row | {'framework': None})} · {row['world_size']}"
         if several
         else name
     )

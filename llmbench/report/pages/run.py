@@ -161,6 +161,7 @@ def run_page(
     """
     spec = run["spec"]
     kind = {"strategy": spec["strategy"]["name"], "world_size": spec["world_size"]}
+    kind |= {"name": spec.get("name"), "framework": run["env"].get("framework")}
     return rendered(
         "run.qmd",
         label=label_of(kind),
