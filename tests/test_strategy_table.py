@@ -19,7 +19,7 @@ from llmbench.spec.strategies import STRATEGY_TABLE
 BIN = Path(sys.executable).parent
 ROW = """    StrategyRow(
         "zz-ddp", "replicas, gradients all-reduced in buckets of 1 MiB",
-        "zz_ddp", "#2255aa", like="ddp",
+        "zz_ddp", "#2255aa", like="ddp", fixed={"bucket_mib": 1},
     ),
     StrategyRow(
         "shards", "all sharded, gradients reduced by blocks",
@@ -38,9 +38,8 @@ from llmbench.train.strategies import ddp
 
 
 def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> ddp.DDP:
-    "DDP with buckets of 1 MiB."
-    small = spec.strategy.model_copy(update={"bucket_mib": 1})
-    return ddp.build(model, spec.model_copy(update={"strategy": small}), ranks)
+    "DDP with the buckets that the row fixes."
+    return ddp.build(model, spec, ranks)
 """
 # Modules besides the table and the builders that name a strategy, and why. Entries may only
 # disappear: what depends on a strategy depends on a fact of its row.
@@ -108,10 +107,12 @@ def printed(project: Path, program: str) -> str:
 
 
 def losses(project: Path, strategy: str) -> list[float]:
+    """Of a short run; its run file has the settings that a row fixes."""
     words = f"run params/cpu/ddp.yaml -o strategy={strategy} -o steps=4".split()
     typed(project, *words, "-o", "warmup_steps=1", "-o", f"study={strategy}", "--results", "out")
     run = json.loads(next((project / "out" / strategy).rglob("run.json")).read_text())
     assert run["status"] == "ok" and run["spec"]["strategy"]["name"] == strategy
+    assert run["spec"]["strategy"]["bucket_mib"] == (1 if strategy == "zz-ddp" else 25)
     return run["steps"]["loss"]
 
 
@@ -132,6 +133,64 @@ def test_one_row_and_one_notebook_make_a_strategy(project):
         "print(c['zz-ddp'], same)"
     )
     assert printed(project, asked).split() == ["#2255aa", "True"]
+
+
+def test_a_row_fixes_a_setting(project):
+    """The request has the value without asking for it, another one is refused with the only one
+    that is allowed, and the predicted calls are those of the value.
+    """
+    asked = """
+from llmbench.core.errors import RequestError
+from llmbench.plan.traffic import predicted_collectives
+from llmbench.spec.presets import preset
+from llmbench.spec.resolve import resolve_run
+
+def strategy(**given):
+    return {"name": "zz-ddp"} | given
+
+def resolved(given):
+    rest = {"model": "gpt-tiny", "world_size": 2, "seq_len": 64}
+    return resolve_run(rest | {"strategy": given}).strategy.bucket_mib
+
+def calls(name, **more):
+    return predicted_collectives(preset("gpt-tiny"), name, 2, 1, **more)[0].calls
+
+print(resolved("zz-ddp"), resolved(strategy(bucket_mib=1)))
+print(calls("zz-ddp") == calls("ddp", bucket_mib=1) > calls("ddp"))
+try:
+    resolved(strategy(bucket_mib=25))
+except RequestError as e:
+    print(e)
+"""
+    values, more_calls, refused = printed(project, asked).splitlines()
+    assert values.split() == ["1.0", "1.0"] and more_calls == "True"
+    assert refused == (
+        "strategy zz-ddp: bucket_mib 25, and its only value is 1; leave bucket_mib out, or write"
+        " name: ddp"
+    )
+
+
+def test_a_variant_is_not_offered_beside_its_original(project):
+    """Layouts name the original once; who asked for the variant reads how to write it."""
+    asked = """
+from llmbench.core.errors import RequestError
+from llmbench.spec.layouts import valid_layouts
+from llmbench.spec.presets import preset
+from llmbench.spec.resolve import resolve_run
+
+found = valid_layouts(preset("gpt-tiny"), 4, names=("zz-ddp", "fsdp"))
+print(sorted({a.name for a in found}))
+rest = {"model": "gpt-tiny", "world_size": 4, "seq_len": 64}
+try:
+    resolve_run(rest | {"strategy": {"name": "zz-ddp", "dp": 3}})
+except RequestError as e:
+    print(e)
+"""
+    names, refused = printed(project, asked).splitlines()
+    assert "zz-ddp" not in names and "'ddp'" in names
+    offered = refused.partition("; valid on 4 ranks: ")[2]
+    assert "dp 4 (name: ddp)" in offered and "(name: zz-ddp)" not in offered
+    assert offered.endswith("; the same degrees of ddp are valid with name: zz-ddp, its variant")
 
 
 def test_predictions_follow_from_the_facts_of_a_row(project):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from .flops import parameter_shapes, split_dimension
 from ..spec.presets import ModelShape, preset
-from ..spec.strategies import STRATEGY_TABLE, StrategyRow, formulas_row
+from ..spec.strategies import STRATEGY_TABLE, StrategyRow, fixed_settings, formulas_row
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #529363e5
 class Collective(NamedTuple):
@@ -207,14 +207,14 @@ def _refuse_unknown(compute: str, reduce: str, compression: str) -> None:
 def predicted_collectives(
     shape: ModelShape, strategy: str, dp: int, accum: int, compute: str = "float32",
     reduce: str = "float32", *, ep: int = 1, tokens: int | None = None, recompute: str = "none",
-    bucket_mib: float = 25.0, compression: str = "none",
+    bucket_mib: float | None = None, compression: str = "none",
 ) -> list[Collective]:  # fmt: skip
     """The collectives of one optimizer step on one of `dp` ranks: kind, calls, bytes of the whole
     tensors.
 
     accum: micro steps per step; compute, reduce: dtypes; ep, tokens (of a rank's micro step) and
-    recompute: of expert parallelism, whose all-to-all is a mean over ranks; bucket_mib,
-    compression: of ddp, PowerSGD after its first steps. One rank sends nothing. Raises ValueError
+    recompute: of expert parallelism, whose all-to-all is a mean over ranks; bucket_mib (None: as
+    the strategy's row has it, else 25), compression: of ddp, PowerSGD after its first steps. One rank sends nothing. Raises ValueError
     for an unknown strategy, dtype or compression, and for ep without tokens.
     """
     _refuse_unknown(compute, reduce, compression)
@@ -229,6 +229,8 @@ def predicted_collectives(
         )
     routed_rows = (tokens or 0) * shape.experts_per_token
     experts = (ep, routed_rows, recompute == "full")
+    if bucket_mib is None:
+        bucket_mib = fixed_settings(strategy).get("bucket_mib", 25.0)
     step = _Step(shape, dp, accum, *sizes, *experts, bucket_mib, compression)
     return _collectives(row, step) if dp > 1 else []
 

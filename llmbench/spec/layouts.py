@@ -22,7 +22,7 @@ from llmbench.spec.layout_rules import (
     split_degrees,
 )
 from .presets import ModelShape
-from .strategies import names_where, with_setting
+from .strategies import formulas_of, names_where, with_setting
 
 # %% ../../nbs/15_spec/30_layouts.ipynb #9fbccb6e
 def _divisors(n: int) -> list[int]:
@@ -67,26 +67,37 @@ def valid_layouts(
 
     names: also under these strategies (fsdp, hsdp, zero3 …); cp: also context parallel. like: the
     layout with the pipeline settings. accum may be a function of dp: None for a dp that the batch
-    excludes.
+    excludes. Of a strategy and a variant of it (`like` in its row) only the former is listed.
     """
     pipeline = {k: getattr(like, k) for k in ("schedule", "stages_per_rank", "layers_per_stage")}
+    both = tuple(dict.fromkeys(n for name in names for n in (formulas_of(name), name)))
     found = [
         replace(n, **pipeline)
         for a in _factorizations(world_size, cp)
-        for n in _named(a, shape, names)
+        for n in _named(a, shape, both)
     ]
     if accum is not None:
         found = [a for a in found if accum_at(accum, a.dp) is not None]
-    return [
+    valid = [
         a for a in found if next(broken_rules(shape, a, world_size, seq_len, accum), None) is None
     ]
+    return [a for a in valid if not _is_variant(a.name) or _original(a) not in valid]
+
+
+def _is_variant(name: str) -> bool:
+    return formulas_of(name) != name
+
+
+def _original(a: Layout) -> Layout:
+    "The layout under the strategy that its own is a variant of; itself where it is none."
+    return replace(a, name=formulas_of(a.name))
 
 # %% ../../nbs/15_spec/30_layouts.ipynb #e123b65e
 def _distance(a: Layout, asked: Layout) -> float:
     steps = sum(
         abs(math.log2(getattr(a, d) / getattr(asked, d))) for d in ("dp", *DEGREES, "dp_replicate")
     )
-    return steps + 1.5 * (a.name != asked.name)
+    return steps + 1.5 * (a.name not in (asked.name, formulas_of(asked.name)))
 
 
 def nearest_layouts(
@@ -98,6 +109,19 @@ def nearest_layouts(
 
 
 _SEARCHED = 2**16  # ranks; a larger world size is a typing error, and is not searched
+
+# %% ../../nbs/15_spec/30_layouts.ipynb #90e483eb
+def _variant_words(
+    shape: ModelShape, name: str, offered: list[Layout], rest: dict[str, Any]
+) -> str:
+    "How to ask for the variant `name` at the offered degrees; empty where it is none."
+    if not _is_variant(name):
+        return ""
+    asked = [replace(a, name=name) for a in offered if a.name == formulas_of(name)]
+    given = rest.get("seq_len"), rest.get("accum")
+    if not asked or any(True for a in asked for _ in broken_rules(shape, a, a.ranks, *given)):
+        return ""
+    return f"; the same degrees of {formulas_of(name)} are valid with name: {name}, its variant"
 
 # %% ../../nbs/15_spec/30_layouts.ipynb #ce9e2627
 def _instead(
@@ -116,7 +140,8 @@ def _instead(
     for how, rest in tries:
         if found := nearest_layouts(shape, asked, world_size, seq_len=seq_len, **rest):
             ranks = f"{world_size} rank" + "s" * (world_size > 1)
-            return f"; valid on {ranks}{how}: {', '.join(map(str, found))}"
+            listed = f"; valid on {ranks}{how}: {', '.join(map(str, found))}"
+            return listed + _variant_words(shape, asked.name, found, rest | {"seq_len": seq_len})
     return f"; no layout of {world_size} ranks fits {shape.name} with seq_len {seq_len}"
 
 # %% ../../nbs/15_spec/30_layouts.ipynb #ff1aacaa

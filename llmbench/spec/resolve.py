@@ -33,6 +33,7 @@ from llmbench.spec.request import (
     Strategy,
     Timeouts,
 )
+from .strategies import fixed_settings, formulas_of
 
 # %% ../../nbs/15_spec/50_resolve.ipynb #3cfb35f4
 def _named(value: Any, what: str, table: dict[str, Any]) -> Any:
@@ -76,7 +77,21 @@ def _resolve_strategy(value: Any, world_size: Any) -> Any:
         )
     if given["name"] not in STRATEGIES:
         raise RequestError(unknown_name("strategy", given["name"], STRATEGIES))
-    return fill_degrees(given, world_size)
+    return fill_degrees(_with_fixed(given), world_size)
+
+
+def _with_fixed(given: dict[str, Any]) -> dict[str, Any]:
+    "A strategy with the settings that its row decides; RequestError where it has another value."
+    fixed, name = fixed_settings(given["name"]), given["name"]
+    original = formulas_of(name)
+    other = f", or write name: {original}" if original != name else ""
+    for key, value in fixed.items():
+        if given.get(key, value) != value:
+            raise RequestError(
+                f"strategy {name}: {key} {given[key]}, and its only value is {value}; leave {key}"
+                f" out{other}"
+            )
+    return given | fixed
 
 # %% ../../nbs/15_spec/50_resolve.ipynb #fc2026d0
 def _allowed(given: dict[str, Any], change: dict[str, Any]) -> bool:
