@@ -126,8 +126,9 @@ site: .venv/.base
 docs: .venv/.base
 	@$(BIN)/llmbench report --docs
 
+# Kernels inherit it, for the reason that stands at `test`: notebooks start ranks and threads as tests do.
 lab: .venv/.lab .venv/.deepspeed
-	@$(BIN)/jupyter lab nbs
+	@OMP_WAIT_POLICY=passive $(BIN)/jupyter lab nbs
 
 GROWTH_RUNS ?= 10,100,1000,10000,100000
 bench: .venv/.bench
@@ -169,7 +170,7 @@ test: .venv/.deepspeed .venv/.dev .venv/.browser
 	  $(BIN)/coverage combine -q; $(BIN)/coverage report --sort=cover; exit $$status
 
 test-notebooks: .venv/.deepspeed .venv/.dev
-	@$(BIN)/nbdev-test --n-workers 2
+	@OMP_WAIT_POLICY=passive $(BIN)/nbdev-test --n-workers 2
 
 test-slow: .venv/.bench .venv/.dev .venv/.browser .venv/.cluster
 	$(SAY) "Slow tests"
@@ -177,15 +178,16 @@ test-slow: .venv/.bench .venv/.dev .venv/.browser .venv/.cluster
 
 # --- notebooks ------------------------------------------------------------------------------------------------------
 
+# ruff first, because `make test` refuses what it would change; the second format is for the exported modules.
 notebooks: .venv/.dev
-	$(SAY) "Exporting nbs/ to llmbench/, cleaning the notebooks, writing README.md and the tables of rooms and tests"
-	@$(BIN)/nbdev-export && $(BIN)/nbdev-clean && $(BIN)/python tests/readme.py
+	$(SAY) "Formatting, exporting nbs/ to llmbench/, cleaning the notebooks, writing README.md and the tables of rooms and tests"
+	@$(BIN)/ruff check --fix --quiet . && $(BIN)/ruff format --quiet . && $(BIN)/nbdev-export && $(BIN)/nbdev-clean && $(BIN)/python tests/readme.py && $(BIN)/ruff format --quiet .
 
-# Universal: one file for every Python and system, by markers. torch's GPU builds come with their base images, so only the rest is locked for them.
-# Where the words of a stored output are no longer those of the code; WRITE=1 stores the new ones. Minutes: name rooms or notebooks in NB.
+# Where an output is not stored, or its words are no longer those of the code; WRITE=1 stores the new ones. Minutes: name rooms or notebooks in NB.
 outputs-check: .venv/.deepspeed .venv/.dev
 	@$(BIN)/python tests/outputs.py $(NB) $(if $(WRITE),--write)
 
+# Universal: one file for every Python and system, by markers. torch's GPU builds come with their base images, so only the rest is locked for them.
 lock: .venv/.lock
 	$(SAY) "Writing docker/requirements.cpu.lock and docker/requirements.gpu.lock"
 	@echo '$(TORCH)+cpu' > .venv/torch.in

@@ -2,7 +2,8 @@
 
 A program: it runs each notebook whose path contains one of the given words (all of them without
 any), one at a time, and compares the words of each output. Numbers, times, paths and facts of the
-machine are left out. With --write, the outputs whose words differ are stored.
+machine are left out; an output where none is stored counts whatever it is. With --write, the
+outputs that are missing or whose words differ are stored.
 
   python tests/outputs.py 30_train 40_launch/45 --write
 """
@@ -89,7 +90,13 @@ def compared(path: Path, write: bool) -> list[str]:
     nb, lines = json.loads(path.read_text()), []
     for i, outputs in ((int(i), o) for i, o in now.items()):
         outputs = kept(outputs)
-        stored, new = words(nb["cells"][i]["outputs"]), words(outputs)
+        before = nb["cells"][i]["outputs"]
+        if outputs and not before:
+            nb["cells"][i]["outputs"] = outputs
+            said = " ".join("\n".join(map(text_of, outputs)).split())
+            lines.append(f"  cell {i}: nothing is stored; + {said[:300]}")
+            continue
+        stored, new = words(before), words(outputs)
         if stored == new:
             continue
         gone, new = (" ".join(sorted(s)) for s in (stored - new, new - stored))

@@ -1,0 +1,81 @@
+"""The targets of make for someone who changes a notebook: what `make notebooks` writes is what
+`make test` asks for, and outputs are stored where none were.
+"""
+
+import json
+import subprocess
+
+import pytest
+from notebooks import ROOT
+from outputs import compared
+
+# Threads of two ranks that wait for each other spin by default: on few cores one holds the core
+# that the other needs.
+RUN_NOTEBOOKS = ("lab", "test", "test-notebooks")
+
+
+def commands(target: str) -> str:
+    """What make would run for a target."""
+    found = subprocess.run(
+        ["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return found.stdout
+
+
+@pytest.mark.parametrize("target", RUN_NOTEBOOKS)
+def test_threads_that_wait_sleep_wherever_notebooks_run(target):
+    assert "OMP_WAIT_POLICY=passive" in commands(target)
+
+
+def test_make_notebooks_mends_and_formats_before_it_exports():
+    """`make test` refuses what ruff would change, in notebooks and in modules."""
+    shown = commands("notebooks")
+    order = [shown.index(word) for word in ("ruff check --fix", "ruff format", "nbdev-export")]
+    assert order == sorted(order)
+    assert shown.rindex("ruff format") > shown.index("tests/readme.py")
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """A notebook with a number, a sentence and an assertion, and no stored output."""
+    sources = ("6 * 7", "print('two words')", "assert 6 * 7 == 42")
+    cells = [
+        {
+            "cell_type": "code",
+            "execution_count": None,
+            "id": f"{number:08x}",
+            "metadata": {},
+            "outputs": [],
+            "source": [source],
+        }
+        for number, source in enumerate(sources)
+    ]
+    path = tmp_path / "10_numbers.ipynb"
+    kernel = {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"}}
+    made = {"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
+    path.write_text(json.dumps(made))
+    return path
+
+
+def stored(path):
+    return [bool(cell["outputs"]) for cell in json.loads(path.read_text())["cells"]]
+
+
+def test_an_output_is_stored_where_none_was_also_a_number(notebook):
+    """A number has no words that could differ; it is missing all the same."""
+    said = compared(notebook, write=False)
+    assert len(said) == 2 and said[0] == "  cell 0: nothing is stored; + 42"
+    assert stored(notebook) == [False, False, False]
+    compared(notebook, write=True)
+    assert stored(notebook) == [True, True, False]
+    assert compared(notebook, write=False) == []
+
+
+def test_another_number_is_no_stale_output(notebook):
+    """Times and sizes differ from machine to machine; words do not."""
+    compared(notebook, write=True)
+    changed = notebook.read_text().replace('"6 * 7"', '"6 * 8"')
+    notebook.write_text(changed)
+    assert compared(notebook, write=False) == []
+    notebook.write_text(changed.replace("print('two words')", "print('more words')"))
+    assert compared(notebook, write=False) == ["  cell 1: - two; + more"]
