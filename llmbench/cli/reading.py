@@ -35,11 +35,15 @@ def query(
 
 # %% ../../nbs/90_cli/15_reading.ipynb #6b77f57f
 _SITE = "where the site goes (default: [report] out in settings.ini)"
+_SHOWN = (
+    "show the runs of this folder alone (default: [study] results in settings.ini, "
+    "and the studies published with llmbench)"
+)
 
 
 def report(
     *,
-    results: Results = None,
+    results: Annotated[OptionalPath, option(_SHOWN, "DIR")] = None,
     site: Annotated[OptionalPath, option(_SITE, "DIR", "--out")] = None,
     engine: Annotated[
         Literal["auto", "quarto", "pandoc"], option("what renders it (default auto)", "NAME")
@@ -54,7 +58,7 @@ def report(
     folder = Path(site) if site else None
     chosen = Path(results) if results else None
     outcome = build_report(chosen, folder, engine=engine, docs=docs)
-    out("\n".join([*outcome.headlines, str(outcome)]))
+    out("\n".join([*outcome.headlines, outcome.origins, str(outcome)]))
     for problem in outcome.problems:
         sys.stderr.write(f"llmbench: could not be drawn: {problem}\n")
     return int(bool(outcome.problems))
