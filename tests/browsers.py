@@ -56,7 +56,7 @@ def wait(driver, condition, within_s: float = 20, message: str = "") -> object:
 
 
 class Reader:
-    """A browser on one page: what a test wants to know, in its own words."""
+    """A browser on one page, with a function for each question of a test."""
 
     def __init__(self, driver, site: Path):
         self.driver, self.site = driver, site

@@ -382,7 +382,7 @@ def test_a_folder_may_hold_other_things(tmp_path):
     assert [file for file, _ in told.problems] == [f"{tmp_path.name}/old.json"]
 
 
-def test_a_run_file_that_nobody_can_read_is_no_clean_audit(tmp_path, capsys):
+def test_a_run_file_that_cannot_be_read_is_no_clean_audit(tmp_path, capsys):
     """By its name, or by the schema that it names; a file of another kind that is broken is none of
     ours.
     """

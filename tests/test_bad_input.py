@@ -53,7 +53,7 @@ RUN_FILES = {
     "unknown precision": (RUN + "precision: fp4\n", "allowed: bf16, fp16, fp32, fp8"),
     "float8 on a CPU": (RUN + "precision: fp8\n", "write precision: bf16"),
     "a beta above 1": (RUN + "optimizer: {betas: [0.9, 2.0]}\n", "must be less than 1"),
-    "a Llama that does not turn": (
+    "a Llama without a rotary base": (
         changed("gpt-tiny", "{name: llama-tiny, rope_theta: null}"),
         "write rope_theta: 10000.0",
     ),
@@ -112,7 +112,7 @@ RUN_FILES = {
         RUN + "data: {kind: text, paths: [no/such/file.txt]}\n",
         "no such file",
     ),
-    "data that nobody reads": (RUN + "data: {kind: synthetic, paths: [README.md]}\n", ""),
+    "paths of data that are not read": (RUN + "data: {kind: synthetic, paths: [README.md]}\n", ""),
     "study name that climbs": (RUN + "study: ../up\n", "study"),
     "a date": (changed("steps: 4", "steps: 2026-01-01"), "steps"),
     "data path with a zero byte": (RUN + 'data: {kind: text, paths: ["a\\0b"]}\n', "data"),
@@ -204,7 +204,7 @@ def test_wrong_file_in_a_process_of_its_own(project, verb, name):
 
 
 @pytest.mark.parametrize("verb", ["run", "sweep", "show"])
-def test_missing_file_names_its_neighbours(project, verb):
+def test_a_missing_file_is_reported_with_similar_names(project, verb):
     (project / "wrong.yaml").write_text(RUN)
     code, out, err = in_process(verb, "wrogn.yaml")
     refused(project, code, out, err)

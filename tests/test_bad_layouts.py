@@ -1,4 +1,4 @@
-"Wrong layouts: one line with the factors, and neighbours that really are valid."
+"Wrong layouts: one line with the factors, and the nearest layouts, which are all valid."
 
 import random
 import re
@@ -262,7 +262,7 @@ def test_wrong_layout(name):
         types(request, change)
 
 
-def test_all_but_one_have_neighbours():
+def test_all_but_one_have_a_valid_layout_nearby():
     alone = [name for name, (request, _) in LAYOUTS.items() if not list(offers(refused(request)))]
     assert len(LAYOUTS) >= 40 and alone == ["a world that is too large to search"]
 

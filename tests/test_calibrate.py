@@ -15,14 +15,14 @@ from llmbench.compare.noise import Noise, read_noise, tried
 from llmbench.core.errors import RequestError
 
 
-def recorded(between, within, visits=0.0, runs=40, steps=12):
-    """Runs as a shared machine makes them: two levels of noise, and neighbours that make stretches
-    of steps slower.
+def recorded(between, within, bursts=0.0, runs=40, steps=12):
+    """Runs as a shared machine makes them: two levels of noise, and other programs that
+    slow down some steps in a row.
     """
     random = np.random.default_rng(7)
     times = np.exp(random.normal(-1, between, (runs, 1)) + random.normal(0, within, (runs, steps)))
     for row in times:
-        if random.random() < visits:
+        if random.random() < bursts:
             start = random.integers(steps)
             row[start : start + random.integers(1, 8)] *= random.uniform(1.05, 1.3)
     return times
@@ -32,7 +32,7 @@ NOISES = {
     "calm": recorded(0.005, 0.01),
     "uneven runs": recorded(0.03, 0.01),
     "uneven steps": recorded(0.005, 0.05),
-    "neighbours": recorded(0.005, 0.01, visits=0.7),
+    "other programs": recorded(0.005, 0.01, bursts=0.7),
 }
 
 
@@ -57,7 +57,7 @@ def test_false_alarms_over_all_noises_are_at_most_one_in_twenty():
 
 
 def test_a_planted_slowdown_is_found_where_the_repeats_suffice():
-    for name, repeats in (("calm", 5), ("neighbours", 8)):
+    for name, repeats in (("calm", 5), ("other programs", 8)):
         trial = tried(Noise(name, NOISES[name], undisturbed), repeats, 12)
         assert trial.found >= 95 and trial.wrong == 0, trial
 
@@ -70,7 +70,7 @@ def test_the_needed_repeats_do_find_it():
 
 def test_the_undisturbed_steps_see_what_the_median_misses():
     found = {
-        at: tried(Noise("neighbours", NOISES["neighbours"], at), 3, 12).found
+        at: tried(Noise("other programs", NOISES["other programs"], at), 3, 12).found
         for at in (typical, undisturbed)
     }
     assert found[undisturbed] > 1.5 * found[typical]

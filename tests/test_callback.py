@@ -155,7 +155,7 @@ def test_a_recorded_training_is_the_same_training(tmp_path, driver, ranks, accum
         all(r.peak_allocated_bytes and r.optimizer_bytes for r in run.ranks)
         and run.env.versions[FRAMEWORKS[driver]]
     )
-    if driver == "trainer":  # logs a mean over ranks, rounded by nobody
+    if driver == "trainer":  # logs a mean over ranks, not rounded
         test_near(run.steps.loss, alone[0], rel=1e-12)
         assert all(n > 0 for n in run.steps.grad_norm)
     else:

@@ -1,5 +1,5 @@
-"""A run that is killed goes on where its last checkpoint stands, and draws the curve of one that
-was not.
+"""A run that is killed continues from its last checkpoint, and has the losses of one that was not
+killed.
 """
 
 import json
@@ -56,7 +56,7 @@ def spec_of(strategy, model="gpt-tiny", world_size=2, **more):
 
 
 def ranks_in(out: Path) -> list[int]:
-    """Process ids of the ranks, and of whoever started them, that train into `out`."""
+    """Process ids of the ranks, and of the process that started them, which train into `out`."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -69,7 +69,7 @@ def ranks_in(out: Path) -> list[int]:
 
 
 def kill_all(out: Path) -> None:
-    """SIGKILL to the agent and to every rank: nobody can say a last word."""
+    """SIGKILL to the agent and to every rank: none can write a last line."""
     for pid in ranks_in(out):
         try:
             os.kill(pid, signal.SIGKILL)

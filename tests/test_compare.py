@@ -225,7 +225,7 @@ def test_parameters_that_did_not_change_are_no_training(tmp_path):
     assert compared(one_rank)["outcome"] == "faster"
 
 
-def test_what_nobody_recorded_is_unknown(tmp_path):
+def test_what_was_not_recorded_is_unknown(tmp_path):
     facts = compared(sides(tmp_path, change={"spec.optimizer.fused": None}))
     assert facts["outcome"] == "unknown" and facts["unknowns"] == ["optimizer.fused"]
 
@@ -453,13 +453,13 @@ def test_a_clock_on_the_host_is_no_clock_of_an_accelerator(tmp_path):
             compare_command("strategy=zero2", "strategy=ddp", folder, style="json")[0]
         )
 
-    by_event, by_host, by_nobody = told("device_events"), told("monotonic"), told(None)
+    by_event, by_host, by_unknown = told("device_events"), told("monotonic"), told(None)
     assert by_event["comparable"] == "yes"
     assert by_host["comparable"] == "no" and by_host["problems"] == [
         "clock monotonic on cuda: it stops when the work is queued, not when it is done"
     ]
     assert by_host["differences"] == ["measurement.clock monotonic against device_events"]
-    assert by_nobody["comparable"] == "unknown" and by_nobody["unknowns"] == ["measurement.clock"]
+    assert by_unknown["comparable"] == "unknown" and by_unknown["unknowns"] == ["measurement.clock"]
 
 
 def test_what_a_framework_did_not_honour_is_said_and_not_equal(tmp_path):
@@ -485,17 +485,17 @@ def test_what_a_framework_did_not_honour_is_said_and_not_equal(tmp_path):
     assert told("unknown", "attention = sdpa: its own kernel")["unknowns"] == ["attention"]
 
 
-def test_files_that_nobody_can_read_are_said_aloud(tmp_path):
+def test_files_that_cannot_be_read_are_counted_on_stderr(tmp_path):
     def cut(run):
         run["steps"]["grad_norm"] = []
 
     folder = published(tmp_path, "ddp-w2", cut)
-    aloud = "llmbench: 5 files were set aside; type: llmbench query 'SELECT * FROM quarantine'"
+    counted = "llmbench: 5 files were set aside; type: llmbench query 'SELECT * FROM quarantine'"
     lost = cli(folder, "compare", "strategy=ddp", "strategy=fsdp")
     first, second = lost.stderr.splitlines()
     assert (
         lost.returncode == 2
-        and first.startswith(aloud)
+        and first.startswith(counted)
         and "no run has strategy=ddp; there are fsdp, single" in second
     )
     assert "5 files were set aside: cpu-quickstart/" in second and "run.json (" in second
@@ -507,7 +507,9 @@ def test_files_that_nobody_can_read_are_said_aloud(tmp_path):
     ):
         done = cli(folder, *words)
         assert (
-            done.returncode == 0 and done.stderr.startswith(aloud) and done.stderr.count("\n") == 1
+            done.returncode == 0
+            and done.stderr.startswith(counted)
+            and done.stderr.count("\n") == 1
         ), (words, done.stderr)
     assert cli(folder, "query", "SELECT file FROM quarantine").stderr == ""
 

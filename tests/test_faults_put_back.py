@@ -24,7 +24,7 @@ MUTATIONS = {
         "return CpuClock()",
         "timed by events in its own stream",
     ),
-    "01 events that nobody waits for": (
+    "01 events without a wait": (
         "train/measure.py",
         "        mark[1].synchronize()\n",
         "",

@@ -189,7 +189,7 @@ def test_a_node_that_never_comes_is_a_timeout_that_says_so(tmp_path):
 
 
 def test_an_interface_that_is_not_there_ends_every_host_at_once(tmp_path):
-    """One rank would leave and the others hang, if nobody looked first."""
+    """Without a check before the start, one rank would leave and the others would wait."""
     with Hosts(2, tmp_path) as hosts:
         codes = [
             p.wait(timeout=60)

@@ -231,7 +231,7 @@ def test_a_refused_job_is_a_row_and_leaves_nothing_behind(cluster, tmp_path):
     ] == []
 
 
-def test_a_job_that_somebody_deletes_ends_the_run(cluster, tmp_path):
+def test_a_deleted_job_ends_the_run(cluster, tmp_path):
     in_the_middle(
         cluster,
         lambda pods: [

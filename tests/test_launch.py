@@ -293,7 +293,7 @@ def test_interleaved_runs_are_launched_one_after_the_other_with_a_line(tmp_path,
 
 
 def test_what_an_engine_refuses_is_a_row_and_the_study_goes_on(tmp_path, capsys):
-    """`false` in place of ssh is a host that lets nobody in; an answer that is here already
+    """`false` in place of ssh is a host that refuses every login; a result that is already there
     stays.
     """
     study, results = tmp_path / "study.yaml", tmp_path / "results"
@@ -410,7 +410,7 @@ NOT_IN_IMAGE = (
 
 
 def test_the_entrypoint_needs_only_what_the_image_holds():
-    """And not torch: a node that cannot train says so in a line, at once."""
+    """And not torch: a node that cannot train ends at once, with one line."""
     imports("llmbench.entrypoint", *NOT_IN_IMAGE, "torch")
 
 

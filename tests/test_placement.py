@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-# One process that is told to be rank 0 of four; whoever calls Decoder.to(device) moves all that the
-# decoder still holds.
+# One process that is told to be rank 0 of four; Decoder.to(device) moves all parameters that the
+# decoder still has.
 SIMULATED = """
 import json, sys
 import torch

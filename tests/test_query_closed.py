@@ -114,8 +114,8 @@ def test_a_query_reads_views_only(kept, place, monkeypatch):
 
 
 def test_the_connection_itself_is_closed(place):
-    """Whoever has the open store, as pages have it, can change its tables in memory and reach
-    nothing beside them.
+    """With the open store, as pages have it, a program can change the tables in memory and reach
+    nothing else.
     """
     import duckdb
 

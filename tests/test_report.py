@@ -570,7 +570,7 @@ def rich(sources, tmp_path_factory) -> Path:
 OPTIONAL = ("spending", "settings", "frameworks", "peers", "growth")
 
 
-def test_a_page_with_nothing_to_show_is_not_made_and_nobody_links_to_it(site, rich):
+def test_a_page_with_nothing_to_show_is_not_made_and_not_linked(site, rich):
     plain, full = texts(site), texts(rich)
     assert not {f"{p}.html" for p in OPTIONAL} & set(plain) and {
         f"{p}.html" for p in OPTIONAL
@@ -806,14 +806,37 @@ def test_a_broken_bench_file_is_named(results, tmp_path):
     assert not (tmp_path / "site").exists()
 
 
+def test_a_log_that_counts_tokens_has_one_throughput_on_every_page(tmp_path):
+    """Neither a request nor a strategy is known: the tokens are the counted ones, the label is the
+    run's own name, else its framework.
+    """
+    for attempt, name in ((1, "night-2"), (2, None)):
+        run = dump_run(made_run("ddp", attempt))
+        run["spec"]["batch"]["global_tokens"] = run["spec"]["hash"] = None
+        run["spec"]["strategy"]["name"], run["spec"]["name"] = None, name
+        run["steps"]["tokens"] = [1024, 1025] * 6
+        put(tmp_path / "r", validate_run(run | {"env": run["env"] | {"framework": "nanoGPT"}}))
+    out = tmp_path / "site"
+    build_report(tmp_path / "r", out, engine="pandoc", source=copied_sources(tmp_path / "s"))
+    first = (out / "index.html").read_text()
+    through = rows(out, "small/throughput")
+    for label in ("night-2 · 2 ranks", "nanoGPT · 2 ranks"):
+        assert label in first and label in (out / "throughput.html").read_text()
+    assert len(through) == 2
+    for row in through:
+        assert float(row["tokens_per_s"]) > 0
+        assert significant(float(row["tokens_per_s"])) in first
+    assert "unknown · 2 ranks" not in "".join(texts(out).values())
+
+
 def test_the_overview_and_compare_decide_alike(tmp_path):
     """Two loops whose undisturbed steps are equal, one of them with long steps: time spent decides,
     and both say what explains it.
     """
     for attempt in range(1, 5):
-        for strategy, visit in (("ddp", 1.0), ("zero1", 2.0)):
+        for strategy, longer in (("ddp", 1.0), ("zero1", 2.0)):
             step_s = 0.6 * random.Random(f"{strategy}{attempt}").uniform(0.99, 1.01)
-            times = [step_s * (1 if k % 3 else visit) for k in range(32)]
+            times = [step_s * (1 if k % 3 else longer) for k in range(32)]
             put(tmp_path / "r", made_run(strategy, attempt, asked={"steps": 32}, times=times))
     said = compare_words("strategy=ddp", "strategy=zero1", tmp_path / "r")
     outcome = build_report(
@@ -825,9 +848,9 @@ def test_the_overview_and_compare_decide_alike(tmp_path):
     assert outcome.headlines[0].startswith("ddp trains") and "by time spent" in outcome.headlines[0]
 
 
-def test_the_latency_page_knows_of_turns_what_compare_knows(tmp_path):
-    """The published interleaved study: its spread is that of the pairs compare goes by, not that
-    of the weather they shared.
+def test_the_latency_page_knows_of_interleaved_pairs_as_compare_does(tmp_path):
+    """The published interleaved study: its spread is that of the pairs that compare uses, without
+    the load of the machine that both runs of a pair had.
     """
     published = ROOT / "reports" / "published" / "cpu-turns"
     said = compare_words("name=plain", "name=fused", published)
@@ -869,7 +892,7 @@ def test_a_contest_is_judged_by_its_own_members_as_compare_does(tmp_path):
     assert not any("No winner" in s for s in answer_sentences(answer))
 
 
-def test_who_trained_something_else_stands_apart_and_the_others_go_on(tmp_path):
+def test_other_training_is_in_a_contest_of_its_own_and_the_others_are_compared(tmp_path):
     """PowerSGD's losses left those of the other levers: it is in no contest with them, and the page
     says so.
     """

@@ -41,7 +41,7 @@ MARKS = "document.querySelectorAll('#chart-{} .role-mark path').length"
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_page_is_quiet_and_asks_nothing_of_the_net(reader, page):
+def test_a_page_has_no_errors_and_requests_nothing_from_the_network(reader, page):
     reader.open(page)
     if page != "runs/one.html":
         reader.wait("document.querySelector('.vega-chart svg') !== null")

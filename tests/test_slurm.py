@@ -209,9 +209,9 @@ def test_a_study_is_an_array_whose_failures_are_rows(cluster, tmp_path):
     assert launched.returncode == 1
 
 
-def test_what_goes_wrong_before_the_ranks_is_told_in_its_own_words(cluster, tmp_path):
-    """A partition that is not there is refused by sbatch; a Python without llmbench says so in the
-    log that sbatch names.
+def test_what_goes_wrong_before_the_ranks_start_is_reported(cluster, tmp_path):
+    """A partition that is not there is refused by sbatch; a Python without llmbench writes
+    its error to the log that sbatch names.
     """
     ask = tmp_path / "ask.yaml"
     ask.write_text(yaml.safe_dump(BASE | {"study": "slurm"}))

@@ -142,7 +142,7 @@ def test_ctrl_c_leaves_a_state_from_which_the_same_command_goes_on(tmp_path):
         text=True,
         preexec_fn=lambda: signal.signal(
             signal.SIGINT, signal.SIG_DFL
-        ),  # whoever runs the tests in the background has it ignored
+        ),  # a shell's background jobs ignore it
     )
     until(
         lambda: steps_written(results),

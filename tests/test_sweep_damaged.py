@@ -1,5 +1,5 @@
-"""What a sweep takes for a finished run: a whole run file of this run, and nothing else that lies
-in its place.
+"""What a sweep takes for a finished run: a complete run file of this run, and nothing else that
+lies in its place.
 """
 
 import os
@@ -38,7 +38,7 @@ def damages(text: str, other: str) -> dict[str, bytes]:
 
 
 def test_a_damaged_run_file_is_no_finished_run(tmp_path, capsys):
-    """Each is trained again, and said by name; the sound neighbour stands."""
+    """Each is trained again and named; the valid run beside it is kept."""
     swept(tmp_path)
     first, second = (run_id(s) for s in resolve_study(STUDY).runs)
     path = tmp_path / "s" / first / "run.json"

@@ -39,7 +39,7 @@ def _over_processes(logs: list[float]) -> dict[str, float | None]:
 # %% ../../nbs/60_analysis/20_pairs.ipynb #7170555e
 def paired_ratio(reference: Rows, other: Rows, column: str) -> dict[str, float | None] | None:
     """Reference over other: `ratio` with its interval `low` to `high` over `processes`, `fastest`,
-    number of `pairs` of turns.
+    number of `pairs` of interleaved steps.
 
     None without pairs, or where one of a pair is unknown or zero.
     """
@@ -57,5 +57,5 @@ def paired_ratio(reference: Rows, other: Rows, column: str) -> dict[str, float |
 
 
 def largest_difference(reference: Rows, other: Rows, column: str) -> float | None:
-    "Largest absolute difference of two columns over the turns that both have; None without any."
+    "Largest absolute difference of two columns over the steps that both have; None without any."
     return max((abs(a - b) for a, b in column_pairs(reference, other, column)), default=None)

@@ -214,8 +214,9 @@ def predicted_collectives(
 
     accum: micro steps per step; compute, reduce: dtypes; ep, tokens (of a rank's micro step) and
     recompute: of expert parallelism, whose all-to-all is a mean over ranks; bucket_mib (None: as
-    the strategy's row has it, else 25), compression: of ddp, PowerSGD after its first steps. One rank sends nothing. Raises ValueError
-    for an unknown strategy, dtype or compression, and for ep without tokens.
+    the strategy's row has it, else 25), compression: of ddp, PowerSGD after its first steps. One
+    rank sends nothing. Raises ValueError for an unknown strategy, dtype or compression, and for
+    ep without tokens.
     """
     _refuse_unknown(compute, reduce, compression)
     sizes = _SIZE[compute], _SIZE[reduce]
@@ -229,9 +230,8 @@ def predicted_collectives(
         )
     routed_rows = (tokens or 0) * shape.experts_per_token
     experts = (ep, routed_rows, recompute == "full")
-    if bucket_mib is None:
-        bucket_mib = fixed_settings(strategy).get("bucket_mib", 25.0)
-    step = _Step(shape, dp, accum, *sizes, *experts, bucket_mib, compression)
+    fixed = fixed_settings(strategy).get("bucket_mib", 25.0)
+    step = _Step(shape, dp, accum, *sizes, *experts, bucket_mib or fixed, compression)
     return _collectives(row, step) if dp > 1 else []
 
 # %% ../../nbs/20_plan/25_traffic.ipynb #d503f3e3

@@ -58,6 +58,15 @@ def _named(a: Layout, shape: ModelShape, names: tuple[str, ...]) -> Iterator[Lay
             for ep in _divisors(a.dp)[1:]
         )
 
+# %% ../../nbs/15_spec/30_layouts.ipynb #c527869a
+def _is_variant(name: str) -> bool:
+    return formulas_of(name) != name
+
+
+def _original(a: Layout) -> Layout:
+    "The layout under the strategy that its own is a variant of; itself where it is none."
+    return replace(a, name=formulas_of(a.name))
+
 # %% ../../nbs/15_spec/30_layouts.ipynb #f3df741b
 def valid_layouts(
     shape: ModelShape, world_size: int, *, names: tuple[str, ...] = (), cp: bool = False,
@@ -82,15 +91,6 @@ def valid_layouts(
         a for a in found if next(broken_rules(shape, a, world_size, seq_len, accum), None) is None
     ]
     return [a for a in valid if not _is_variant(a.name) or _original(a) not in valid]
-
-
-def _is_variant(name: str) -> bool:
-    return formulas_of(name) != name
-
-
-def _original(a: Layout) -> Layout:
-    "The layout under the strategy that its own is a variant of; itself where it is none."
-    return replace(a, name=formulas_of(a.name))
 
 # %% ../../nbs/15_spec/30_layouts.ipynb #e123b65e
 def _distance(a: Layout, asked: Layout) -> float:
