@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DEFAULT_VARIES', 'check_varies', 'Difference', 'Verdict', 'judge', 'compare_keys', 'compare_specs', 'merged_verdict',
-           'study_verdict', 'remark_line', 'group_of_key', 'comparison_group']
+           'remark_line', 'group_of_key', 'comparison_group']
 
 # %% ../../nbs/60_analysis/45_fairness.ipynb #98f92db5
 import hashlib
@@ -242,15 +242,6 @@ def merged_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     return judge(*parts, _one_a_name(x for v in all_of for x in v.remarks))
 
 # %% ../../nbs/60_analysis/45_fairness.ipynb #3217a77c
-def study_verdict(
-    runs: Sequence[Mapping[str, Any]], varies: Sequence[str] = DEFAULT_VARIES
-) -> Verdict:
-    """The verdict over all runs of a study, each against the first; differences and unknowns are
-    merged.
-    """
-    return merged_verdict(compare_specs(runs[0], run, varies) for run in runs[1:])
-
-
 def remark_line(remark: Difference) -> str:
     "A remark with the reason why it does not count, for the notes of a comparison."
     return f"{remark}: {rule_of_fact(remark.name).why}"

@@ -267,8 +267,7 @@ class Answer(_Verdicts):
     @property
     def main(self) -> Contest | None:
         "The headline's contest: of those with several contenders the one with most ranks."
-        sizes = lambda c: (len(c.contenders) > 1, c.world_size or 0, len(c.contenders))
-        return max(self.contests, key=sizes, default=None)
+        return max(self.contests, key=_size, default=None)
 
 # %% ../../nbs/80_report/55_answer.ipynb #000309c0
 def answer_of(bench: Workbench, study: Study) -> Answer:

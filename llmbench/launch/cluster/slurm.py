@@ -107,7 +107,6 @@ def script(jobs: tuple[Job, ...], options: SlurmOptions) -> str:
     )
 
 # %% ../../../nbs/40_launch/cluster/30_slurm.ipynb #cc38e00d
-_WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED", "RESIZING", "STOPPED", "SIGNALING"}
 _RUNNING = {"RUNNING", "COMPLETING", "STAGE_OUT"}
 _ENDED = {
     "COMPLETED": (None, None),
