@@ -22,7 +22,7 @@ from llmbench.core.schema import json_schema
 from llmbench.report.glossary import notebook_of
 from llmbench.store.database import open_store
 
-COLUMN_MAKERS = {"Column", "text_column", "number_column", "_count", "_ms"}
+COLUMN_MAKERS = {"Column", "text_column", "number_column", "_count", "_ms", "_loss_column"}
 
 
 def view_columns(folder) -> list[tuple[str, str]]:

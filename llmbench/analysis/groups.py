@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from .conditions import conditions
-from .cost import Price, price_of, usd_per_1m_tokens
+from .cost import Price, price_of, tokens_per_usd, usd_per_1m_tokens
 from .fairness import DEFAULT_VARIES, compare_keys, group_of_key, merged_verdict
 from .parity import judged, loss_parity, parity_limit
 from .rates import OLD_NAMES, ceiling_tflops, device_label, run_rates
@@ -123,12 +123,15 @@ def _single_row(
     ceiling: float | None,
 ) -> dict[str, Any]:
     row = run_rates(run, ceiling)
-    price = price_of_device(row["hardware"])
-    cost = usd_per_1m_tokens(
-        price.price_per_hour if price else None, row["world_size"], row["tokens_per_s"]
-    )
+    price, paid = price_of_device(row["hardware"]), row["world_size"]
+    if row["platform"] == "cpu":  # ranks share the processors of a host, which is paid once
+        paid = row["nodes"]
+    hourly = price.price_per_hour if price else None
+    cost = usd_per_1m_tokens(hourly, paid, row["tokens_per_s"])
     return row | {
-        "usd_per_1m_tokens": cost, "comparison_group": group_of_key(key), "fairness": None,
+        "usd_per_hour": hourly * paid if hourly and paid else None,
+        "usd_per_1m_tokens": cost, "tokens_per_usd": tokens_per_usd(cost),
+        "comparison_group": group_of_key(key), "fairness": None,
         "setting": group_of_key(key, _SCALES_WITH), "spec_hash": run["spec"]["hash"],
         "name": run["spec"]["name"], "attempt": run["attempt"], "cores": _cores_used(key),
     }  # fmt: skip
@@ -189,7 +192,7 @@ def run_rows(
 _EQUAL = (
     "study spec_hash name model params_b strategy world_size nodes hardware platform"
     " framework precision seq_len micro_batch grad_accum global_tokens"
-    " comparison_group setting cores"
+    " comparison_group setting cores usd_per_hour"
 ).split() + [*OLD_NAMES]
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #786d1703
@@ -220,13 +223,11 @@ def _cost_interval(
     """Cost of a set at its throughput and at the ends of the throughput's interval: the price is
     exact, and the higher the throughput, the lower the cost.
     """
-    ends = {"": "", "_low": "_high", "_high": "_low"}
-    return {
-        f"usd_per_1m_tokens{end}": _proportional(
-            rows, "usd_per_1m_tokens", row[f"tokens_per_s{speed}"], -1
-        )
-        for end, speed in ends.items()
-    }
+    found = {}
+    for end, speed in {"": "", "_low": "_high", "_high": "_low"}.items():
+        cost = _proportional(rows, "usd_per_1m_tokens", row[f"tokens_per_s{speed}"], -1)
+        found |= {f"usd_per_1m_tokens{end}": cost, f"tokens_per_usd{speed}": tokens_per_usd(cost)}
+    return found
 
 
 def _memory_range(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float | None]:
@@ -252,7 +253,7 @@ def _flagged(rows: Sequence[Mapping[str, Any]]) -> int | None:
     return sum(known) if known else None
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #c64cb62f
-_MEDIANS = ("model_state_gib", "comm_exposed_pct", "loss_first", "loss_last")
+_MEDIANS = ("model_state_gib", "comm_exposed_pct", "loss_first", "loss_last", "mean_loss")
 _PROPORTIONAL = ("tflops_per_gpu", "mfu_pct", "hfu_pct")
 
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['OLD_NAMES', 'RUN_COLUMNS', 'throughput', 'time_shares', 'steadiness', 'model_shape', 'ceiling_tflops', 'flop_rates',
-           'state_bytes', 'live_bytes', 'memory', 'exposed_pct', 'energy_per_token', 'overhead_pct', 'precision_label',
-           'device_label', 'identity', 'run_rates']
+           'state_bytes', 'live_bytes', 'memory', 'exposed_pct', 'energy_per_token', 'overhead_pct', 'mean_loss',
+           'precision_label', 'device_label', 'identity', 'run_rates']
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #13f82d40
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,8 @@ _ORDER = (
     " usd_per_1m_tokens comparison_group "
     "fairness source_format started_at git_commit "
     "unsteady unsteady_from_step ceiling_tokens_per_s overhead_pct ep live_memory_gib "
-    "window_s mean_step_s data_time_pct between_steps_pct"  # new ones only at the end
+    "window_s mean_step_s data_time_pct between_steps_pct mean_loss "
+    "usd_per_hour tokens_per_usd"  # new ones only at the end
 )
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #9ff43264
@@ -276,6 +277,17 @@ def overhead_pct(run: Mapping[str, Any]) -> float | None:
         return None
     return 100 * (clock + max(middle(seconds) for seconds in kept)) / step_time
 
+# %% ../../nbs/60_analysis/70_rates.ipynb #3f0f4555
+def mean_loss(run: Mapping[str, Any]) -> float | None:
+    """Mean loss of the measured steps in nats per token; None where none of them has a loss.
+
+    A row that is the mean of several steps counts as often.
+    """
+    losses = measured(run, "loss")
+    counts = measured(run, "mean_of") or [1] * len(losses)
+    known = [(v, n or 1) for v, n in zip(losses, counts, strict=True) if v is not None]
+    return sum(v * n for v, n in known) / sum(n for _, n in known) if known else None
+
 # %% ../../nbs/60_analysis/70_rates.ipynb #da784aa7
 _PRECISION_NAMES = {(p.param, p.compute, p.reduce): name for name, p in PRECISIONS.items()}
 
@@ -341,6 +353,7 @@ def run_rates(run: Mapping[str, Any], ceiling: float | None = None) -> dict[str,
         "energy_j_per_token": energy_per_token(run),
         "loss_first": loss[0],
         "loss_last": loss[-1],
+        "mean_loss": mean_loss(run),
         "overhead_pct": overhead_pct(run),
         **time_shares(run),
         **stated(run),

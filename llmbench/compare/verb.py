@@ -47,9 +47,13 @@ from llmbench.compare.words import (
 )
 
 # %% ../../nbs/70_compare/35_verb.ipynb #212e4351
-_ROWS = (("memory of tensors, GiB", "live_memory_gib", 3), ("last loss", "loss_last", 5))
+_ROWS = (
+    ("memory of tensors, GiB", "live_memory_gib", 3),
+    ("mean loss", "mean_loss", 5),
+    ("last loss", "loss_last", 5),
+)
 
-
+# %% ../../nbs/70_compare/35_verb.ipynb #6dbe813b
 def _known(one: RepeatSet, column: str) -> float | None:
     values = [row[column] for row in one.rows]
     return None if None in values else median(values)
@@ -149,7 +153,8 @@ def _side_facts(one: RepeatSet) -> dict[str, Any]:
         "step_time_s": time,
         "tokens_per_s": _rate(one, spent) if one.rows[0]["tokens_per_s"] else None,
     }
-    rates |= {k: _known(one, k) for k in ("live_memory_gib", "peak_memory_gib", "loss_last")}
+    rest = ("live_memory_gib", "peak_memory_gib", "mean_loss", "loss_last")
+    rates |= {k: _known(one, k) for k in rest}
     return {"run_ids": [r["run_id"] for r in one.runs], "failed": dict(one.failed)} | rates
 
 

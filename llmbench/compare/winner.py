@@ -53,6 +53,8 @@ class _Repeats:
     # their run files, which decide whether they may be compared
     runs: tuple[Mapping[str, Any], ...] = ()
     mean_steps: tuple[float | None, ...] = ()
+    usd_per_hour: float | None = None  # of all its accelerators together
+    copy_times: Sequence[list[float]] = ()  # seconds per GB of the copies of each step's batch
 
 # %% ../../nbs/70_compare/20_winner.ipynb #6b770680
 class Contender(_Repeats):

@@ -107,7 +107,7 @@ _DEFAULTS = {
         "source": "reports",
         "out": "reports/_site",
     },
-    "cost": {"currency": "USD", "prices": "params/prices.yaml"},
+    "cost": {"currency": "USD", "prices": "params/prices.yaml", "training_tokens": "1e9"},
     "image": {"name": "llmbench", "registry": ""},
     "cooldown": {"memory_gib": "2", "drift_c": "2", "over_s": "5", "wait_s": "300"},
 }

@@ -8,7 +8,7 @@ __all__ = ['Contest', 'contests_of', 'Fairness', 'fairness_of', 'fairness_among'
 
 # %% ../../nbs/80_report/55_answer.ipynb #37e32ddd
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -80,6 +80,7 @@ def _contender(
         tuple(r.get("turns") for r in runs),
         files if len(files) == len(runs) else (),
         tuple(r.get("mean_step_s") for r in runs),
+        _common(runs, "usd_per_hour"),
     )
 
 # %% ../../nbs/80_report/55_answer.ipynb #1a52c627
@@ -186,6 +187,7 @@ class _Decided:
     fairness: Fairness  # of all runs, each against the study's reference
     contests: tuple[Contest, ...]
     efficiency: Mapping[str | None, Interval]  # scaling efficiency in % by label of the set
+    weak: frozenset[str] = frozenset()  # labels of those whose work grows with their ranks
 
     @property
     def model(self) -> str:
@@ -204,19 +206,30 @@ class _Decided:
     def speed(self, contest: Contest) -> Decision:
         return self._speeds[id(contest)]
 
+# %% ../../nbs/80_report/55_answer.ipynb #732790d9
+class _Judged(_Decided):
+    "The decisions other than on speed."
+
     def memory(self, contest: Contest) -> Decision:
         return self._judged(decide_memory(contest.contenders))
 
+    def decided(self, contest: Contest, how: Callable[[Sequence[Contender]], Decision]) -> Decision:
+        "A decision of `compare.categories` on a contest."
+        return self._judged(how(contest.contenders))
+
 # %% ../../nbs/80_report/55_answer.ipynb #74e19b03
-class _Verdicts(_Decided):
+class _Verdicts(_Judged):
     "The decision on scaling, and whether those who take part may be compared."
 
-    def scaling(self) -> Decision:
+    def scaling(self, contest: Contest | None = None) -> Decision:
         """Contenders on several ranks by the rank-seconds that a token costs them: the least is the
-        best efficiency.
+        best efficiency. With `contest` those whose work grows with their ranks: only at equal ranks
+        they have equal batches.
         """
-        several = (c for x in self.contests for c in x.contenders if (c.world_size or 0) > 1)
-        known = [c for c in several if c.label in self.efficiency]
+        where = [contest] if contest else self.contests
+        several = (c for x in where for c in x.contenders if (c.world_size or 0) > 1)
+        mine = [c for c in several if (c.label in self.weak) == bool(contest)]
+        known = [c for c in mine if c.label in self.efficiency]
         costs = {id(c): [[t * c.world_size for t in run] for run in c.spent_times] for c in known}
         how = {"at": spent, "interleaved": were_interleaved(known), "comparable": None}
         return self._judged(decide(known, lambda c: costs[id(c)], **how))
@@ -269,18 +282,23 @@ class Answer(_Verdicts):
         "The headline's contest: of those with several contenders the one with most ranks."
         return max(self.contests, key=_size, default=None)
 
+# %% ../../nbs/80_report/55_answer.ipynb #43576306
+def _scaled(
+    rows: Sequence[Mapping[str, Any]],
+) -> tuple[list[Mapping[str, Any]], dict[str, Interval]]:
+    "The rows on other ranks than their baseline with an efficiency, and that in % by label."
+    ends = ("scaling_efficiency_pct", "scaling_efficiency_pct_low", "scaling_efficiency_pct_high")
+    scaled = [r for r in rows if r["ideal"] not in (None, 1.0) and r[ends[0]] is not None]
+    return scaled, {
+        r["label"]: Interval(*(r[k] for k in ends), n_runs=0, n_steps=0) for r in scaled
+    }
+
 # %% ../../nbs/80_report/55_answer.ipynb #000309c0
 def answer_of(bench: Workbench, study: Study) -> Answer:
     "Read what the first page needs for `study` from the store."
     facts = bench.rows("study", study.name)[0]
     fairness = fairness_of([r["fairness"] for r in bench.rows("fairness", study.name)])
-    scaled = [
-        r
-        for r in bench.rows("scaling", study.name)
-        if r["scaling_kind"] == "strong" and r["speedup"] is not None
-    ]
-    ends = ("scaling_efficiency_pct", "scaling_efficiency_pct_low", "scaling_efficiency_pct_high")
-    efficiency = {r["label"]: Interval(*(r[k] for k in ends), n_runs=0, n_steps=0) for r in scaled}
+    scaled, efficiency = _scaled(bench.rows("scaling", study.name))
     contenders = [
         r | {"run": bench.runs.get(r["run_id"])} for r in bench.rows("contenders", study.name)
     ]
@@ -291,7 +309,8 @@ def answer_of(bench: Workbench, study: Study) -> Answer:
     contests = tuple(
         one for contest in contests_of(contenders) for one in set_apart(contest, study.varies)
     )
-    return Answer(study, facts, fairness, contests, efficiency)
+    weak = frozenset(r["label"] for r in scaled if r["scaling_kind"] == "weak")
+    return Answer(study, facts, fairness, contests, efficiency, weak)
 
 # %% ../../nbs/80_report/55_answer.ipynb #3509fe68
 def _same_cores(contenders: Sequence[Contender]) -> bool:

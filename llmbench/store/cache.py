@@ -36,10 +36,14 @@ _FORMAT = 1
 
 
 def _program() -> list[tuple[str, int, int]]:
-    "Name, size and time of change of each module."
-    with os.scandir(Path(llmbench.__file__).parent) as entries:
-        modules = [entry for entry in entries if entry.name.endswith(".py")]
-    return sorted((m.name, m.stat().st_size, m.stat().st_mtime_ns) for m in modules)
+    "Path, size and time of change of each module."
+    found = []
+    for folder, _, names in os.walk(Path(llmbench.__file__).parent):
+        for name in names:
+            if name.endswith(".py"):
+                facts = os.stat(path := os.path.join(folder, name))
+                found.append((path, facts.st_size, facts.st_mtime_ns))
+    return sorted(found)
 
 
 def store_key(folders: Sequence[Path]) -> str:

@@ -114,6 +114,7 @@ _GAUGES: tuple[tuple[str, str, float], ...] = (
     ("energy_j_per_token", "energy_joules_per_token", 1),
     ("loss_first", "loss_first", 1),
     ("loss_last", "loss_last", 1),
+    ("mean_loss", "loss_mean", 1),
     ("steps", "steps", 1),
     ("world_size", "ranks", 1),
 )

@@ -82,6 +82,7 @@ _GROUP_FACTS = (
     "tokens_per_s_per_gpu tflops_per_gpu mfu_pct hfu_pct peak_memory_gib model_state_gib"
     " comm_exposed_pct usd_per_1m_tokens ideal loss_first loss_last loss_parity live_memory_gib"
     " live_memory_gib_low live_memory_gib_high usd_per_1m_tokens_low usd_per_1m_tokens_high"
+    " mean_loss usd_per_hour tokens_per_usd tokens_per_usd_low tokens_per_usd_high"
 )
 GROUP_COLUMNS = (
     dict.fromkeys(_GROUP_TEXT.split(), "VARCHAR")

@@ -51,11 +51,16 @@ _COST = topic(
     "cost",
     "Cost",
     "The price of an hour of one accelerator, from a table with date and source that the "
-    "reader may edit, times accelerators, by throughput. A device without a price has no cost; "
-    "it is not free. The interval is that of the throughput: the price is exact on its date.",
+    "reader may edit, times accelerators *N* (on a CPU: hosts), by throughput. A device without a "
+    "price has no cost; it is not free. The interval is that of the throughput: the price is exact on its date.",
     """
 usd_per_1m_tokens | USD per 10⁶ tokens | Price of the accelerators for a million tokens | Cost (USD per 10⁶ tokens)
 usd_per_1m_tokens_low usd_per_1m_tokens_high | USD per 10⁶ tokens | Ends of its 95 % interval | | interval of the throughput
+tokens_per_usd | tokens per USD | Tokens that one dollar trains | Tokens per USD | 10⁶ / usd_per_1m_tokens
+tokens_per_usd_low tokens_per_usd_high | tokens per USD | Ends of its 95 % interval | | interval of the throughput
+usd_per_hour | USD per hour | Price of all accelerators of the run for an hour | USD per hour | p · N
+relative_cost | 1 | Cost of a token over that of the cheapest comparable set at equal ranks | Relative cost | ratio of the times spent, times the ratio of the prices
+training_usd | USD | Cost of a whole training of a stated number of tokens, `[cost] training_tokens` in settings.ini, at the measured speed | Whole training (USD) | usd_per_1m_tokens × tokens / 10⁶
     """,
     by="analysis.cost.usd_per_1m_tokens",
     formula=r"\frac{p \cdot N}{3600 \cdot T} \cdot 10^6",

@@ -153,10 +153,12 @@ _LOSS = topic(
     "loss",
     "Loss",
     "Mean cross-entropy of the step's tokens, before the step's update: of the first and of "
-    "the last recorded step. A set has the median of its repeats.",
+    "the last recorded step, and the mean over the measured steps. A set has the median of its "
+    "repeats.",
     """
-loss_first | nats per token | Loss of the first recorded step
+loss_first | nats per token | Loss of the first recorded step | First loss
 loss_last | nats per token | Loss of the last recorded step | Last loss
+mean_loss | nats per token | Mean of the losses of the measured steps, after the warm-up | Mean loss | Σ loss of measured steps / their number
     """,
     by="analysis.rates.run_rates",
     formula=r"L = -\frac{1}{B}\sum_i \log p(x_{i+1} \mid x_{\le i})",

@@ -59,7 +59,8 @@ def _measure(row: Mapping[str, Any], key: str, unit: str, scale: float = 1.0) ->
 
 def _losses(row: Mapping[str, Any]) -> str | None:
     known = [row[key] for key in ("loss_first", "loss_last") if row[key] is not None]
-    return " to ".join(f"{loss:.4f}" for loss in known) or None
+    ends, mean = " to ".join(f"{loss:.4f}" for loss in known) or None, row["mean_loss"]
+    return ends if mean is None else f"{ends}, mean {mean:.4f} over the measured steps"
 
 
 def _unsteady(row: Mapping[str, Any]) -> str | None:
@@ -105,7 +106,7 @@ def run_records(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
 
 # %% ../../../nbs/80_report/pages/17_runpages.ipynb #042c058d
 _COLUMNS = """run_id, started_at, step_time_s, tokens_per_s, live_memory_gib, peak_memory_gib,
-    loss_first, loss_last, fairness, comparison_group, unsteady_from_step,
+    loss_first, mean_loss, loss_last, fairness, comparison_group, unsteady_from_step,
     stated_tokens_per_s_per_gpu, stated_tflops_per_gpu, stated_mfu_pct, stated_memory_gib"""
 
 

@@ -231,8 +231,8 @@ UNSTEADY = (
 )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #b69c9c46
-def _loss_cell(row: Mapping[str, Any]) -> str:
-    return "–" if row["loss_last"] is None else f"{row['loss_last']:.4f}"
+def _loss_column(title: str, key: str) -> Column:
+    return Column(title, lambda r: "–" if r[key] is None else f"{r[key]:.4f}")
 
 
 def _step_cell(row: Mapping[str, Any]) -> str:
@@ -250,7 +250,9 @@ _RUN_COLUMNS = [
     Column("Step time (ms)", _step_cell),
     number_column("Throughput (tokens/s)", "tokens_per_s"),
     number_column("Tensors (GiB)", "live_memory_gib"),
-    Column("Last loss", _loss_cell),
+    _loss_column("First loss", "loss_first"),
+    _loss_column("Mean loss", "mean_loss"),
+    _loss_column("Last loss", "loss_last"),
 ]
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #404b91c5

@@ -16,6 +16,7 @@ from .frameworks import framework_sentences
 from llmbench.report.pages.overview import (
     answer_sentences,
     contenders_table,
+    costs_part,
     overview_section,
     setting_facts,
     winners_table,
@@ -40,6 +41,7 @@ def summary_part(answer: Answer, more: Sequence[str] = ()) -> Md:
         reasons=reason_lines(whole),
         winners=winners_table(answer),
         contenders=contenders_table(answer),
+        costs=costs_part(answer),
         facts=facts_table(setting_facts(answer)),
     )
 
