@@ -184,9 +184,9 @@ def test_a_frozen_rank_is_noticed_by_the_collective_deadline(strategy, tmp_path)
 
 WATCHED = """
 import sys
-from llmbench.launch import local
+from llmbench.launch import local, processes
 from llmbench.launch.command import Launch
-local._GUARD_S = 1.0
+processes._GUARD_S = 1.0
 ranks = (sys.executable, "-m", "llmbench.launch.ranks", "2", "-c", "import time; time.sleep(600)", sys.argv[1])
 local.supervise(Launch(ranks), sys.argv[1], deadline_s=600)
 """

@@ -22,6 +22,7 @@ from llmbench.cli.verbs import (
     Force,
     OptionalPath,
     Override,
+    Restarts,
     Results,
     option,
     out,
@@ -104,6 +105,12 @@ _RESUME = (
 )
 
 
+def _checked(restarts: int) -> int:
+    if restarts < 0:
+        raise RequestError(f"--restarts {restarts}: must be a whole number of at least 0")
+    return restarts
+
+
 def _resumed(resume: str | None, request: Any) -> None:
     "RequestError if the run cannot resume from another run's folder."
     from llmbench.spec.restarts import check_resume
@@ -119,6 +126,7 @@ def run(
     override: Override = (),
     attempt: Attempt = 1,
     resume: Annotated[OptionalPath, option(_RESUME, "[FOLDER]")] = None,
+    restarts: Restarts = 0,
     results: Results = None,
     force: Force = False,
 ) -> int:
@@ -134,8 +142,8 @@ def run(
     from llmbench.launch.sweep.sheet import SheetRequest
     from llmbench.launch.sweep.sweep import run_requests
 
-    goes_on = resume == "" or resume or False
-    request = SheetRequest(spec, attempt, results_folder(results), resume=goes_on)
+    more = {"resume": resume == "" or resume or False, "restarts": _checked(restarts)}
+    request = SheetRequest(spec, attempt, results_folder(results), **more)
     _resumed(resume, request)
     outcome = run_requests([request], force=force)
     code = _report_outcome(outcome, request.folder.parent)
@@ -177,17 +185,32 @@ _Detect = Annotated[float | None, option(_DETECT, "PCT")]
 _Most = Annotated[int | None, option(_MOST, "N")]
 
 # %% ../../nbs/90_cli/13_runs.ipynb #ad670e06
-def _check_options(study: Any, *, force: bool, resume: bool, interleaved: bool) -> None:
+def _check_options(
+    study: Any, *, force: bool, resume: bool, interleaved: bool, restarts: int
+) -> None:
     "RequestError for options of a sweep that exclude each other."
     if force and resume:
         raise RequestError(
             "--force begins runs anew and --resume goes on with them; leave one of them out"
         )
-    if interleaved and (study.under or resume):
+    given = [name for name, on in (("--resume", resume), ("--restarts", restarts)) if on]
+    if interleaved and (study.under or given):
         raise RequestError(
             "interleaved runs are ours, from their first step on; leave out "
-            + ("--resume" if resume else "frameworks:")
+            + (given[0] if given else "frameworks:")
         )
+    if study.under and _checked(restarts):
+        raise RequestError("--restarts is for our own runs; leave out --restarts or frameworks:")
+
+# %% ../../nbs/90_cli/13_runs.ipynb #3ca72096
+def _options(study: Any, in_turns: bool, **how: Any) -> dict[str, Any]:
+    "The options of a sweep, checked; RequestError as `_check_options`."
+    if in_turns:
+        sys.stderr.write("llmbench: --in-turns is now called --interleaved\n")
+        how["interleaved"] = True
+    _checked(how["restarts"])
+    _check_options(study, **how)
+    return how
 
 # %% ../../nbs/90_cli/13_runs.ipynb #5ba0307b
 def _with_added(study: Any, folder: Path) -> Any:
@@ -273,22 +296,21 @@ def sweep(
     resume: Annotated[bool, option(_GO_ON)] = False,
     detect: _Detect = None,
     most_repeats: _Most = None,
+    restarts: Restarts = 0,
     results: Results = None,
     force: Force = False,
 ) -> int:
     "Run every run of a study that has no answer yet."
     asked = _asked_study(study)
-    if in_turns:
-        sys.stderr.write("llmbench: --in-turns is now called --interleaved\n")
-    interleaved = interleaved or in_turns or asked.interleaved
-    _check_options(asked, force=force, resume=resume, interleaved=interleaved)
-    asked, folder = asked.model_copy(update={"interleaved": interleaved}), results_folder(results)
+    folder, given = results_folder(results), {"force": force, "resume": resume}
+    interleaved = interleaved or asked.interleaved
+    how = _options(asked, in_turns, interleaved=interleaved, restarts=restarts, **given)
+    asked = asked.model_copy(update={"interleaved": how["interleaved"]})
     asked = _with_wish(asked, folder, detect, most_repeats)
 
     from llmbench.launch.sweep.sweep import sweep as sweep_study
 
-    how = {"force": force, "resume": resume, "interleaved": interleaved, "results": folder}
-    train = partial(sweep_study, run_one=_runner(asked, direct), **how)
+    train = partial(sweep_study, run_one=_runner(asked, direct), results=folder, **how)
     asked, outcome = _until_shown(asked, train(asked), train, folder)
     if not outcome.interrupted:
         _say_what_is_shown(asked, study, folder)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Rows', 'utc_now', 'rank_file', 'mended', 'read_rank', 'read_ranks', 'RankLog', 'starts_of', 'resumed_at', 'folded',
-           'resumptions', 'goodput']
+           'resumptions', 'interruptions', 'goodput']
 
 # %% ../../nbs/10_core/55_lines.ipynb #5a1b2c3f
 import json
@@ -167,6 +167,15 @@ def resumptions(rows: Rows) -> list[dict[str, Any]]:
         before = part
     return events
 
+# %% ../../nbs/10_core/55_lines.ipynb #42f18f52
+def interruptions(rows: Rows) -> list[dict[str, Any]]:
+    "The `interrupted` events in the lines of a rank: completed steps, time and reason."
+    ends = [part[-1] for part in starts_of(rows) if part[-1].get("status") == "interrupted"]
+    return [
+        {"name": "interrupted", "step": e.get("step"), "time": e.get("time"), "text": e["reason"]}
+        for e in ends
+    ]
+
 # %% ../../nbs/10_core/55_lines.ipynb #abed4269
 def _sum(values: Iterable[float | None]) -> float | None:
     known = [v for v in values if v is not None]
@@ -190,6 +199,7 @@ def goodput(
     down = [_seconds(part[0].get("last_word_at"), part[0].get("started_at")) for part in parts[1:]]
     return {
         "starts": len(parts),
+        "interruptions": len(interruptions(rows)),
         "wall_s": _seconds(rows[0].get("started_at"), ended_at),
         "productive_s": _sum(step_times_s),
         "save_s": _sum(row.get("time_s") for row in saved),

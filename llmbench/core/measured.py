@@ -213,6 +213,7 @@ class GoodputRecord(Record):
     """
 
     starts: Number
+    interruptions: Number | None = None
     wall_s: Seconds | None = None
     productive_s: Seconds | None = None
     save_s: Seconds | None = None

@@ -23,6 +23,7 @@ from llmbench.core.lines import (
     RankLog,
     folded,
     goodput,
+    interruptions,
     rank_file,
     read_ranks,
     resumptions,
@@ -115,7 +116,11 @@ def repeated_sequences(ranks: list[list[dict[str, Any]]]) -> list[int]:
     return sorted(n for n, times in Counter(n for n, _ in _sequences(ranks)).items() if times > 1)
 
 # %% ../../nbs/10_core/60_records.ipynb #64e0dbc0
-_TELLING = list(map(Status, ("refused", "oom", "diverged", "cancelled", "timeout", "crash", "ok")))
+_TELLING = list(
+    map(
+        Status, ("refused", "oom", "diverged", "cancelled", "interrupted", "timeout", "crash", "ok")
+    )
+)
 
 # %% ../../nbs/10_core/60_records.ipynb #822598ec
 _Said = tuple[Status, str | None, int]  # status, reason, rank
@@ -277,7 +282,10 @@ def _events(
     if twice := repeated_sequences(ranks):
         text = f"{len(twice)} sequences were used by more than one rank or step, first {twice[0]}"
         events.append({"name": "data_repeated", "text": text})
-    return [{"kind": e.pop("name"), **e} for e in (*events, *resumptions(told[0]))]
+    return [
+        {"kind": e.pop("name"), **e}
+        for e in (*events, *interruptions(told[0]), *resumptions(told[0]))
+    ]
 
 # %% ../../nbs/10_core/60_records.ipynb #0e1400b5
 def _measured(

@@ -66,6 +66,7 @@ class Status(StrEnum):
     timeout = "timeout"  # a deadline passed: the run's, or a collective's
     crash = "crash"  # anything else that ended a rank early
     cancelled = "cancelled"  # someone pressed Ctrl-C or cancelled the job
+    interrupted = "interrupted"  # ended by notice (SIGTERM); the next start continues it
 
     @property
     def is_answer(self) -> bool:

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from threading import Thread, Timer
 
+from ..spec.notice import notice_given
+
 # %% ../../nbs/40_launch/10_ranks.ipynb #322d5470
 STORE_FD = (
     "LLMBENCH_STORE_FD"  # the socket's file descriptor in rank 0; llmbench.train.mesh reads it
@@ -98,7 +100,7 @@ def run_ranks(ranks: int, command: Sequence[str]) -> int:
     exit code of the first that failed.
 
     A rank that a signal ended counts as 1. SIGTERM or SIGINT to this process ends all ranks with
-    SIGTERM and returns 1.
+    SIGTERM and returns 1, unless the supervisor has given notice (spec.notice).
     """
     group, result = _Group(command, ranks), 0
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -106,6 +108,9 @@ def run_ranks(ranks: int, command: Sequence[str]) -> int:
     left = ranks
     while left:
         rank, code = group.ended.get()
+        if rank < 0 and notice_given(within_s=1.0):
+            _say(f"{_cause(code)}: a notice; the ranks end by themselves")
+            continue
         left -= rank >= 0
         if code and not result:
             _say(

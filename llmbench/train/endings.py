@@ -64,16 +64,19 @@ def _go_on_alone() -> None:
     _go_on()
 
 # %% ../../nbs/30_train/57_endings.ipynb #b42abbb8
-def on_terminate(last_words: Callable[[], None]) -> None:
+def on_terminate(
+    last_words: Callable[[], None], spared: Callable[[], bool] = lambda: False
+) -> None:
     """On SIGTERM call `last_words` and exit with 143, even if the main thread is in native code.
 
-    To be called in the main thread, once; ValueError in another.
+    spared: asked first; if True the rank goes on, because it ends by itself. To be called in the
+    main thread, once; ValueError in another.
     """
     told, tell = os.pipe()
     os.set_blocking(tell, False)
 
     def wait() -> None:
-        while os.read(told, 1) != bytes([signal.SIGTERM]):
+        while os.read(told, 1) != bytes([signal.SIGTERM]) or spared():
             pass
         last_words()
         os._exit(143)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STORE_FD', 'Ranks', 'pick_device', 'join', 'leave', 'Coordinate', 'place_of', 'device_mesh', 'expert_mesh', 'along',
-           'barrier', 'sum_over_ranks', 'gather_to_main']
+           'barrier', 'sum_over_ranks', 'gather_to_main', 'shared_store']
 
 # %% ../../nbs/30_train/10_mesh.ipynb #0add845e
 import gc
@@ -185,3 +185,9 @@ def gather_to_main(value: Any) -> list[Any] | None:
     values = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
     dist.gather_object(value, values, dst=0)
     return values
+
+# %% ../../nbs/30_train/10_mesh.ipynb #c2e7adcd
+def shared_store() -> dist.Store | None:
+    "The store of the process group, for words that need no collective; None without a group."
+    # private, because torch offers the store that it connected to by no other name
+    return dist.distributed_c10d._get_default_store() if dist.is_initialized() else None

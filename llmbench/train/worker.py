@@ -37,13 +37,14 @@ from .collectives import profiled_window
 from .endings import classify, on_terminate
 from .energy import EnergyMeter, energy_counter
 from .interleave import NAME, gate_of
-from .loop import Build, Diverged, Trainer, join_for, run_steps
+from .loop import Build, Diverged, Interrupted, Trainer, join_for, run_steps
 
 # %% ../../nbs/30_train/60_worker.ipynb #9af7809c
 from ..core.records import RankLog, assemble, marked_result, read_ranks, utc_now, write_run
 from ..core.schema import DeviceRecord, RunFile, Status
 from ..model.decoder import build_model
 from ..model.precision import DTYPES
+from ..spec.notice import notice_given
 from ..spec.request import RunSpec, Strategy, run_id, spec_record
 from ..spec.resolve import load_run
 from ..spec.restarts import resume_folder
@@ -137,6 +138,9 @@ def _train(trainer: Trainer, out: Path, rank_log: RankLog, keeper: Checkpoints, 
         run_steps(trainer, lambda facts: rank_log.write("step", **facts), meter, keeper, gate)
     except Diverged as e:
         rank_log.write("end", status=Status.diverged, reason=str(e), time=utc_now())
+    except Interrupted as e:
+        told = {"status": Status.interrupted, "reason": str(e), "step": e.done}
+        rank_log.write("end", **told, time=utc_now())
     else:
         _log_totals(trainer, meter, norm_before, rank_log)
         _observe(trainer, out, rank_log)
@@ -220,7 +224,9 @@ def run_rank(spec: RunSpec, out: Path, name: str, attempt: int, *, launched: boo
     rank_log.write("start", **start_facts(spec, name, attempt), **again)
     if launched:
         why = Status.crash, "ended by the launcher (SIGTERM)"
-        on_terminate(lambda: _fail(rank_log, out, *why, by_launcher=True))
+        # with checkpoints a notice is answered by the loop, after a step
+        spared = lambda: spec.checkpoint is not None and notice_given(within_s=1.0)
+        on_terminate(lambda: _fail(rank_log, out, *why, by_launcher=True), spared)
     try:
         gathered = train_rank(spec, out, rank_log, resume)
     except BaseException as e:
@@ -308,5 +314,5 @@ def main(argv: list[str] | None = None) -> int:
     if run is not None:
         sys.stdout.write(marked_result(run))
     # torchrun would stop rank 0 if another rank exits with an error
-    agreed = run is None and status == Status.diverged
+    agreed = run is None and status in (Status.diverged, Status.interrupted)
     return 0 if status == Status.ok or agreed else 1

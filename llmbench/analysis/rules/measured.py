@@ -179,7 +179,7 @@ _ORIGINS = (
     ),
     *rules(
         "goodput.",
-        "wall_s productive_s save_s load_s lost_steps lost_s down_s",
+        "interruptions wall_s productive_s save_s load_s lost_steps lost_s down_s",
         "free",
         "an outcome, of the time outside the timed steps",
     ),

@@ -18,7 +18,7 @@ schema | – | Format and version of the file: llmbench.run/1
 run_id | – | study.name.hash.attempt: the name of a run, and of its folder
 study | – | Study that the run belongs to
 attempt | 1 | Repeat of the same request, counted from 1
-status | – | How the run ended: ok, oom, diverged, refused, timeout, crash or cancelled | Status
+status | – | How the run ended: ok, oom, diverged, refused, timeout, crash, cancelled or interrupted | Status
 reason | – | Why it did not end ok, in one line | Fault
 started_at | ISO 8601, UTC | When the run started | Started (UTC)
 ended_at | ISO 8601, UTC | When the run ended
@@ -299,6 +299,7 @@ _GOODPUT = topic(
     "Time outside the steps of a run that kept checkpoints or was started again, and where imported facts come from.",
     """
 goodput.starts | 1 | Starts of the run; 1: never interrupted
+goodput.interruptions | 1 | Starts ended by notice (SIGTERM); the other earlier starts failed
 goodput.wall_s | s | From the first start to the last end
 goodput.productive_s | s | Steps that count, on their slowest rank
 goodput.save_s | s | Writing checkpoints

@@ -29,7 +29,9 @@ from ...core.files import project_root
 from ...core.records import read_run, write_run
 from ...core.schema import RunFile, Status
 from ..command import LineFollower
-from ..local import TAG, Ending, guarded, judge
+from ..local import Ending, judge
+from ..processes import TAG, guarded
+from ...spec.notice import notice_file
 
 # %% ../../../nbs/40_launch/sweep/15_execute.ipynb #52c0f799
 from llmbench.launch.sweep.sheet import (
@@ -211,7 +213,8 @@ def _watch(
         thread.start()
         while not thread.finished.wait(0.2):
             for request, follower in followers.items():
-                steps[request] += sum(row.get("kind") == "step" for row in follower.rows())
+                for row in follower.rows():  # after a restart, some steps come twice
+                    steps[request] = row["step"] + 1 if row["kind"] == "step" else steps[request]
                 if on_steps:
                     on_steps(request, steps[request])
         return False
@@ -226,6 +229,8 @@ def _outcome(
     "The new run file, or one that says why there is none."
     if _identity(request.folder / "run.json") not in (None, old):
         return read_run(request.folder)
+    if notice_file(request.partial).exists():  # the kernel got the signal, too, and is gone
+        return _made_up(request, Status.interrupted, "ended by notice (SIGTERM)")
     if interrupted:
         return _made_up(request, Status.cancelled, "cancelled")
     why = f"the run sheet left no run file: {_message_of(thread.error)}"
@@ -285,7 +290,7 @@ def run_sheet(
     raised again after the cancelled run is written.
     """
     sheet, told = sheet or sheet_path(), None
-    more = {key: value for key in ("resume", "show") if (value := getattr(request, key))}
+    more = {k: value for k in ("resume", "show", "restarts") if (value := getattr(request, k))}
     parameters = _parameters(request) | _told(request) | more
     check_sheet(sheet, parameters)
     if request.resume is not True:  # else its files are needed

@@ -25,7 +25,7 @@ from ...spec.request import PRECISIONS, RunSpec, Strategy, precision_name, run_i
 from ...spec.resolve import default_name, resolve_run
 
 # %% ../../../nbs/40_launch/sweep/10_sheet.ipynb #876aaff0
-SHEET_KEYS = (*RunSpec.model_fields, "attempt", "results", "resume", "show")
+SHEET_KEYS = (*RunSpec.model_fields, "attempt", "results", "resume", "show", "restarts")
 REPEAT_KEYS = ("study_file", "runs", "attempt", "results")
 # a pipeline is checked with its batch
 _REQUIRED = ("model", "strategy", "world_size", "seq_len", "batch")
@@ -75,15 +75,15 @@ def _check_utf8(results: Path) -> None:
 class SheetRequest:
     """The request of a sheet: the run, which repeat, and the folder of all results.
 
-    resume: True to continue an earlier start of this run, or the folder of another run. show: read
-    the existing run, and train nothing.
-    """
+    resume: True to continue an earlier start, or the folder of another run. show: read the existing
+    run. restarts: how often a failed start is followed by another."""
 
     spec: RunSpec
     attempt: int
     results: Path
     resume: bool | str = False
     show: bool = False
+    restarts: int = 0
 
     def __post_init__(self) -> None:
         _check_utf8(self.results)
@@ -117,8 +117,14 @@ def checked_attempt(attempt: Any) -> int:
     return attempt
 
 
-def _one_of(options: dict[str, Any]) -> tuple[int, bool | str, bool]:
-    "attempt, resume and show, checked; they are removed from the options."
+def _checked_restarts(restarts: Any) -> int:
+    if not isinstance(restarts, int) or isinstance(restarts, bool) or restarts < 0:
+        raise RequestError(f"restarts = {restarts!r}: must be a whole number of at least 0")
+    return restarts
+
+
+def _one_of(options: dict[str, Any]) -> tuple[int, bool | str, bool, int]:
+    "attempt, resume, show and restarts, checked; they are removed from the options."
     attempt, resume = checked_attempt(options.pop("attempt", 1)), options.pop("resume", False)
     show = options.pop("show", False)
     if not isinstance(resume, (bool, str)):
@@ -127,7 +133,7 @@ def _one_of(options: dict[str, Any]) -> tuple[int, bool | str, bool]:
         raise RequestError(
             f"show = {show!r}: must be true or false, and cannot be combined with resume"
         )
-    return attempt, resume, show
+    return attempt, resume, show, _checked_restarts(options.pop("restarts", 0))
 
 # %% ../../../nbs/40_launch/sweep/10_sheet.ipynb #c7367657
 def sheet_request(names: Mapping[str, Any], before: Iterable[str]) -> SheetRequest:
@@ -169,8 +175,11 @@ def earlier_run(folder: Path, spec: RunSpec) -> RunFile | None:
 
 # %% ../../../nbs/40_launch/sweep/10_sheet.ipynb #33b27cf9
 def replaces(new: RunFile, folder: Path) -> bool:
-    "Whether a result replaces the one in `folder`: a cancelled one none, a refused one no ok one."
-    if not folder.exists() or new.status not in (Status.cancelled, Status.refused):
+    """Whether a result replaces the one in `folder`: a cancelled or interrupted one none, a refused
+    one no ok one.
+    """
+    unfinished = (Status.cancelled, Status.interrupted, Status.refused)
+    if not folder.exists() or new.status not in unfinished:
         return True
     old = _standing(folder)
     return old is None or (new.status == Status.refused and old.status != Status.ok)
@@ -254,14 +263,12 @@ def run_request(
     if wait and (reason := wait_ready(request.spec.hardware)):
         return refuse(request, reason)
     make_room(request)
-    resume = (
-        {"resume": request.partial if request.resume is True else Path(request.resume)}
-        if request.resume
-        else {}
-    )
+    more = {"restarts": request.restarts} if request.restarts else {}
+    if request.resume:
+        more["resume"] = request.partial if request.resume is True else Path(request.resume)
     try:
         return runner(
-            request.spec, request.partial, attempt=request.attempt, on_step=on_step, **resume
+            request.spec, request.partial, attempt=request.attempt, on_step=on_step, **more
         )
     finally:
         if (request.partial / "run.json").exists():

@@ -31,6 +31,7 @@ from ...core.schema import RunFile, Status
 from ..command import refusal
 from .interleaved import study_record, train_repeat
 from .sheet import SheetRequest, earlier_run, refuse, run_request
+from ...spec.notice import INTERRUPTED_CODE, give_notice, notice_file
 from ...spec.request import RunSpec
 from ...spec.restarts import checkpoints
 from ...spec.study import StudySpec
@@ -51,14 +52,16 @@ class SweepRow:
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #2037a07f
 @dataclass(frozen=True)
 class SweepOutcome:
-    "All rows of a sweep, in order of execution; `interrupted` after Ctrl-C."
+    "All rows of a sweep, in order of execution; `interrupted` after Ctrl-C or SIGTERM."
 
     rows: tuple[SweepRow, ...]
     interrupted: bool = False
 
     @property
     def exit_code(self) -> int:
-        "0 when every run is ok, whenever it ran, and nothing was interrupted; else 1."
+        "0 when every run is ok, whenever it ran; 75 when a notice ended the sweep; else 1."
+        if self.interrupted and any(row.status == Status.interrupted for row in self.rows):
+            return INTERRUPTED_CODE
         return (
             0 if all(row.status == Status.ok for row in self.rows) and not self.interrupted else 1
         )
@@ -96,12 +99,13 @@ def _table(rows: tuple[SweepRow, ...], figures: Mapping[str, Mapping[str, str]])
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #76b48666
 def _summary(rows: tuple[SweepRow, ...], interrupted: bool) -> str:
-    failed = [r for r in rows if r.status not in (None, Status.ok, Status.cancelled)]
-    cancelled = sum(r.status == Status.cancelled for r in rows)
+    stopped = (Status.cancelled, Status.interrupted)
+    failed = [r for r in rows if r.status not in (None, Status.ok, *stopped)]
+    ended = {s: sum(r.status == s for r in rows) for s in stopped}
     missing = sum(r.status is None for r in rows)
     text = f"{sum(r.status == Status.ok for r in rows)} of {len(rows)} runs are ok"
     text += f", {len(failed)} failed" if failed else ""
-    text += f", {cancelled} cancelled" if cancelled else ""
+    text += "".join(f", {count} {status.value}" for status, count in ended.items() if count)
     text += f", {missing} not reached" if missing else ""
     lines = [text, *(f"  {r.run_id}: {r.status.value}: {r.reason}" for r in failed)]
     return "\n".join(
@@ -176,17 +180,37 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #b861447b
-@contextlib.contextmanager
-def _terminate_is_interrupt() -> Iterator[None]:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
+class _Terminated:
+    "What SIGTERM means to a sweep: notice to the run that trains, else the same as Ctrl-C."
 
+    def __init__(self) -> None:
+        self.training: SheetRequest | None = None
+        self.told = False
+
+    def __call__(self, *_: Any) -> None:
+        if self.training is None:
+            raise KeyboardInterrupt
+        if not self.told:
+            self.told = True
+            threading.Thread(target=self._tell, args=(self.training,), daemon=True).start()
+
+    def _tell(self, request: SheetRequest) -> None:
+        "Until the run has ended: a start that follows would remove the notice."
+        while self.training is request:
+            give_notice(notice_file(request.partial))
+            time.sleep(0.2)
+
+# %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #d499076c
+@contextlib.contextmanager
+def _terminable() -> Iterator[_Terminated]:
+    "In this context SIGTERM is handled, if this is the main thread."
+    handler = _Terminated()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield handler
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, handler)
     try:
-        yield
+        yield handler
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -213,8 +237,7 @@ def _trains_a_repeat(run_one: RunOne) -> Callable[..., list[RunFile]]:
 
 def directly(request: SheetRequest, *, on_steps: Callable[[int], None] | None = None) -> RunFile:
     "A run without a notebook, which needs only what training needs."
-    done = itertools.count(1)
-    return run_request(request, on_step=lambda row: on_steps(next(done)) if on_steps else None)
+    return run_request(request, on_step=lambda row: on_steps(row["step"] + 1) if on_steps else None)
 
 
 def _earlier(request: SheetRequest) -> RunFile | None:
@@ -227,14 +250,21 @@ def taken_up(request: SheetRequest) -> SheetRequest:
     return replace(request, resume=True) if kept else request
 
 
+def _goes_on(request: SheetRequest, old: RunFile | None, resume: bool) -> SheetRequest:
+    "The request, to continue an earlier start if that is wanted, or if a notice ended it."
+    interrupted = old is not None and old.status == Status.interrupted
+    return taken_up(request) if resume or request.restarts or interrupted else request
+
+
 def _one(
     request: SheetRequest, progress: Progress, force: bool, run_one: RunOne, resume: bool = False
 ) -> SweepRow:
     spec, attempt = request.spec, request.attempt
     row = {"run_id": request.run_id, "name": spec.name, "attempt": attempt}
-    if not force and (old := _earlier(request)) and old.status.is_answer:
+    old = None if force else _earlier(request)
+    if old and old.status.is_answer:
         return SweepRow(**row, status=old.status, reason=old.reason, skipped=True)
-    request = taken_up(request) if resume else request
+    request = request if force and not resume else _goes_on(request, old, resume)
     began = time.monotonic()
     if reason := refusal(spec):
         run = refuse(request, reason)
@@ -280,14 +310,22 @@ def _go(
     groups: list[list[SheetRequest]],
     progress: Progress,
     take: Callable[[list[SheetRequest]], list[SweepRow]],
+    terminated: _Terminated,
+    hears: bool,
 ) -> SweepOutcome:
+    "hears: whether the runs of a group take a notice."
     rows: list[SweepRow] = []
     try:
         for group in groups:
+            terminated.training = group[0] if hears else None
             for row in take(group):
                 rows.append(row)
                 progress.finished(row)
+            terminated.training = None
+            if terminated.told:
+                raise KeyboardInterrupt
     except KeyboardInterrupt:
+        terminated.training = None
         left = [request for group in groups for request in group][len(rows) :]
         return SweepOutcome((*rows, *map(_cancelled, left)), interrupted=True)
     finally:
@@ -323,29 +361,34 @@ def run_requests(
 ) -> SweepOutcome:
     """Run the requests of one study in order, without those that are finished.
 
-    force: run all. resume: from the last checkpoints. interleaved: the steps of the runs of a
-    repeat. begin: called before the first run. Ctrl-C and SIGTERM end the sweep with an outcome.
+    force: run all. resume: from the last checkpoints; a run that ended by notice continues in any
+    case. interleaved: the steps of the runs of a repeat. begin: called before the first run. Ctrl-C
+    and SIGTERM end the sweep with an outcome; SIGTERM lets the run write a checkpoint.
     RequestError without a run sheet; LlmbenchError while another sweep holds the folder.
     """
     _check_earlier(requests, progress)
     train = _trains_a_repeat(run_one) if interleaved else None
-    with locked(requests[0].folder.parent), _terminate_is_interrupt():
+    hears = not interleaved and run_one in (through_the_sheet, directly)
+    with locked(requests[0].folder.parent), _terminable() as terminated:
         if begin:
             begin()
         shown = Progress(len(requests), progress)
         if not interleaved:
             single = [[request] for request in requests]
-            return _go(single, shown, lambda g: [_one(g[0], shown, force, run_one, resume)])
+            one = lambda g: [_one(g[0], shown, force, run_one, resume)]
+            return _go(single, shown, one, terminated, hears)
         together = lambda g: _together(g, shown, force, run_one, train)
-        return _go(_repeats(requests), shown, together)
+        return _go(_repeats(requests), shown, together, terminated, hears)
 
 # %% ../../../nbs/40_launch/sweep/25_sweep.ipynb #0e30d33b
-def sweep(study: StudySpec, *, results: Path | str, after: int = 0, **options: Any) -> SweepOutcome:
+def sweep(
+    study: StudySpec, *, results: Path | str, after: int = 0, restarts: int = 0, **options: Any
+) -> SweepOutcome:
     """Write a study's study.json and run its attempts, interleaved where it asks for it; the
-    options and errors of run_requests. after: without the first repeats.
+    options and errors of run_requests. after: without the first repeats. restarts: of each run.
     """
     requests = [
-        SheetRequest(spec, attempt, Path(results))
+        SheetRequest(spec, attempt, Path(results), restarts=restarts)
         for spec, attempt in study.attempts()
         if attempt > after
     ]
