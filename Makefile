@@ -183,9 +183,9 @@ notebooks: .venv/.dev
 	$(SAY) "Formatting, exporting nbs/ to llmbench/, cleaning the notebooks, writing README.md and the tables of rooms and tests"
 	@$(BIN)/ruff check --fix --quiet . && $(BIN)/ruff format --quiet . && $(BIN)/nbdev-export && $(BIN)/nbdev-clean && $(BIN)/python tests/readme.py && $(BIN)/ruff format --quiet .
 
-# Where an output is not stored, or its words are no longer those of the code; WRITE=1 stores the new ones. Minutes: name rooms or notebooks in NB.
+# Where an output is not stored, or its words are no longer those of the code; WRITE=1 stores the new ones, SLOW=1 runs slow cells, too. Minutes: name rooms or notebooks in NB.
 outputs-check: .venv/.deepspeed .venv/.dev
-	@$(BIN)/python tests/outputs.py $(NB) $(if $(WRITE),--write)
+	@$(BIN)/python tests/outputs.py $(NB) $(if $(WRITE),--write) $(if $(SLOW),--slow)
 
 # Universal: one file for every Python and system, by markers. torch's GPU builds come with their base images, so only the rest is locked for them.
 lock: .venv/.lock

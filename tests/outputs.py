@@ -3,7 +3,8 @@
 A program: it runs each notebook whose path contains one of the given words (all of them without
 any), one at a time, and compares the words of each output. Numbers, times, paths and facts of the
 machine are left out; an output where none is stored counts whatever it is. With --write, the
-outputs that are missing or whose words differ are stored.
+outputs that are missing or whose words differ are stored. Cells with `#| slow` are left out unless
+--slow is given.
 
   python tests/outputs.py 30_train 40_launch/45 --write
 """
@@ -23,7 +24,6 @@ from notebooks import NOT_RUN, ROOT
 
 DEADLINE_S = 600
 OWN = ("llmbench", "importer ", "rank ")  # how our own lines on stderr begin
-SKIPPED = [*NOT_RUN, "slow"]
 MASKED = re.compile(
     r"""\x1b\[[0-9;]*m              # colours
     | <[^<>]*>                      # tags, and objects at an address
@@ -60,14 +60,15 @@ def words(outputs: list[dict]) -> set[str]:
     return {w for w in re.findall(r"[^\W\d]{2,}", text)} - UNITS
 
 
-def outputs_now(path: Path, found: Path) -> None:
+def outputs_now(path: Path, found: Path, slow: bool) -> None:
     """Run a notebook; write the outputs of each cell that ran, by its number, into `found`."""
     from execnb.shell import CaptureShell
     from fastcore.nbio import read_nb
     from fastcore.xtras import working_directory
     from nbdev.test import nb_test_cells
 
-    run = {c.id for c in nb_test_cells(path, SKIPPED)}
+    skipped = [*NOT_RUN, *([] if slow else ["slow"])]
+    run = {c.id for c in nb_test_cells(path, skipped)}
     nb = read_nb(path)
     shell = CaptureShell(path)
     with working_directory(path.parent):
@@ -75,11 +76,11 @@ def outputs_now(path: Path, found: Path) -> None:
     found.write_text(json.dumps({i: c.outputs for i, c in enumerate(nb.cells) if c.id in run}))
 
 
-def compared(path: Path, write: bool) -> list[str]:
-    """One line per cell whose words differ."""
+def compared(path: Path, write: bool, slow: bool = False) -> list[str]:
+    """One line per cell whose output is not stored or whose words differ."""
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "outputs.json"
-        process = multiprocessing.Process(target=outputs_now, args=(path, found))
+        process = multiprocessing.Process(target=outputs_now, args=(path, found, slow))
         process.start()
         process.join(DEADLINE_S)
         process.kill()
@@ -112,6 +113,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("names", nargs="*", help="parts of the notebooks' paths")
     parser.add_argument("--write", action="store_true", help="store the outputs that differ")
+    parser.add_argument("--slow", action="store_true", help="run slow cells, too")
     asked = parser.parse_args()
     os.environ |= {"IN_TEST": "1", "OMP_WAIT_POLICY": "passive"}
     stale = 0
@@ -119,7 +121,7 @@ def main() -> int:
         name = path.relative_to(ROOT / "nbs").as_posix()
         if "/runs/" in f"/{name}" or not any(n in name for n in asked.names or [""]):
             continue
-        if lines := compared(path, asked.write):
+        if lines := compared(path, asked.write, asked.slow):
             stale += 1
             print(name, *lines, sep="\n", flush=True)
     if asked.write:

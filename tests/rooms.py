@@ -16,6 +16,7 @@ from pathlib import Path
 from notebooks import ROOT, Notebook, library_notebooks
 
 NBS = ROOT / "nbs"
+MEASURED = ROOT / "tests/slow_minutes.csv"  # pytest -m slow --minutes tests/test_x.py
 BEGIN, END = "<!-- {}: written by make notebooks -->", "<!-- end of {} -->"
 
 
@@ -141,10 +142,20 @@ def tests_of(path: Path) -> tuple[str, str]:
     return about, "slow" if len(slow) == len(tests) else "both" if slow else "quick"
 
 
+def minutes() -> dict[str, str]:
+    """How long the slow tests of a file took when they were measured last."""
+    lines = MEASURED.read_text().splitlines()[1:] if MEASURED.exists() else []
+    return dict(line.split(",") for line in lines)
+
+
 def tests_table() -> str:
     """One line per file of tests, for CONTRIBUTING.md."""
-    rows = [(f"`{p.name}`", *tests_of(p)) for p in sorted((ROOT / "tests").glob("test_*.py"))]
-    return table(("file", "what it guards", "runs"), rows)
+    measured = minutes()
+    rows = [
+        (f"`{p.name}`", *tests_of(p), measured.get(p.name, ""))
+        for p in sorted((ROOT / "tests").glob("test_*.py"))
+    ]
+    return table(("file", "what it guards", "runs", "minutes of the slow tests"), rows)
 
 
 def pages() -> dict[Path, str]:

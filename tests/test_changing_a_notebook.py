@@ -37,8 +37,8 @@ def test_make_notebooks_mends_and_formats_before_it_exports():
 
 @pytest.fixture
 def notebook(tmp_path):
-    """A notebook with a number, a sentence and an assertion, and no stored output."""
-    sources = ("6 * 7", "print('two words')", "assert 6 * 7 == 42")
+    """A notebook with a number, a sentence, an assertion and a slow cell, and no stored output."""
+    sources = ("6 * 7", "print('two words')", "assert 6 * 7 == 42", "#| slow\n7 * 8")
     cells = [
         {
             "cell_type": "code",
@@ -46,7 +46,7 @@ def notebook(tmp_path):
             "id": f"{number:08x}",
             "metadata": {},
             "outputs": [],
-            "source": [source],
+            "source": source.splitlines(keepends=True),
         }
         for number, source in enumerate(sources)
     ]
@@ -65,10 +65,12 @@ def test_an_output_is_stored_where_none_was_also_a_number(notebook):
     """A number has no words that could differ; it is missing all the same."""
     said = compared(notebook, write=False)
     assert len(said) == 2 and said[0] == "  cell 0: nothing is stored; + 42"
-    assert stored(notebook) == [False, False, False]
+    assert stored(notebook) == [False, False, False, False]
     compared(notebook, write=True)
-    assert stored(notebook) == [True, True, False]
+    assert stored(notebook) == [True, True, False, False]
     assert compared(notebook, write=False) == []
+    assert compared(notebook, write=True, slow=True) == ["  cell 3: nothing is stored; + 56"]
+    assert stored(notebook) == [True, True, False, True]
 
 
 def test_another_number_is_no_stale_output(notebook):

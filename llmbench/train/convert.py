@@ -11,7 +11,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -200,14 +201,21 @@ def _check_tensors(
             )
 
 # %% ../../nbs/30_train/65_convert.ipynb #72ba934f
-def _new_folder(out: Path | str) -> tempfile.TemporaryDirectory:
-    "A place beside `out` to fill; raises RequestError where `out` holds something."
+@contextmanager
+def _new_folder(out: Path | str) -> Iterator[Path]:
+    """A folder beside `out` to fill, which becomes `out` at the end; raises RequestError where
+    `out` holds something.
+    """
     if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
         raise RequestError(f"convert: {out} exists and is not empty; choose another folder")
     Path(out).parent.mkdir(parents=True, exist_ok=True)
-    return tempfile.TemporaryDirectory(
+    with tempfile.TemporaryDirectory(
         dir=Path(out).parent, prefix=f".{Path(out).name}.", ignore_cleanup_errors=True
-    )
+    ) as work:
+        made = Path(work) / "made"
+        made.mkdir()
+        yield made
+        os.replace(made, out)
 
 
 def _origins(shape: ModelShape) -> tuple[dict[str, Origin], dict[str, Origin]]:
@@ -237,12 +245,9 @@ def from_hf(
         {n: torch.Size(origin.size(wanted)) for n, origin in to_theirs.items()},
         shape.tied_embeddings,
     )
-    with _new_folder(out) as work:
-        made = Path(work) / "made"
-        made.mkdir()
+    with _new_folder(out) as made:
         write_tensors(made, to_ours, source, torch.float32, part_bytes)
         write_json_atomic(made / SHAPE_FILE, shape.model_dump(mode="json"))
-        os.replace(made, out)
     return shape
 
 # %% ../../nbs/30_train/65_convert.ipynb #e9152424
@@ -269,12 +274,9 @@ def to_hf(
     shape, source = _ours(folder)
     config = config_from_shape(shape, dtype, model_type)
     _check_tensors(source, expected(shape), tied=False)
-    with _new_folder(out) as work:
-        made = Path(work) / "made"
-        made.mkdir()
+    with _new_folder(out) as made:
         write_tensors(made, _origins(shape)[1], source, DTYPES[dtype], part_bytes)
         write_json_atomic(made / "config.json", config)
-        os.replace(made, out)
     return shape
 
 # %% ../../nbs/30_train/65_convert.ipynb #83fb35ff
@@ -282,15 +284,12 @@ def save_weights(model: Decoder, folder: Path | str) -> Path:
     """Write a model in our format: `shape.json` and model.safetensors. Raises RequestError where
     `folder` holds something.
     """
-    with _new_folder(folder) as work:
-        made = Path(work) / "made"
-        made.mkdir()
+    with _new_folder(folder) as made:
         held = {
             n: p.detach().to("cpu", torch.float32).contiguous() for n, p in model.named_parameters()
         }
         _safetensors().torch.save_file(held, made / "model.safetensors", metadata={"format": "pt"})
         write_json_atomic(made / SHAPE_FILE, model.shape.model_dump(mode="json"))
-        os.replace(made, folder)
     return Path(folder)
 
 
