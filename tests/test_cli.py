@@ -11,9 +11,12 @@ import pytest
 import yaml
 
 from llmbench.cli.main import VERBS, build_app, main, with_values
+from llmbench.cli.verbs import outcome_text
+from llmbench.core.schema import Status
 from llmbench.launch.command import visible_gpus
 from llmbench.launch.sweep.execute import check_sheet
 from llmbench.launch.sweep.sheet import REPEAT_KEYS, parameters_of
+from llmbench.launch.sweep.sweep import SweepOutcome, SweepRow
 from llmbench.spec.request import STRATEGIES
 from llmbench.spec.resolve import load_run, resolve_run
 from llmbench.spec.study import load_study
@@ -270,6 +273,14 @@ def test_the_run_sheets_take_every_key_of_a_request():
     passed = ("study", "attempt", "model", "strategy", "world_size", "seq_len", "batch")
     check_sheet(ROOT / "nbs/runs/benchmark.ipynb", dict.fromkeys(passed))
     check_sheet(ROOT / "nbs/runs/interleaved.ipynb", dict.fromkeys(REPEAT_KEYS), REPEAT_KEYS)
+
+
+def test_a_run_ends_with_its_speed_and_its_losses():
+    """What `run` and `sweep` print at the end, of a published run."""
+    place = sorted((ROOT / "reports/published/cpu-quickstart").glob("*/run.json"))[0].parent
+    row = SweepRow(place.name, "ddp-w2", 1, Status.ok)
+    table = outcome_text(SweepOutcome((row,)), place.parent)
+    assert "tokens/s" in table and "step, ms" in table and "→" in table, table
 
 
 @pytest.mark.parametrize("module", ["llmbench.model.token_files", "llmbench.train.convert"])

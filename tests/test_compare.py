@@ -13,7 +13,7 @@ import pytest
 
 from llmbench.compare.history import history_command
 from llmbench.compare.select import baseline_command, save_baseline
-from llmbench.compare.verb import compare_command
+from llmbench.compare.verb import compare_command, compare_words
 from llmbench.core.errors import LlmbenchError, RequestError
 from llmbench.core.records import write_run
 from llmbench.core.schema import SCHEMA, validate_run
@@ -178,6 +178,13 @@ def test_no_difference_names_the_repeats_it_would_take(results, tmp_path):
     facts = compared(noisy)
     assert facts["outcome"] == "none" and facts["needed_repeats"] > 20
     assert f"(needs about {facts['needed_repeats']} repeats for 3 %)" in facts["sentence"]
+
+
+def test_the_interval_for_all_pairs_is_wider_than_that_of_one(results):
+    """Three sets are three pairs: of equals, up to 14 in 100 studies claim something at 95 %."""
+    said = compare_words("strategy=zero2", "strategy=ddp", results)
+    assert said.sets == 3 and said.family.estimate == said.speed.estimate
+    assert said.family.low < said.speed.low < said.speed.high < said.family.high
 
 
 def test_markdown_holds_the_line_and_a_small_table(results):

@@ -75,8 +75,11 @@ def but(**changes):
 STEPS = len(MUTATED["steps"]["step"])
 IMPLAUSIBLE = {
     "loss of 1e308": (but(steps__loss__3=1e308), "steps.loss.3: 1e+308"),
-    "world size 0": (but(spec__world_size=0), "spec.world_size: 0"),
-    "world size of 10^15": (but(spec__world_size=10**15), "spec.world_size: 1000000000000000"),
+    "world size 0": (but(spec__world_size=0), "spec.world_size: 0: Input should be"),
+    "world size of 10^15": (
+        but(spec__world_size=10**15),
+        "spec.world_size: 1000000000000000: Input should be",
+    ),
     "sequence length of 2^53": (but(spec__seq_len=2**53), "spec.seq_len: 9007199254740992"),
     "steps repeated": (but(steps__step=[0] * STEPS), "steps.step: 0 follows 0"),
     "steps that fall": (but(steps__step=list(range(STEPS))[::-1]), "step numbers must increase"),

@@ -1,19 +1,14 @@
 """Each of the thirteen faults, put back by a change of a line or two: its test in
 test_thirteen_faults.py must fail.
 
-A copy of the package stands first on the path, with one replacement in it. What a copy without any
-replacement does is tested too, so a failure is the fault's and not the copy's.
+putback.py puts it into a copy of the package. What a copy without any replacement does is tested
+too, so a failure is the fault's and not the copy's.
 """
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from putback import MARK, Fault, check_put_back, copied_package, run_tests
 
-ROOT = Path(__file__).resolve().parents[1]
+TESTS = "test_thirteen_faults.py"
 
 # fault: name of the mutation, file below llmbench/, what stands there once, what is put in its
 # place, what the test then says
@@ -113,8 +108,8 @@ MUTATIONS = {
     ),
     "08 seconds against hours": (
         "analysis/cost.py",
-        "* world_size / 3600 / tokens_per_s",
-        "* world_size / tokens_per_s",
+        "* paid / 3600 / tokens_per_s",
+        "* paid / tokens_per_s",
         "330.6",
     ),
     "09 the reader's processor": (
@@ -166,45 +161,18 @@ MUTATIONS = {
         "gpt-124m has 118,138,368",
     ),
 }
-MARK = '\n__import__("pathlib").Path(__file__).with_suffix(".imported").touch()\n'
 
 
-def copied_package(folder):
-    ignore = shutil.ignore_patterns("__pycache__", "*.pyc", ".ipynb_checkpoints")
-    return Path(shutil.copytree(ROOT / "llmbench", folder / "llmbench", ignore=ignore))
-
-
-def run_tests(folder, which):
-    """pytest over the faults' tests with the package of `folder`, also in every process that they
-    start.
-    """
-    tests = [
-        "--rootdir",
-        ROOT,
-        "-c",
-        ROOT / "pyproject.toml",
-        ROOT / "tests/test_thirteen_faults.py",
-        "-k",
-        which,
-    ]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", *map(str, tests)]
-    environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+def fault_of(name):
+    file, old, new, says = MUTATIONS[name]
+    return Fault(file, old, new, TESTS, says)
 
 
 @pytest.mark.slow
 def test_a_faithful_copy_passes(tmp_path):
     package = copied_package(tmp_path)
     (package / "train/measure.py").write_text((package / "train/measure.py").read_text() + MARK)
-    done = run_tests(tmp_path, "test_fault")
+    done = run_tests(tmp_path, TESTS)
     assert done.returncode == 0, done.stdout[-3000:]
     assert (package / "train/measure.imported").exists(), "the tests ran with another package"
 
@@ -212,30 +180,12 @@ def test_a_faithful_copy_passes(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_the_fault_put_back_is_noticed(tmp_path, name):
-    file, old, new, says = MUTATIONS[name]
-    source = copied_package(tmp_path) / file
-    text = source.read_text()
-    assert text.count(old) == 1, (
-        f"llmbench/{file}: the source changed: update the mutation '{name}' ({text.count(old)} ×"
-        f" {old!r})"
-    )
-    source.write_text(text.replace(old, new) + MARK)
-    done = run_tests(tmp_path, f"test_fault_{name[:2]}_")
-    assert source.with_suffix(".imported").exists(), "the tests ran with another package"
-    assert done.returncode == 1, (
-        f"fault {name} was put back and no test failed\n{done.stdout[-3000:]}"
-    )
-    assert "1 failed" in done.stdout and says in done.stdout, (
-        f"another failure than the fault's\n{done.stdout[-3000:]}"
-    )
+    check_put_back(tmp_path, name, fault_of(name), "-k", f"test_fault_{name[:2]}_")
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_the_line_of_a_fault_is_there_once(name):
-    file, old, *_ = MUTATIONS[name]
-    assert (ROOT / "llmbench" / file).read_text().count(old) == 1, (
-        f"the source changed: update the mutation '{name}'"
-    )
+    assert fault_of(name).times() == 1, f"the source changed: update the mutation '{name}'"
 
 
 def test_every_fault_is_put_back():

@@ -190,9 +190,9 @@ def test_names_from_a_run_are_files_below_the_folder(to, tmp_path, monkeypatch):
     here = tmp_path / "a/b/c"
     here.mkdir(parents=True)
     monkeypatch.chdir(here)
-    for value in HOSTILE:
+    for value in sorted(HOSTILE, key=lambda value: ".." not in value):
         written = Path(_written(hostile_run(value), to, None)).resolve()
-        assert written.is_relative_to(here) and written != here
+        assert written.is_relative_to(here) and written != here, f"{value!r} leads to {written}"
     assert (
         not [p for p in tmp_path.rglob("*") if p.is_file() and not p.is_relative_to(here)]
         and not Path("/tmp/pwned.parquet").exists()

@@ -25,6 +25,7 @@ from pydantic import BaseModel
 from test_report import copied_sources, made_run, texts
 
 import llmbench.report.build
+from llmbench.core.errors import LlmbenchError
 from llmbench.core.escape import one_line
 from llmbench.core.files import slug, write_json_atomic
 from llmbench.core.records import write_run
@@ -470,6 +471,18 @@ def test_a_hostile_name_of_a_study_stays_below_the_folder(value, tmp_path):
     bench.keep("kept", slug(value), [], ["a"])
     assert all(p.startswith("a/b/reports/") for p in tree(tmp_path) - before)
     assert re.fullmatch(r"[A-Za-z0-9-]+", study.anchor)
+
+
+def test_a_name_of_a_file_does_not_leave_the_report(tmp_path):
+    """The last check before each write, whatever made the name, and where a link leads."""
+    folder = tmp_path / "a" / "reports"
+    folder.mkdir(parents=True)
+    (folder / "link").symlink_to(tmp_path)
+    bench = Workbench(open_store(tmp_path / "a"), folder)
+    for names in (("..", "x.csv"), ("data", "../../x.csv"), (str(tmp_path / "x"),), ("link", "x")):
+        with pytest.raises(LlmbenchError, match="does not lie below"):
+            bench.write(*names, text="pwned")
+    assert tree(tmp_path) == {"a", "a/reports", "a/reports/link"}
 
 
 @pytest.fixture(scope="module")

@@ -280,6 +280,15 @@ def test_a_run_is_ok_only_where_its_file_says_that_it_ended(tmp_path):
     assert ended("hf-trainer", state) == {"diverged"}, "more than 100 losses that are no numbers"
 
 
+def test_a_report_with_a_runtime_alone_has_its_step_time(tmp_path):
+    "Without a throughput: the runtime over the steps after warm-up."
+    head = "training.runtime(s),scenario.training_arguments.max_steps,scenario.warmup_steps\n"
+    (tmp_path / "a").write_text(f"{head}10,110,10\n")
+    found = import_path(tmp_path / "a")
+    assert found.format == "optimum-benchmark"
+    assert [(run.steps.time_s, run.steps.mean_of) for run in found.runs] == [([0.1], [100])]
+
+
 def test_no_row_is_an_error_and_an_unknown_file_gets_the_nearest(tmp_path):
     for content, said in (
         (RESULT_EXCERPTS["mlperf-system"], "1 of 1 lines understood, but no row of mlperf-system"),

@@ -9,10 +9,12 @@ The processes are forked from one that has imported the large libraries, and not
 importing torch a hundred times is a quarter of the work otherwise.
 """
 
+import ast
 import importlib
 import multiprocessing
 import os
 from pathlib import Path
+from traceback import walk_tb
 
 import pytest
 from conftest import FOLLOWED
@@ -86,4 +88,25 @@ def run_cells(notebook, slow: bool) -> None:
             module = importlib.import_module(f"llmbench.{notebook.module}")
             names |= {k: v for k, v in vars(module).items() if not k.startswith("__")}
         elif cell.runs and (slow or not cell.slow):
-            exec(compile(cell.source, f"{notebook.path.name}[cell {number}]", "exec"), names)
+            file = f"{notebook.path.name}[cell {number}]"
+            try:
+                exec(compile(cell.source, file, "exec"), names)
+            except Exception as error:
+                error.add_note(failed_statement(error, file, cell.source))
+                raise
+
+
+def failed_statement(error: Exception, file: str, source: str) -> str:
+    """The statement of a cell that raised; a traceback cannot show it, because the cell is no
+    file.
+    """
+    lines = [at for frame, at in walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+    if not lines:
+        return source
+    around = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.stmt) and node.lineno <= lines[-1] <= node.end_lineno
+    ]
+    inner = min(around, key=lambda node: node.end_lineno - node.lineno)
+    return "\n".join(source.splitlines()[inner.lineno - 1 : inner.end_lineno])

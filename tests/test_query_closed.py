@@ -131,6 +131,20 @@ def test_the_connection_itself_is_closed(place):
     assert left_in(place) == before
 
 
+def test_a_query_reads_no_variable_of_its_caller(place):
+    import duckdb
+    import numpy as np
+
+    numbers = np.array([1.0])  # noqa: F841 (DuckDB would find it by its name)
+    with pytest.raises(duckdb.Error):
+        open_store("results").execute("FROM numbers").fetchall()
+
+
+def test_a_query_has_no_folder_for_temporary_files(place):
+    found = open_store("results").execute("SELECT current_setting('temp_directory')").fetchone()
+    assert found == ("",)
+
+
 def test_the_command_says_so_and_says_no_in_one_line(place):
     def llmbench(*words):
         return subprocess.run(
