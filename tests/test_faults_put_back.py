@@ -90,14 +90,14 @@ MUTATIONS = {
     ),
     "06 a rate where nothing is copied": (
         "train/measure.py",
-        'if device.type != "cuda":\n        return None\n',
-        'if device.type != "cuda":\n        return 4 * 2048 / 0.489 / 1e9\n',
+        'if device.type != "cuda":\n        return None, None\n',
+        'if device.type != "cuda":\n        return 4 * 2048 / 0.489 / 1e9, None\n',
         "a CPU copies nothing",
     ),
     "06 a rate from the batch": (
         "analysis/rates.py",
-        'run["transfer"]["h2d_gb_s"]',
-        '4 * run["spec"]["seq_len"] / 1e9',
+        '{k: run["transfer"][k] for k in',
+        '{k: 4 * run["spec"]["seq_len"] / 1e9 for k in',
         "1.28e-07 is None",
     ),
     "07 a baseline that is one GPU": (

@@ -216,6 +216,7 @@ OTHER = {  # values that a plain change of a number or a text would not give
     "transfer.link_gb_s": 4.0,
     "transfer.all_reduce_bus_gb_s": 30.0,
     "transfer.h2d_gb_s": 5.0,
+    "transfer.input_path": "in_place",
     "spec.data.paths": ["other"],
     "spec.strategy.layers_per_stage": [1, 3],
     "spec.optimizer.betas": [0.5, 0.6],

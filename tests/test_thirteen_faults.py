@@ -37,7 +37,16 @@ from llmbench.spec.resolve import resolve_run
 from llmbench.store.database import open_store, query
 from llmbench.train import mesh
 from llmbench.train.loop import Trainer, join_for, run_steps
-from llmbench.train.measure import CpuClock, CpuMemory, DeviceClock, host_to_device_gb_s, make_clock
+from llmbench.train.measure import (
+    CpuClock,
+    CpuMemory,
+    DeviceClock,
+    copy_facts,
+    fetch,
+    host_to_device_gb_s,
+    make_clock,
+    to_device,
+)
 from llmbench.train.worker import load_strategy
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -392,6 +401,8 @@ def test_fault_06_host_to_device_rate_is_measured_or_null(two_ranks):
     assert run_rates(told)["h2d_gb_s"] == 24.5, (
         "what was measured is published as it is, whatever the batch"
     )
+    row = run_rates(run)
+    assert row["input_path"] == "in_place" and row["step_h2d_gb_s"] is None, "nor does a step"
 
 
 @needs_gpu
@@ -400,6 +411,11 @@ def test_fault_06_on_a_gpu_the_copy_is_a_copy():
         host_to_device_gb_s(torch.device("cuda"), size_bytes=size * 2**20) for size in (64, 256)
     ]
     assert all(1 < rate < 1000 for rate in rates), rates
+    batch = [torch.arange(2**20) for _ in range(2)]
+    copied = to_device(batch, torch.device("cuda"))
+    facts = copy_facts(copied, fetch([copied.tensors[0].sum()]))
+    assert facts["h2d_bytes"] == 2**24 and facts["d2h_bytes"] == 8
+    assert 0.1 < facts["h2d_bytes"] / facts["h2d_time_s"] / 1e9 < 1000 and facts["d2h_time_s"] > 0
 
 
 # --- 7, 8: the eight published rows through the real store

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['OLD_NAMES', 'RUN_COLUMNS', 'throughput', 'time_shares', 'steadiness', 'model_shape', 'ceiling_tflops', 'flop_rates',
            'state_bytes', 'live_bytes', 'memory', 'exposed_pct', 'energy_per_token', 'overhead_pct', 'mean_loss',
-           'precision_label', 'device_label', 'identity', 'run_rates']
+           'copy_rates', 'precision_label', 'device_label', 'identity', 'run_rates']
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #13f82d40
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,14 @@ from pydantic import ValidationError
 from .stated import STATED_COLUMNS, stated
 from .steady import MIN_STEPS, find_shift
 from .steps import median, step_interval
-from .window import data_time_s, global_tokens, measured, wall_s, window_of
+from llmbench.analysis.window import (
+    copy_times,
+    data_time_s,
+    global_tokens,
+    measured,
+    wall_s,
+    window_of,
+)
 from ..core.hardware import peak_tflops
 from ..core.numbers import GIB
 from ..plan.flops import hardware_flops_per_token, model_flops_per_token, parameter_count
@@ -29,11 +36,11 @@ from ..spec.request import PRECISIONS
 # %% ../../nbs/60_analysis/70_rates.ipynb #1ec0dc5d
 _TEXT = (
     "run_id study status reason model strategy hardware platform framework precision"
-    " scaling_baseline comparison_group fairness source_format started_at git_commit"
+    " scaling_baseline comparison_group fairness source_format started_at git_commit input_path"
 )
 _COUNTS = (
     "dp tp pp cp ep world_size nodes seq_len micro_batch grad_accum global_tokens steps"
-    " unsteady_from_step"
+    " unsteady_from_step step_h2d_bytes step_d2h_bytes"
 )
 _ORDER = (
     "run_id study status reason model params_b strategy dp tp pp cp world_size nodes hardware"
@@ -47,7 +54,8 @@ _ORDER = (
     "fairness source_format started_at git_commit "
     "unsteady unsteady_from_step ceiling_tokens_per_s overhead_pct ep live_memory_gib "
     "window_s mean_step_s data_time_pct between_steps_pct mean_loss "
-    "usd_per_hour tokens_per_usd"  # new ones only at the end
+    "usd_per_hour tokens_per_usd d2h_gb_s step_h2d_gb_s step_d2h_gb_s step_h2d_bytes "
+    "step_d2h_bytes input_path"  # new ones only at the end
 )
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #9ff43264
@@ -288,6 +296,24 @@ def mean_loss(run: Mapping[str, Any]) -> float | None:
     known = [(v, n or 1) for v, n in zip(losses, counts, strict=True) if v is not None]
     return sum(v * n for v, n in known) / sum(n for _, n in known) if known else None
 
+# %% ../../nbs/60_analysis/70_rates.ipynb #60e5f111
+def _copied(run: Mapping[str, Any], way: str) -> dict[str, float | int | None]:
+    "Rate and bytes of what a step copies one way on a rank."
+    seconds = median(copy_times(run, way))
+    counts = [n for r in run["ranks"] for n in r[f"{way}_bytes"] if n]
+    return {
+        f"step_{way}_gb_s": 1 / seconds if seconds else None,
+        f"step_{way}_bytes": max(counts, default=None),
+    }
+
+
+def copy_rates(run: Mapping[str, Any]) -> dict[str, Any]:
+    """GB/s between host and device: of large pinned copies before the steps, and of what each step
+    copies, the median over the measured steps of the slowest rank; None on a CPU.
+    """
+    link = {k: run["transfer"][k] for k in ("h2d_gb_s", "d2h_gb_s", "input_path")}
+    return link | _copied(run, "h2d") | _copied(run, "d2h")
+
 # %% ../../nbs/60_analysis/70_rates.ipynb #da784aa7
 _PRECISION_NAMES = {(p.param, p.compute, p.reduce): name for name, p in PRECISIONS.items()}
 
@@ -349,7 +375,7 @@ def run_rates(run: Mapping[str, Any], ceiling: float | None = None) -> dict[str,
         **memory(run),
         **steadiness(run),
         "comm_exposed_pct": exposed_pct(run),
-        "h2d_gb_s": run["transfer"]["h2d_gb_s"],
+        **copy_rates(run),
         "energy_j_per_token": energy_per_token(run),
         "loss_first": loss[0],
         "loss_last": loss[-1],

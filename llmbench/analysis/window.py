@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['warmup_flags', 'measured', 'Window', 'data_time_s', 'wall_s', 'window_of', 'global_tokens', 'per_token',
-           'spent_times']
+           'spent_times', 'copy_times']
 
 # %% ../../nbs/60_analysis/67_window.ipynb #c8b1fdf9
 from collections.abc import Mapping, Sequence
@@ -108,3 +108,16 @@ def spent_times(run: Mapping[str, Any]) -> list[float]:
     """
     window = window_of(run)
     return stretched(measured(run, "time_s"), window and window.seconds / window.steps)
+
+# %% ../../nbs/60_analysis/67_window.ipynb #519b91c8
+def copy_times(run: Mapping[str, Any], way: str = "h2d") -> list[float]:
+    """Seconds per GB of the copies of each measured step, on the slowest rank; empty where a rank
+    did not time them. `way`: h2d for the batch, d2h for loss and gradient norm.
+    """
+    warmup, sides = run["spec"]["warmup_steps"] or 0, []
+    for rank in run["ranks"]:
+        copies = zip(rank[f"{way}_time_s"], rank[f"{way}_bytes"], strict=False)
+        sides.append([1e9 * t / n if t and n else None for t, n in copies][warmup:])
+    if not sides or len(set(map(len, sides))) > 1 or any(None in side for side in sides):
+        return []
+    return [max(step) for step in zip(*sides, strict=True)]

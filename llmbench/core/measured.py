@@ -144,6 +144,10 @@ class RankRecord(Record):
     bookkeeping_s: Column[Seconds | None] = []
     measured_wall_s: Seconds | None = None
     allocated_bytes: Column[Bytes | None] = []
+    h2d_time_s: Column[Seconds | None] = []
+    d2h_time_s: Column[Seconds | None] = []
+    h2d_bytes: Column[Bytes | None] = []
+    d2h_bytes: Column[Bytes | None] = []
     peak_allocated_bytes: Bytes | None = None
     peak_reserved_bytes: Bytes | None = None
     param_bytes: Bytes | None = None
@@ -186,9 +190,13 @@ class MeasurementRecord(Record):
 
 # %% ../../nbs/10_core/38_measured.ipynb #4c6cc23d
 class TransferRecord(Record):
-    "Rates of the links without a model, in 10**9 bytes per second."
+    """Rates of the links without a model, in 10**9 bytes per second; `input_path` is how a step's
+    batch reaches the device.
+    """
 
     h2d_gb_s: Amount | None = None
+    d2h_gb_s: Amount | None = None
+    input_path: Literal["pinned", "in_place"] | None = None
     all_reduce_bus_gb_s: Amount | None = None
     link_gb_s: Amount | None = None
 

@@ -165,6 +165,7 @@ _MEMORY = (
     "param_norm_after",
     "live_tensor_peak_bytes",
 )
+_COPIES = ("h2d_time_s", "d2h_time_s", "h2d_bytes", "d2h_bytes")
 _AT_THE_END = {"memory": _MEMORY, "wall": ("measured_wall_s",)}
 
 
@@ -176,6 +177,8 @@ def _rank_record(rows: list[dict[str, Any]]) -> dict[str, Any]:
         k: [s.get(k) for s in steps]
         for k in ("time_s", "data_time_s", "bookkeeping_s", "allocated_bytes")
     }
+    # only where there is a device to copy to
+    record |= {k: [s.get(k) for s in steps] for k in _COPIES if any(k in s for s in steps)}
     for row in rows:
         record |= {k: row[k] for k in _AT_THE_END.get(row["kind"], ()) if k in row}
     return record

@@ -17,8 +17,11 @@ from ..analysis.fairness import DEFAULT_VARIES
 from ..analysis.rules.facts import comparable_facts
 from ..analysis.rules.hosts import NOT_APPLICABLE
 from ..analysis.steps import Interval, spent
+from ..analysis.window import copy_times
 from ..compare.compare import fair
 from ..compare.select import RepeatSet
+
+# %% ../../nbs/80_report/55_answer.ipynb #f51cf6dc
 from llmbench.compare.winner import (
     Contender,
     Decision,
@@ -81,6 +84,7 @@ def _contender(
         files if len(files) == len(runs) else (),
         tuple(r.get("mean_step_s") for r in runs),
         _common(runs, "usd_per_hour"),
+        [copy_times(f) for f in files] if len(files) == len(runs) else (),
     )
 
 # %% ../../nbs/80_report/55_answer.ipynb #1a52c627

@@ -19,7 +19,7 @@ from ..spec.request import RunSpec
 from . import mesh
 from .collectives import all_reduce_bus_gb_s
 from .links import link_gb_s
-from .measure import host_to_device_gb_s, matmul_tflops
+from .measure import copy_gb_s, matmul_tflops
 
 # %% ../../nbs/30_train/58_ceilings.ipynb #c6d67a8f
 _SLOW_FORMAT = 2  # times slower than float32: caused by the dtype, not by other load
@@ -56,7 +56,9 @@ def log_ceilings(spec: RunSpec, ranks: mesh.Ranks, rank_log: RankLog) -> None:
     if ranks.device.type == "cpu":
         _check_products(spec, ranks, log_products(spec, ranks, rank_log), rank_log)
     links = {"all_reduce_bus_gb_s": all_reduce_bus_gb_s(ranks), "link_gb_s": link_gb_s(ranks)}
-    rank_log.write("transfer", h2d_gb_s=host_to_device_gb_s(ranks.device), **links)
+    path = "in_place" if ranks.device.type == "cpu" else "pinned"
+    copies = dict(zip(("h2d_gb_s", "d2h_gb_s"), copy_gb_s(ranks.device), strict=True))
+    rank_log.write("transfer", **copies, input_path=path, **links)
 
 # %% ../../nbs/30_train/58_ceilings.ipynb #dbd419cb
 def log_products(spec: RunSpec, ranks: mesh.Ranks, rank_log: RankLog) -> float:

@@ -25,12 +25,17 @@ from llmbench.model.data import (
     sequence_digests,
     source_for,
 )
+
+# %% ../../nbs/30_train/55_loop.ipynb #7b6e1d55
 from . import mesh
 from .energy import EnergyMeter
 from llmbench.train.measure import (
+    Copied,
     CpuMemory,
     DeviceMemory,
+    Fetched,
     Stopwatch,
+    copy_facts,
     fetch,
     make_clock,
     synchronize,
@@ -58,6 +63,7 @@ class StepBatch:
     sequences: list[tuple[int, str]]  # number in the run, digest; of a shared sequence once
     tokens: int  # predictions, on this rank
     time_s: float
+    copied: Copied  # the micro batches and the timed copy to the device
 
 # %% ../../nbs/30_train/55_loop.ipynb #4ef79de7
 def next_batch(
@@ -69,7 +75,7 @@ def next_batch(
         step, micro=spec.batch.micro, accum=spec.batch.accum, dp=spec.strategy.dp, dp_rank=place.dp
     )
     arrays = [micro_batch(source, n) for n in numbers]
-    tensors = [to_device(torch.from_numpy(a), device) for a in arrays]
+    copied = to_device([torch.from_numpy(a) for a in arrays], device)
     time_s = time.perf_counter() - started
     seen = [
         pair
@@ -77,7 +83,8 @@ def next_batch(
         for pair in zip(ns, sequence_digests(a), strict=True)
     ]
     tokens = sum(a.shape[0] * (a.shape[1] - 1) for a in arrays) // spec.strategy.cp
-    return StepBatch(tensors, seen if place.cp == 0 else [], tokens, time_s)
+    own = seen if place.cp == 0 else []
+    return StepBatch(copied.tensors, own, tokens, time_s, copied)
 
 # %% ../../nbs/30_train/55_loop.ipynb #8a6d8cb3
 @dataclass
@@ -87,7 +94,7 @@ class StepResult:
     step: int
     batch: StepBatch
     mark: Any
-    figures: Callable[[], list[float]]  # loss per micro batch, gradient norm, loss scale
+    figures: Fetched  # loss per micro batch, gradient norm, loss scale
     scaled: bool  # whether there is a loss scale
     lr: float
     allocated_bytes: int
@@ -149,7 +156,9 @@ class Trainer(_Rank):
         asked = time.perf_counter()
         time_s, figures = self.clock.seconds(done.mark), done.figures()
         self._waited_s += time.perf_counter() - asked
-        return _row(done, time_s, figures, self.counts)
+        return _row(done, time_s, figures, self.counts) | copy_facts(
+            done.batch.copied, done.figures
+        )
 
 # %% ../../nbs/30_train/55_loop.ipynb #e2fa5017
 def _row(done: StepResult, time_s: float, figures: list[float], counts: bool) -> dict[str, Any]:

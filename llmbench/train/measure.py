@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['CpuClock', 'DeviceClock', 'make_clock', 'synchronize', 'clock_cost_s', 'Stopwatch', 'CpuMemory', 'DeviceMemory',
-           'make_memory', 'limit_memory', 'matmul_tflops', 'host_to_device_gb_s', 'fetch', 'to_device']
+           'make_memory', 'limit_memory', 'matmul_tflops', 'copy_gb_s', 'host_to_device_gb_s', 'Fetched', 'fetch',
+           'Copied', 'to_device', 'copy_facts']
 
 # %% ../../nbs/30_train/15_measure.ipynb #ae82f74d
 import ctypes
@@ -13,7 +14,8 @@ import re
 import resource
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -230,42 +232,96 @@ def matmul_tflops(
     return best
 
 # %% ../../nbs/30_train/15_measure.ipynb #416b8ca9
+def _copy_rate(target: Tensor, source: Tensor, repeats: int) -> float:
+    "Median GB/s of copies between a device and pinned host memory, after one for warm-up."
+    device = target.device if target.device.type == "cuda" else source.device
+    clock, rates = make_clock(device), []
+    for _ in range(repeats + 1):
+        mark = clock.begin()
+        target.copy_(source, non_blocking=True)
+        clock.end(mark)
+        rates.append(source.nbytes / clock.seconds(mark) / 1e9)
+    return statistics.median(rates[1:])
+
+
+def copy_gb_s(
+    device: torch.device, size_bytes: int = 256 * 2**20, repeats: int = 5
+) -> tuple[float | None, float | None]:
+    "Median GB/s (10⁹ bytes) of copies from pinned host memory and back; None twice on a CPU."
+    if device.type != "cuda":
+        return None, None
+    host = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+    there = torch.empty(size_bytes, dtype=torch.uint8, device=device)
+    return _copy_rate(there, host, repeats), _copy_rate(host, there, repeats)
+
+
 def host_to_device_gb_s(
     device: torch.device, size_bytes: int = 256 * 2**20, repeats: int = 5
 ) -> float | None:
     "Median GB/s (10⁹ bytes) of copies from pinned host memory; None on a CPU."
-    if device.type != "cuda":
-        return None
-    host = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
-    target = torch.empty(size_bytes, dtype=torch.uint8, device=device)
-    clock, rates = make_clock(device), []
-    for _ in range(repeats + 1):
-        mark = clock.begin()
-        target.copy_(host, non_blocking=True)
-        clock.end(mark)
-        rates.append(size_bytes / clock.seconds(mark) / 1e9)
-    return statistics.median(rates[1:])
+    return copy_gb_s(device, size_bytes, repeats)[0]
 
 # %% ../../nbs/30_train/15_measure.ipynb #65362a96
-def fetch(values: list[Tensor]) -> Callable[[], list[float]]:
-    "Start to copy scalars to the host; the returned function waits for this copy only."
-    stacked = torch.stack([v.detach().double() for v in values])
-    if stacked.device.type != "cuda":
-        return stacked.tolist
-    host = torch.empty(stacked.shape, dtype=stacked.dtype, pin_memory=True)
-    host.copy_(stacked, non_blocking=True)
-    arrived = torch.cuda.Event()
-    arrived.record()
+class Fetched:
+    """Scalars on their way to the host: a call waits for this copy only and returns them.
 
-    def read() -> list[float]:
-        arrived.synchronize()
-        return host.tolist()
+    `mark` is that of the device's clock around the copy of `nbytes`; None on a CPU, which copies
+    nothing.
+    """
 
-    return read
+    def __init__(self, values: list[Tensor]):
+        self._host = stacked = torch.stack([v.detach().double() for v in values])
+        self.mark, self.nbytes = None, stacked.nbytes
+        if stacked.device.type == "cuda":
+            self._host = torch.empty(stacked.shape, dtype=stacked.dtype, pin_memory=True)
+            clock = DeviceClock()
+            self.mark = clock.begin()
+            self._host.copy_(stacked, non_blocking=True)
+            clock.end(self.mark)
+
+    def __call__(self) -> list[float]:
+        if self.mark:
+            self.mark[1].synchronize()
+        return self._host.tolist()
+
+
+def fetch(values: list[Tensor]) -> Fetched:
+    "Start to copy scalars to the host; call the result to wait for them."
+    return Fetched(values)
 
 # %% ../../nbs/30_train/15_measure.ipynb #79942d52
-def to_device(batch: Tensor, device: torch.device) -> Tensor:
-    "`batch` on the device, copied asynchronously to a GPU."
+@dataclass(frozen=True)
+class Copied:
+    "The micro batches of a step on the device; `mark` and `nbytes` are those of the copy."
+
+    tensors: list[Tensor]
+    mark: list[Any] | None = None  # of the device's clock; None where nothing was copied
+    nbytes: int = 0
+
+
+def to_device(batches: list[Tensor], device: torch.device) -> Copied:
+    """Micro batches on the device: the same tensors on a CPU, where nothing is copied; on a GPU
+    asynchronous copies from pinned memory, between two events of its stream.
+    """
     if device.type != "cuda":
-        return batch
-    return batch.pin_memory().to(device, non_blocking=True)
+        return Copied(batches)
+    pinned, clock = [b.pin_memory() for b in batches], DeviceClock()
+    mark = clock.begin()
+    there = [b.to(device, non_blocking=True) for b in pinned]
+    clock.end(mark)
+    return Copied(there, mark, sum(b.nbytes for b in pinned))
+
+# %% ../../nbs/30_train/15_measure.ipynb #e5b8dd5f
+def copy_facts(there: Copied, back: Fetched) -> dict[str, Any]:
+    """Seconds and bytes of a step's copies to the device and back; waits for both. Empty on a CPU,
+    where nothing is copied.
+    """
+    if there.mark is None or back.mark is None:
+        return {}
+    clock = DeviceClock()
+    return {
+        "h2d_time_s": clock.seconds(there.mark),
+        "h2d_bytes": there.nbytes,
+        "d2h_time_s": clock.seconds(back.mark),
+        "d2h_bytes": back.nbytes,
+    }

@@ -75,7 +75,8 @@ _RANKS = (
     *rules(
         "ranks[].",
         "time_s measured_wall_s data_time_s bookkeeping_s allocated_bytes peak_allocated_bytes"
-        " peak_reserved_bytes live_tensor_peak_bytes param_bytes grad_bytes optimizer_bytes",
+        " peak_reserved_bytes live_tensor_peak_bytes param_bytes grad_bytes optimizer_bytes"
+        " h2d_time_s d2h_time_s h2d_bytes d2h_bytes",
         "free",
         "an outcome",
     ),
@@ -92,6 +93,10 @@ _RANKS = (
         "peaks of memory that were read in two ways say nothing about each other",
         "memory_source",
     ),
+)
+
+# %% ../../../nbs/60_analysis/rules/25_measured.ipynb #cdba0737
+_PROFILED = (
     *rules("collectives[].", "kind calls bytes time_s exposed_s alone_s", "free", "an outcome"),
     *rules("window.", "steps time_s exposed_s", "free", "an outcome, of steps that are not timed"),
 )
@@ -125,6 +130,12 @@ _CONDITIONS = (
         "measurement.clock",
         unknown="unknown",
     ),
+)
+
+# %% ../../../nbs/60_analysis/rules/25_measured.ipynb #7169b598
+_COPIES = (
+    *rules("transfer.", "d2h_gb_s", "free", "the link of h2d_gb_s, which is judged"),
+    *rules("transfer.", "input_path", "free", "follows from the kind of the device"),
 )
 
 # %% ../../../nbs/60_analysis/rules/25_measured.ipynb #75d4d91e
@@ -193,4 +204,14 @@ _ORIGINS = (
 )
 
 # %% ../../../nbs/60_analysis/rules/25_measured.ipynb #4ea79131
-MEASURED = (*_STEPS, *_LOSSES, *_RANKS, *_CONDITIONS, *_MEASURING, *_EVENTS, *_ORIGINS)
+MEASURED = (
+    *_STEPS,
+    *_LOSSES,
+    *_RANKS,
+    *_PROFILED,
+    *_CONDITIONS,
+    *_COPIES,
+    *_MEASURING,
+    *_EVENTS,
+    *_ORIGINS,
+)

@@ -122,15 +122,28 @@ wire_ratio | 1 | Time of the collectives alone over that time: median of repeats
 # %% ../../../nbs/10_core/glossary/25_machine.ipynb #454391c7
 _TRANSFER = topic(
     "transfer",
-    "Host to device",
-    "Measured copies of page-locked memory; null where there is no device.",
+    "Between host and device",
+    "Two kinds of copies are timed in each run. Before the steps: 256 MiB from page-locked memory "
+    "to the device and back, the median of five, which is what the link can do. In each step: "
+    "its batch to the device, and the loss and the gradient norm back, between two events in the "
+    "device's stream, outside the step's own time. A CPU copies nothing, and all of it is null.",
     """
-transfer.h2d_gb_s h2d_gb_s | GB/s (10⁹ bytes) | Copies from host to device with page-locked memory
+transfer.h2d_gb_s h2d_gb_s | GB/s (10⁹ bytes) | Large copies from host to device with page-locked memory
+transfer.d2h_gb_s d2h_gb_s | GB/s (10⁹ bytes) | Large copies from device to host with page-locked memory
+transfer.input_path input_path | – | How a step's batch reaches the device: pinned (copied from page-locked memory, asynchronously) or in_place (a CPU: used where it was made)
+ranks[].h2d_time_s | s | Copies of each step's batch to the device, on its stream
+ranks[].d2h_time_s | s | Copy of each step's losses and gradient norm to the host
+ranks[].h2d_bytes | bytes | Bytes of each step's batch that were copied to the device
+ranks[].d2h_bytes | bytes | Bytes of each step's losses and gradient norm that were copied to the host
+step_h2d_gb_s | GB/s (10⁹ bytes) | Rate of the copies of a step's batch, median over the measured steps of the slowest rank | | h2d_bytes / h2d_time_s
+step_d2h_gb_s | GB/s (10⁹ bytes) | Rate of the copy of a step's losses and gradient norm, likewise | | d2h_bytes / d2h_time_s
+step_h2d_bytes | bytes | Bytes that a rank copies to the device in a step, at most | | the largest of h2d_bytes
+step_d2h_bytes | bytes | Bytes that a rank copies to the host in a step, at most | | the largest of d2h_bytes
     """,
-    by="train.measure.host_to_device_gb_s",
+    by="analysis.rates.copy_rates",
     formula=r"S / t",
     source="measured in each run",
-    silent="what the training used of it",
+    silent="that a faster link would speed up training: a step copies few bytes, mostly unnoticed",
 )
 
 # %% ../../../nbs/10_core/glossary/25_machine.ipynb #ca56968c

@@ -67,6 +67,17 @@ def _unsteady(row: Mapping[str, Any]) -> str | None:
     step = row["unsteady_from_step"]
     return f"△ the level of the step time changes at step {step}" if step else None
 
+# %% ../../../nbs/80_report/pages/17_runpages.ipynb #6ca4f636
+def _copies(row: Mapping[str, Any]) -> str | None:
+    "What a step copies to the device, how fast, and what the link can do."
+    if row["input_path"] == "in_place":
+        return "nothing is copied: on a CPU the batch stays where it is made"
+    if row["step_h2d_gb_s"] is None:
+        return None
+    said = f"{row['step_h2d_bytes']:,} bytes per step at {significant(row['step_h2d_gb_s'])} GB/s"
+    link = _measure(row, "h2d_gb_s", "GB/s")
+    return f"{said}, {row['input_path'] or 'copied'}" + (f"; large copies: {link}" if link else "")
+
 # %% ../../../nbs/80_report/pages/17_runpages.ipynb #60ae6233
 def _run_summary(row: Mapping[str, Any]) -> dict[str, Any]:
     shown = {
@@ -77,6 +88,7 @@ def _run_summary(row: Mapping[str, Any]) -> dict[str, Any]:
         "Memory of tensors": _measure(row, "live_memory_gib", "GiB"),
         "Process growth, or the allocator's peak": _measure(row, "peak_memory_gib", "GiB"),
         "Loss": _losses(row),
+        "Batch to the device": _copies(row),
         "Unsteady": _unsteady(row),
         "Comparable": row["fairness"],
         "Comparison group": row["comparison_group"],
@@ -106,7 +118,7 @@ def run_records(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
 
 # %% ../../../nbs/80_report/pages/17_runpages.ipynb #042c058d
 _COLUMNS = """run_id, started_at, step_time_s, tokens_per_s, live_memory_gib, peak_memory_gib,
-    loss_first, mean_loss, loss_last, fairness, comparison_group, unsteady_from_step,
+    loss_first, mean_loss, loss_last, input_path, step_h2d_gb_s, step_h2d_bytes, h2d_gb_s, fairness, comparison_group, unsteady_from_step,
     stated_tokens_per_s_per_gpu, stated_tflops_per_gpu, stated_mfu_pct, stated_memory_gib"""
 
 
