@@ -8,7 +8,7 @@ __all__ = ['files_of', 'table', 'import_']
 # %% ../../nbs/90_cli/35_import_verb.ipynb #8f87de95
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -127,7 +127,10 @@ _STUDY = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
 
 def _imported(
-    files: Sequence[tuple[Path, bool]], study: str, name: str | None
+    files: Sequence[tuple[Path, bool]],
+    study: str,
+    name: str | None,
+    supplied: Mapping[str, dict[str, Any]],
 ) -> tuple[list[Any], list[str]]:
     from llmbench.importers.base import Source
     from llmbench.importers.formats import chosen, import_file
@@ -140,9 +143,10 @@ def _imported(
             chosen(Source(path), all_formats(), name)
     for path, named in files:
         try:
-            done.append(import_file(path, all_formats(), study=study, format=name))
+            how = {"study": study, "format": name, "supplied": supplied}
+            done.append(import_file(path, all_formats(), **how))
         except RequestError as e:
-            if named or name:
+            if named or name or str(e).startswith("--set"):
                 raise
             if isinstance(e, OutsideFailure):
                 sys.stderr.write(f"llmbench: {e}\n")
@@ -161,16 +165,21 @@ def _written(done: Sequence[Any], folder: Path) -> int:
 
 # %% ../../nbs/90_cli/35_import_verb.ipynb #4f50ddf5
 _PATHS = "files, or folders of them; the format is found from the content"
+_SET = "a fact that the logs lack, as world_size=8; may be repeated"
 
+_Paths = Annotated[PathText, option(_PATHS, required=True)]
+_InStudy = Annotated[str, option("study that the runs belong to (default imported)", "NAME")]
+_OfFormat = Annotated[
+    str | None, option("read as this format, without looking at the content", "NAME")
+]
+_Supplied = Annotated[tuple[str, ...], option(_SET, "key=value")]
 
+# %% ../../nbs/90_cli/35_import_verb.ipynb #d86aed66
 def import_(
-    *paths: Annotated[PathText, option(_PATHS, required=True)],
-    study: Annotated[
-        str, option("study that the runs belong to (default imported)", "NAME")
-    ] = "imported",
-    format: Annotated[
-        str | None, option("read as this format, without looking at the content", "NAME")
-    ] = None,
+    *paths: _Paths,
+    study: _InStudy = "imported",
+    format: _OfFormat = None,
+    set: _Supplied = (),
     results: Results = None,
 ) -> int:
     "Import files of other tools or saved logs of ours; 1 where a known format holds no run."
@@ -179,9 +188,15 @@ def import_(
             f"--study {study}: allowed are lower-case letters, digits, _ . and -; "
             "for example --study imported"
         )
+    from llmbench.importers.supplied import read_supplied
+
+    supplied = read_supplied(set)
     files = files_of(paths)
     logs = [path for path, _ in files if format is None and _is_saved_log(path)]
-    done, unknown = _imported([f for f in files if f[0] not in logs], study, format)
+    others = [f for f in files if f[0] not in logs]
+    if supplied and logs:
+        raise RequestError(f"--set: {logs[0].name} holds whole run files, which lack nothing")
+    done, unknown = _imported(others, study, format, supplied)
     if not done and not logs:
         raise RequestError(
             f"none of {len(unknown)} files is of a known format; name one with --format"

@@ -165,7 +165,7 @@ def _columns(draft: Draft, rows: Sequence[int]) -> dict[str, Any]:
 
 
 def _origin(draft: Draft, source: Source) -> dict[str, Any]:
-    file = {"file": source.name, "sha256": source.sha256}
+    file = {"file": source.name, "sha256": source.sha256, "supplied": list(draft.supplied)}
     return {"kind": "import", "format": draft.format, **file}
 
 # %% ../../nbs/50_importers/15_finish.ipynb #224f8a2c

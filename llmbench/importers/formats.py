@@ -9,7 +9,7 @@ __all__ = ['is_document', 'Format', 'detect', 'nearest', 'second_log', 'Imported
 import ast
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from ..core.errors import RequestError, unknown_name
 from ..core.schema import RunFile, Status
 from .base import Draft, Source, Tally
 from .finish import missing, run_file, warnings_of, write_draft
+from .supplied import Facts, supply
 
 # %% ../../nbs/50_importers/20_formats.ipynb #c83b90e4
 _NOTEBOOK = re.compile(rb'\A\s*\{.*"(?:nbformat|cells)"', re.DOTALL)
@@ -225,8 +226,12 @@ def import_file(
     *,
     study: str = "imported",
     format: str | None = None,
+    supplied: Mapping[str, Facts] | None = None,
 ) -> Imported:
-    "The runs in a file; RequestError if it does not exist, or no format fits."
+    """The runs in a file; RequestError if it does not exist, or no format fits.
+
+    supplied: facts that the user knows and a log lacks (importers.supplied).
+    """
     source = Source(Path(path))
     try:
         kind, tally = chosen(source, formats, format), Tally()
@@ -242,6 +247,7 @@ def import_file(
         )
     for draft in drafts:
         draft.event("imported", tally.text())
+        supply(draft, supplied or {}, source.name)
     return Imported(source, kind.name, study, drafts, tally)
 
 # %% ../../nbs/50_importers/20_formats.ipynb #6f0405f1

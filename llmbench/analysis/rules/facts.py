@@ -149,9 +149,10 @@ def _happened(run: Mapping[str, Any]) -> tuple[bool, int]:
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #b5280efa
 def _measured(run: Mapping[str, Any]) -> tuple:
     """Clock, turns, counter, steps, tokens of a step, whether rows are means, sources of memory,
-    updates left out.
+    updates left out, facts that a person supplied.
     """
     measurement, steps = run.get("measurement") or {}, run.get("steps") or {}
+    source = run.get("source") or {}
     sources = {rank.get("memory_source") for rank in run.get("ranks") or ()} - {None}
     return (
         measurement.get("clock"),
@@ -162,6 +163,8 @@ def _measured(run: Mapping[str, Any]) -> tuple:
         any(n and n > 1 for n in steps.get("mean_of") or ()),
         sorted(sources),
         run.get("skipped_steps") or 0,
+        # with the file, so that two runs with supplied facts have a remark, too
+        [f"{', '.join(said)} for {source.get('file')}"] if (said := source.get("supplied")) else [],
     )
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #5fc6858c
@@ -324,7 +327,7 @@ def _without_use(
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #e1139de0
 def _about_measurement(measured: Sequence[Any], happened: Sequence[Any]) -> dict[str, Any]:
-    clock, turns, counter, steps, tokens, means, sources, skipped = measured
+    clock, turns, counter, steps, tokens, means, sources, skipped, supplied = measured
     return {
         "measurement.clock": clock,
         "measurement.turns": turns,
@@ -334,6 +337,7 @@ def _about_measurement(measured: Sequence[Any], happened: Sequence[Any]) -> dict
         "steps.mean_of": "means of steps" if means else "single steps",
         "memory_source": joined(sources),
         "precision.skipped_steps": skipped,
+        "source.supplied": joined(supplied) or "nothing",
         "events.oversubscribed": happened[0],
         "events.restarts": happened[1],
     }

@@ -200,6 +200,13 @@ _ORIGINS = (
         "free",
         "where the facts come from; what they are is compared",
     ),
+    *rules(
+        "source.",
+        "supplied",
+        "remark",
+        "facts that the log lacks and a person supplied; no log confirms them",
+        "source.supplied",
+    ),
     *rules("logged[].", "name values", "free", "figures of a foreign log, used nowhere"),
 )
 

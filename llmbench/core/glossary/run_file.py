@@ -311,6 +311,7 @@ source.kind | – | harness or import
 source.format source_format | – | Format of an imported file
 source.file | – | Name of the imported file
 source.sha256 | – | SHA-256 of the imported file
+source.supplied | – | Facts that the imported file lacks and `--set` supplied, by key
 logged[].name | – | Column as an imported log reckons it, with its unit; used in no figure
 logged[].values | – | Its values, one per step
     """,

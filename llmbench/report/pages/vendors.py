@@ -46,8 +46,10 @@ def vendor_bars(rows: Sequence[Mapping[str, Any]], value: str, *, title: str) ->
         if r.get(value) is not None
     ]
     order = [r["label"] for r in sorted(known, key=lambda r: -r[value])]
+    # room for the figure behind the longest bar
+    ends = alt.Scale(domain=[0, 1.12 * max((r[value] for r in known), default=1)], nice=False)
     base = alt.Chart(alt.Data(values=known)).encode(
-        x=alt.X(f"{value}:Q", title=title, scale=alt.Scale(zero=True)),
+        x=alt.X(f"{value}:Q", title=title, scale=ends),
         y=alt.Y("label:N", sort=order, title=None, axis=alt.Axis(ticks=False, labelLimit=400)),
         tooltip=["label:N", "vendor:N", alt.Tooltip(f"{value}:Q", format=",.4~g", title=title)],
     )
