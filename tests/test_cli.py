@@ -65,6 +65,12 @@ def test_each_verb_shows_one_real_use_in_80_columns_without_colours(verb):
     assert "\x1b" not in done.stdout
 
 
+def test_help_and_readme_say_how_to_leave_the_published_studies_out():
+    said = " ".join(llmbench("report", "--help").stdout.split())
+    assert "this folder alone" in said and "the studies published with llmbench" in said
+    assert "llmbench report --results" in (ROOT / "README.md").read_text()
+
+
 def test_every_request_of_the_project_survives_the_way_into_a_run_sheet():
     """Also those that are sound on a GPU only: their short form resolves to the same request."""
     requests = [

@@ -14,6 +14,7 @@ import pytest
 
 from llmbench.analysis.stats import spread_of_pairs
 from llmbench.analysis.steps import spent
+from llmbench.cli.reading import report
 from llmbench.compare.compare import interleaved_pairs
 from llmbench.compare.verb import compare_words
 from llmbench.compare.words import notes
@@ -25,7 +26,7 @@ from llmbench.core.records import write_run
 from llmbench.core.schema import SCHEMA, dump_run, validate_run
 from llmbench.plan.flops import parameter_count
 from llmbench.report.answer import answer_of, single_sentence
-from llmbench.report.build import build_report
+from llmbench.report.build import build_report, study_counts
 from llmbench.report.methods import columns_of
 from llmbench.report.pages.detectable import detectable_rows
 from llmbench.report.pages.overview import answer_sentences, fairness_note
@@ -827,6 +828,16 @@ def test_a_log_that_counts_tokens_has_one_throughput_on_every_page(tmp_path):
         assert float(row["tokens_per_s"]) > 0
         assert significant(float(row["tokens_per_s"])) in first
     assert "unknown · 2 ranks" not in "".join(texts(out).values())
+
+
+def test_the_command_says_whose_studies_the_site_has(tmp_path, capsys):
+    """Without --results the published studies are on the site, too; the help says so."""
+    put(tmp_path / "r", made_run("ddp", 1))
+    assert report(results=tmp_path / "r", site=tmp_path / "site", engine="pandoc") == 0
+    said = capsys.readouterr().out
+    assert "studies: 1 of your own, 0 published with llmbench\n" in said
+    published = ROOT / "reports/published/cpu-memory"
+    assert study_counts([tmp_path / "r", published], ROOT / "reports") == (1, 1)
 
 
 def test_the_overview_and_compare_decide_alike(tmp_path):
