@@ -2,8 +2,9 @@
 tests, as root.
 
 It knows Jobs, Pods, Services, ConfigMaps and Events, expands an Indexed Job, gives pods names only
-where a headless Service selects them, and deletes the pods of a failed Job as the real controller
-does. It checks no schema and no rights: those are checked elsewhere. Start it with `with
+where a headless Service selects them, makes new pods for failed ones as backoffLimit and
+podFailurePolicy say, keeps the volumes of claims, and deletes the pods of a failed Job as the real
+controller does. It checks no schema and no rights: those are checked elsewhere. Start it with `with
 Kubelet(folder) as cluster`, and use the kubeconfig it writes.
 """
 
@@ -69,14 +70,14 @@ def selected(thing: dict, query: dict[str, str]) -> bool:
 class Kubelet:
     """`cut_logs_at`: bytes after which a log ends, as that of a full disk would; with
     `cut_following` only while it is followed, as where the connection breaks. `refused`: words with
-    which the creation of a kind is refused.
+    which the creation of a kind is refused. `backoff_s`: between a failed pod and the next one.
     """
 
     def __init__(self, folder: Path):
         self.folder, self.mark = Path(folder), f"kub{os.getpid()}"
         self.lock, self.things, self.running = threading.RLock(), {}, {}
         self.addresses, self.hosts, self.made_folders, self.cut_logs_at = 10, [], [], None
-        self.cut_following, self.refused = False, {}
+        self.cut_following, self.refused, self.backoff_s = False, {}, 3.0
 
     def __enter__(self) -> Kubelet:
         add_switch(self.switch)
@@ -138,27 +139,44 @@ class Kubelet:
     # --- jobs and pods
 
     def run(self, job: dict) -> None:
-        spec, name, namespace = job["spec"], job["metadata"]["name"], job["metadata"]["namespace"]
+        spec, namespace = job["spec"], job["metadata"]["namespace"]
         job["status"] = {"startTime": now(), "active": spec["completions"]}
-        pods = []
-        for i in range(spec["completions"]):
-            pod = {
-                "metadata": copy(spec["template"]["metadata"]),
-                "spec": copy(spec["template"]["spec"]),
-            }
-            pod["metadata"] |= {
-                "name": f"{name}-{i}-{uuid.uuid4().hex[:5]}",
-                "annotations": {INDEX: str(i)},
-                "owner": job["metadata"]["uid"],
-            }
-            self.addresses += 1
-            pod["status"] = {"phase": "Pending", "podIP": f"10.79.0.{self.addresses}"}
-            pod["spec"]["hostname"] = f"{name}-{i}"
-            pods.append(self.add("pods", namespace, pod))
+        pods = [self.make(job, i) for i in range(spec["completions"])]
         names = self.names(pods, namespace)
         for pod in pods:
             self.start(pod, names, namespace)
         threading.Thread(target=self.watch, args=(job, pods), daemon=True).start()
+
+    def make(self, job: dict, i: int) -> dict:
+        """A new pod of an index of a Job, with an address of its own."""
+        template, name = job["spec"]["template"], job["metadata"]["name"]
+        pod = {"metadata": copy(template["metadata"]), "spec": copy(template["spec"])}
+        pod["metadata"] |= {
+            "name": f"{name}-{i}-{uuid.uuid4().hex[:5]}",
+            "annotations": {INDEX: str(i)},
+            "owner": job["metadata"]["uid"],
+        }
+        self.addresses += 1
+        pod["status"] = {"phase": "Pending", "podIP": f"10.79.0.{self.addresses}"}
+        pod["spec"]["hostname"] = f"{name}-{i}"
+        return self.add("pods", job["metadata"]["namespace"], pod)
+
+    def replace(self, job: dict, pods: list[dict], i: int) -> None:
+        """A new pod in the place of a failed one; every living pod learns its address."""
+        namespace = job["metadata"]["namespace"]
+        pods[i] = self.make(job, i)
+        names = self.names(pods, namespace)
+        for pod in pods:
+            hosts = self.folder / pod["metadata"]["name"] / "hosts"
+            if hosts.exists():  # mounted, so written in place
+                hosts.write_text(names)
+        self.start(pods[i], names, namespace)
+
+    def evict(self, name: str) -> None:
+        """What a drained node does to a pod: the condition, SIGTERM, the grace period, SIGKILL."""
+        (pod,) = [t for (k, _, n), t in self.things.items() if k == "pods" and n == name]
+        pod["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
+        self.end(self.running[name], pod["spec"]["terminationGracePeriodSeconds"])
 
     def names(self, pods: list[dict], namespace: str) -> str:
         """The hosts file that DNS would amount to: a pod has a name if a headless Service of its
@@ -237,9 +255,13 @@ class Kubelet:
                 volumes[mount["name"]],
                 Path(mount["mountPath"]),
             )
+            if "persistentVolumeClaim" in volume:
+                source = self.folder / "claims" / volume["persistentVolumeClaim"]["claimName"]
+            if "hostPath" in volume:
+                source = Path(volume["hostPath"]["path"])
             if str(target) == "/tmp":
                 continue
-            source.mkdir()
+            source.mkdir(parents=True, exist_ok=True)
             for key, text in (
                 self.things.get(
                     ("configmaps", namespace, volume.get("configMap", {}).get("name")), {}
@@ -265,44 +287,70 @@ class Kubelet:
         """
         process = self.running.get(name)
         if process and process.poll() is None:
-            for child in (
-                Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            ):
-                os.kill(int(child), signal.SIGTERM)
-            try:
-                process.wait(timeout=grace_s)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            self.end(process, grace_s)
         self.running.pop(name, None)
 
+    def end(self, process: subprocess.Popen, grace_s: float) -> None:
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGTERM)
+        try:
+            process.wait(timeout=grace_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
     def watch(self, job: dict, pods: list[dict]) -> None:
-        """The controller of one Job: the first pod that fails or goes ends it, and its other pods
-        are deleted.
+        """The controller of one Job: a failed pod is followed by another while its backoffLimit
+        lasts; then the Job fails, and its other pods are deleted.
         """
-        deadline, codes = time.monotonic() + job["spec"]["activeDeadlineSeconds"], {}
-        while len(codes) < len(pods) and not any(codes.values()) and time.monotonic() < deadline:
+        spec, ended, due = job["spec"], set(), {}
+        deadline, failures, reason = time.monotonic() + spec["activeDeadlineSeconds"], 0, None
+        while len(ended) < len(pods) and not reason:
             for i, pod in enumerate(pods):
-                process = self.running.get(pod["metadata"]["name"])
-                code = process.poll() if process else 137
-                if i not in codes and code is not None:
-                    codes[i] = code
-                    pod["status"]["phase"] = "Failed" if code else "Succeeded"
+                if time.monotonic() > due.get(i, deadline):
+                    del due[i]
+                    self.replace(job, pods, i)
+                    continue
+                code = self.code_of(pod) if i not in ended and i not in due else None
+                if code is None:
+                    continue
+                pod["status"]["phase"] = "Failed" if code else "Succeeded"
+                action = meaning(spec, pod, code) if code else ended.add(i)
+                failures += action == "Count"
+                if action == "FailJob" or failures > spec["backoffLimit"]:
+                    reason = "PodFailurePolicy" if action == "FailJob" else "BackoffLimitExceeded"
+                    break
+                if action:
+                    due[i] = time.monotonic() + self.backoff_s
+            if time.monotonic() >= deadline:
+                reason = "DeadlineExceeded"
             time.sleep(0.1)
-        good = len(codes) == len(pods) and not any(codes.values())
-        if not good:
+        if reason:
             for pod in pods:
                 self.remove("pods", job["metadata"]["namespace"], pod["metadata"]["name"])
-        reason = (
-            "CompletionsReached"
-            if good
-            else "DeadlineExceeded"
-            if time.monotonic() >= deadline
-            else "BackoffLimitExceeded"
-        )
         job["status"]["conditions"] = [
-            {"type": "Complete" if good else "Failed", "status": "True", "reason": reason}
+            {
+                "type": "Failed" if reason else "Complete",
+                "status": "True",
+                "reason": reason or "CompletionsReached",
+            }
         ]
+
+    def code_of(self, pod: dict) -> int | None:
+        """The exit code of a pod; None while it runs, 137 when it was deleted."""
+        process = self.running.get(pod["metadata"]["name"])
+        return process.poll() if process else 137
+
+
+def meaning(spec: dict, pod: dict, code: int) -> str:
+    """What a Job's podFailurePolicy makes of a failed pod: FailJob, Ignore or Count."""
+    conditions = pod["status"].get("conditions", [])
+    for rule in spec.get("podFailurePolicy", {}).get("rules", []):
+        by_code = code in rule.get("onExitCodes", {}).get("values", [])
+        named = [c["type"] for c in rule.get("onPodConditions", [])]
+        if by_code or any(c["type"] in named for c in conditions):
+            return rule["action"]
+    return "Count"
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

@@ -5,9 +5,12 @@ cluster is involved.
 import contextlib
 import io
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -15,11 +18,14 @@ from pathlib import Path
 import pytest
 import yaml
 from kubelet import Kubelet
-from namespaces import POSSIBLE
+from namespaces import POSSIBLE, workers
 from waiting import until
 
 from llmbench.cli.main import main
+from llmbench.core.numbers import test_near
 from llmbench.core.records import marked_result, read_run
+from llmbench.launch.local import run_local
+from llmbench.spec.resolve import resolve_run
 
 pytestmark = [
     pytest.mark.slow,
@@ -162,6 +168,53 @@ def test_a_pod_that_is_deleted_ends_the_run_with_its_steps(cluster, tmp_path):
         and time.monotonic() - began < 200
     )
     assert run.reason, run
+
+
+def trained_to(cluster, step: int) -> bool:
+    """Whether rank 0 has come so far in its present start, on the volume of the claim."""
+    (file,) = [*cluster.folder.glob("claims/runs/kube/*/rank-000.jsonl")] or [None]
+    lines = file.read_text().rpartition('"kind":"start"')[2] if file else ""
+    return f'"kind":"step","step":{step},' in lines
+
+
+def pods_of(cluster) -> list[str]:
+    """The running pods, by index."""
+    living = [t for (k, _, n), t in cluster.things.items() if k == "pods" and n in cluster.running]
+    return sorted(t["metadata"]["name"] for t in living if t["status"]["phase"] == "Running")
+
+
+def test_a_killed_rank_and_an_evicted_pod_cost_no_run(cluster, tmp_path):
+    """SIGKILL to a rank in pod 1, then SIGTERM with its grace period to pod 0: new pods continue on
+    the claim's volume. The first counts as a failure, the second does not.
+    """
+    small = {"name": "llama-tiny", "n_layers": 2, "d_model": 64, "d_ff": 128, "vocab_size": 256}
+    asked = {"model": small, "steps": 400, "checkpoint": {"every": 50}, "study": "kube"}
+    done = []
+
+    def disturb() -> None:
+        until(lambda: trained_to(cluster, 120), 400, every_s=0.05)
+        address = cluster.things["pods", "llmbench", pods_of(cluster)[1]]["status"]["podIP"]
+        (rank,) = workers(f"{cluster.mark}p{address.rpartition('.')[2]}")
+        os.kill(rank, signal.SIGKILL)
+        done.append("killed")
+        until(lambda: not trained_to(cluster, 120), 100, every_s=0.05)
+        until(lambda: trained_to(cluster, 220), 400, every_s=0.05)
+        cluster.evict(pods_of(cluster)[0])
+        done.append("evicted")
+
+    threading.Thread(target=disturb, daemon=True).start()
+    code, run = submit(tmp_path, asked, "-s", "restarts=1", "-s", "volume=pvc:runs")
+    assert done == ["killed", "evicted"] and code == 0 and run.status == "ok", run.reason
+    assert run.steps.step == list(range(400)) and None not in run.steps.time_s
+    assert run.goodput.starts == 3 and run.goodput.interruptions == 1
+    failed, noticed = [e for e in run.events if e.kind == "resumed"]
+    assert failed.lost_steps > 0 == noticed.lost_steps and noticed.step > 220
+    whole = run_local(resolve_run(BASE | asked | {"checkpoint": None}), tmp_path / "whole")
+    test_near(run.steps.loss, whole.steps.loss, rel=1e-6)
+    sys.stderr.write(
+        f"\nkilled: resumed at {failed.step}, {failed.lost_steps} steps done again; evicted: resumed"
+        f" at {noticed.step}, none; down for {run.goodput.down_s:.0f} s\n"
+    )
 
 
 def test_a_log_that_is_cut_is_noticed_and_its_steps_are_kept(cluster, tmp_path):

@@ -197,8 +197,10 @@ def test_kills_at_random_moments_lose_and_repeat_no_step(engine, tmp_path):
         killer.join()
     took_s = time.monotonic() - began
     same_curve(run, whole)
-    assert len(killer.killed) == KILLS == run.goodput.starts - 1, killer.killed
-    assert len([e for e in run.events if e.kind == "restarted"]) == KILLS
+    restarted = [e for e in run.events if e.kind == "restarted"]
+    assert len(killer.killed) == KILLS == len(restarted), killer.killed
+    # a rank that dies while it is imported ends a start that has written nothing
+    assert 1 + KILLS - len(range(3, KILLS, 4)) <= run.goodput.starts <= 1 + KILLS
     assert run.goodput.interruptions == 0 and run.goodput.lost_steps < KILLS * 3 * EVERY
     sys.stderr.write(
         f"\n{engine}: {KILLS} kills at (rank, step) {killer.killed}; {run.goodput.lost_steps} steps"

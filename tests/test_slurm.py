@@ -4,6 +4,7 @@ array.
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -12,11 +13,14 @@ from pathlib import Path
 import pytest
 import yaml
 from hosts import Hosts
-from namespaces import POSSIBLE
+from namespaces import POSSIBLE, workers
 from waiting import until
 
+from llmbench.core.numbers import test_near
 from llmbench.core.records import read_run
 from llmbench.launch.cluster.slurm import read_slurm
+from llmbench.launch.local import run_local
+from llmbench.spec.resolve import resolve_run
 
 DAEMONS = ("slurmctld", "slurmd", "munged", "sbatch", "scontrol")
 pytestmark = [
@@ -33,7 +37,7 @@ SlurmctldHost=host0(10.77.0.10)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
+AuthInfo=socket={folder}/munge/socket,cred_expire=20
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool.%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -53,7 +57,10 @@ AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 SlurmdParameters=config_overrides
 NodeName=host[0-2] CPUs=2 Sockets=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=4000
-PartitionName=main Nodes=ALL Default=YES MaxTime=60 State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=main Nodes=ALL Default=YES MaxTime=60 State=UP PriorityTier=1 GraceTime=60
+PartitionName=urgent Nodes=ALL MaxTime=60 State=UP PriorityTier=9 PreemptMode=OFF
 """
 BASE = {
     "model": "gpt-tiny",
@@ -207,6 +214,47 @@ def test_a_study_is_an_array_whose_failures_are_rows(cluster, tmp_path):
     )
     assert len(runs["endless"].steps.step) >= 4 and runs["wild"].steps.loss[0]
     assert launched.returncode == 1
+
+
+def test_a_killed_rank_and_a_preemption_queue_the_job_again(cluster, tmp_path):
+    """SIGKILL to a rank counts as a failure; a job in a partition of higher priority preempts the
+    run, whose ranks write a checkpoint in the grace time. The job is queued again both times.
+    """
+    small = {"name": "llama-tiny", "n_layers": 2, "d_model": 64, "d_ff": 128, "vocab_size": 256}
+    asked = BASE | {"model": small, "steps": 400, "checkpoint": {"every": 50}, "study": "slurm"}
+    ask, results = tmp_path / "ask.yaml", tmp_path / "results"
+    ask.write_text(yaml.safe_dump(asked))
+    words = ["launch", "slurm", str(ask), "--submit", "--nodes", "2", "--results", str(results)]
+    options = ["-s", "restarts=1", "-s", f"python={sys.executable}"]
+    command = [sys.executable, "-m", "llmbench.cli", *words, *options]
+    launched = cluster.hosts.start(0, command, env=cluster.env, log=tmp_path / "launch.log")
+
+    def trained_to(step: int) -> bool:
+        """Whether rank 0 has come so far in its present start."""
+        (file,) = [*results.glob("slurm/.partial/*/runs/*/rank-000.jsonl")] or [None]
+        lines = file.read_text().rpartition('"kind":"start"')[2] if file else ""
+        return f'"kind":"step","step":{step},' in lines
+
+    cluster.until(lambda: trained_to(120), 200)
+    (rank,) = workers(cluster.hosts.namespace(1))
+    os.kill(rank, signal.SIGKILL)
+    cluster.until(lambda: not trained_to(120), 200)
+    cluster.until(lambda: trained_to(220), 300)
+    urgent = ["sbatch", "-p", "urgent", "-N3", "--exclusive", "-o", "/dev/null", "--wrap", "true"]
+    cluster.say(*urgent)
+    assert launched.wait(timeout=400) == 0, (tmp_path / "launch.log").read_text()
+    (file,) = results.glob("slurm/*/run.json")
+    run = read_run(file)
+    assert run.status == "ok" and run.steps.step == list(range(400))
+    assert run.goodput.starts == 3 and run.goodput.interruptions == 1
+    failed, noticed = [e for e in run.events if e.kind == "resumed"]
+    assert failed.lost_steps > 0 == noticed.lost_steps and noticed.step > 220
+    whole = run_local(resolve_run(asked | {"checkpoint": None}), tmp_path / "whole")
+    test_near(run.steps.loss, whole.steps.loss, rel=1e-6)
+    sys.stderr.write(
+        f"\nkilled: resumed at {failed.step}, {failed.lost_steps} steps done again; preempted:"
+        f" resumed at {noticed.step}, none; down for {run.goodput.down_s:.0f} s\n"
+    )
 
 
 def test_what_goes_wrong_before_the_ranks_start_is_reported(cluster, tmp_path):

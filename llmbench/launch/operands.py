@@ -93,6 +93,10 @@ _KUBERNETES |= {
         "[0-9]+([.][0-9]+)?(m|k|[MGTPE]|[KMGTPE]i)?",
         "a number with a unit of Kubernetes, as 4, 500m or 8Gi",
     ),
+    "volume": Grammar(
+        rf"pvc:{_DNS}|host:(/{_WORD})+",
+        "pvc:NAME of a PersistentVolumeClaim, or host:/PATH on the nodes",
+    ),
 }
 
 # %% ../../nbs/40_launch/15_operands.ipynb #5119f728
@@ -111,6 +115,10 @@ _SLURM = {
 
 # %% ../../nbs/40_launch/15_operands.ipynb #33e538c8
 _TEXTS = {
+    "mounted": Grammar(
+        "[/.A-Za-z0-9_][^\\x00-\\x1f\\x7f\\ud800-\\udfff:,]{0,4095}",
+        "a folder of this host without ':' and ','",
+    ),
     "path": Grammar(
         r"[^\x00-\x1f\x7f\ud800-\udfff-][^\x00-\x1f\x7f\ud800-\udfff]{0,4095}",
         "a path without control characters that does not begin with '-'; "

@@ -250,8 +250,10 @@ def check_port(port: int) -> None:
             ) from None
 
 # %% ../../nbs/40_launch/35_rendezvous.ipynb #342859bc
-def wait_for_master(address: str, port: int, *, wait_s: float) -> None:
-    "Wait until node 0 listens; LlmbenchError with what to check after `wait_s` seconds."
+def wait_for_master(address: str, port: int, *, wait_s: float, waited_s: float = 0.0) -> None:
+    """Wait until node 0 listens; LlmbenchError with what to check after `wait_s` seconds. waited_s:
+    before this call, for the message.
+    """
     until = time.monotonic() + wait_s
     while True:
         left = until - time.monotonic()
@@ -264,7 +266,7 @@ def wait_for_master(address: str, port: int, *, wait_s: float) -> None:
                     "check that node 0 runs, and that no NetworkPolicy or firewall blocks the port"
                 )
                 raise LlmbenchError(
-                    f"node 0 at {address}:{port} did not answer within {wait_s:g} s "
+                    f"node 0 at {address}:{port} did not answer within {wait_s + waited_s:.3g} s "
                     f"({e.strerror or e}); {why}"
                 ) from None
         time.sleep(0.2)
@@ -292,6 +294,28 @@ def _check_node_0(place: Place, address: str, named_back: bool, own: Mapping[str
         )
     check_port(place.master_port)
 
+# %% ../../nbs/40_launch/35_rendezvous.ipynb #b8e37185
+_SAME_ADDRESS_S = 15.0
+
+
+def _met(place: Place, ready: Ready, until: float, lookups: dict[str, Any]) -> Ready:
+    """Node 0's address once it answers. Its name is looked up again from time to time: the pod of
+    an earlier start has left, and the next one has another address.
+    """
+    began = time.monotonic()
+    while True:
+        left, waited_s = max(0.0, until - time.monotonic()), time.monotonic() - began
+        times = {"wait_s": min(left, _SAME_ADDRESS_S), "waited_s": waited_s}
+        try:
+            wait_for_master(ready.address, place.master_port, **times)
+            return ready
+        except LlmbenchError:
+            if left <= _SAME_ADDRESS_S:
+                raise
+        address = resolve(place.master_addr, place.source, wait_s=left, **lookups)
+        if not is_loopback(address):
+            ready = Ready(address, interface_towards(address, interfaces()))
+
 # %% ../../nbs/40_launch/35_rendezvous.ipynb #4a73e4e5
 def get_ready(
     place: Place, environ: Mapping[str, str] | None = None, *, wait_s: float = 300, **lookups: Any
@@ -318,6 +342,5 @@ def get_ready(
         return ready
     if place.is_main:
         _check_node_0(place, address, named_back, found)
-    else:
-        wait_for_master(ready.address, place.master_port, wait_s=max(0.0, until - time.monotonic()))
-    return ready
+        return ready
+    return _met(place, ready, until, lookups)

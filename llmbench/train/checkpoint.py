@@ -238,6 +238,16 @@ class _Saver:
                 (old / "checkpoint.json").unlink()  # a partly deleted one is not a checkpoint
                 shutil.rmtree(old)
 
+# %% ../../nbs/30_train/50_checkpoint.ipynb #64f9f578
+def _check_same(found: str) -> None:
+    "Wait for all ranks; LlmbenchError if they have not found the same checkpoint."
+    names = mesh.gather_everywhere(found)
+    if other := next((i for i, name in enumerate(names) if name != names[0]), 0):
+        raise LlmbenchError(
+            f"rank 0 finds checkpoint {names[0]} and rank {other} {names[other]}; the nodes must"
+            " share the folder of the run, on Kubernetes with -s volume=pvc:NAME"
+        )
+
 # %% ../../nbs/30_train/50_checkpoint.ipynb #d616a6ed
 class Checkpoints(_Saver):
     "Writes checkpoints and resumes from those of an earlier start; a keeper for `run_steps`."
@@ -246,7 +256,7 @@ class Checkpoints(_Saver):
         "Resume from the newest checkpoint in a folder, delete others; returns the first step."
         own = resume is not None and resume.resolve() == self.folder.resolve()
         checkpoint = newest(resume, self.spec, own=own)
-        mesh.barrier()
+        _check_same(checkpoint.name if checkpoint else "none")
         if _is_main():
             for left in (self.folder / "checkpoints").glob("*.writing" if own else "*"):
                 shutil.rmtree(left)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STORE_FD', 'Ranks', 'pick_device', 'join', 'leave', 'Coordinate', 'place_of', 'device_mesh', 'expert_mesh', 'along',
-           'barrier', 'sum_over_ranks', 'gather_to_main', 'shared_store']
+           'barrier', 'sum_over_ranks', 'gather_to_main', 'gather_everywhere', 'shared_store']
 
 # %% ../../nbs/30_train/10_mesh.ipynb #0add845e
 import gc
@@ -184,6 +184,15 @@ def gather_to_main(value: Any) -> list[Any] | None:
         return [value]
     values = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
     dist.gather_object(value, values, dst=0)
+    return values
+
+# %% ../../nbs/30_train/10_mesh.ipynb #9131dee7
+def gather_everywhere(value: Any) -> list[Any]:
+    "The (picklable) values of all ranks on every rank, by rank."
+    if not dist.is_initialized():
+        return [value]
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
     return values
 
 # %% ../../nbs/30_train/10_mesh.ipynb #c2e7adcd

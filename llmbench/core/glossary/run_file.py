@@ -298,7 +298,7 @@ _GOODPUT = topic(
     "Restarts and sources",
     "Time outside the steps of a run that kept checkpoints or was started again, and where imported facts come from.",
     """
-goodput.starts | 1 | Starts of the run; 1: never interrupted
+goodput.starts | 1 | Starts of the run that wrote a line; 1: never interrupted
 goodput.interruptions | 1 | Starts ended by notice (SIGTERM); the other earlier starts failed
 goodput.wall_s | s | From the first start to the last end
 goodput.productive_s | s | Steps that count, on their slowest rank

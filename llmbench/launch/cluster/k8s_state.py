@@ -18,7 +18,7 @@ _BAD_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageN
 _BAD_CONFIG = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 _FAILED = {
     "DeadlineExceeded": (Status.timeout, "the Job's deadline passed"),
-    "PodFailurePolicy": (Status.crash, "a pod was evicted or its node was lost"),
+    "PodFailurePolicy": (Status.interrupted, "a pod was evicted or its node was lost"),
     "BackoffLimitExceeded": (Status.crash, "a pod failed"),
 }
 
@@ -116,6 +116,8 @@ def _ended(jobs: list[dict[str, Any]], pods: list[dict[str, Any]]) -> State | No
         if condition["type"] == "Failed":
             reason = condition.get("reason")
             status, words = _FAILED.get(reason or "", (Status.crash, "the Job failed"))
+            if "exit code" in condition.get("message", ""):
+                status, words = Status.crash, "a pod failed, and would fail again"
             return _out_of_memory(pods) or State(True, status, f"{reason}: {words}")
     return None
 

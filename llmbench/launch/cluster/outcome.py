@@ -63,7 +63,7 @@ def _with_ranks_of(best: RunFile, runs: list[RunFile]) -> RunFile:
 def _telling(run: RunFile) -> tuple[bool, bool, int, int]:
     return (
         run.status == Status.ok,
-        run.status != Status.cancelled,
+        run.status not in (Status.cancelled, Status.interrupted),
         len(run.ranks),
         len(run.steps.step),
     )

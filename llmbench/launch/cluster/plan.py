@@ -92,7 +92,8 @@ _SECRET = re.compile(r"token(_|$)|secret|passw|credential|api_?key", re.IGNORECA
 _KEYS = r"(hf_|gh[oprsu]_|sk-(proj-|ant-)?|AKIA)[A-Za-z0-9]{16,}|(github_pat_|dckr_pat_|glpat-|nvapi-|xox[abp]-)[\w-]{16,}"
 # tokens of Hugging Face, GitHub, GitLab, NVIDIA and others
 _SECRET_VALUE = re.compile(rf"(?<![A-Za-z0-9])({_KEYS})")
-_RANGES = {"port": (1, 65535), "together": (1, 10**6)}
+_RANGES = {"port": (1, 65535), "together": (1, 10**6), "restarts": (0, 1000)}
+_RANGES["grace_s"] = (10, 86400)
 
 
 def _typed(name: str, text: str, default: Any) -> Any:
@@ -171,7 +172,8 @@ class Plan:
     end. read_states: one State per job from what `state` prints. results: subfolder with one folder
     per run id; None if only the log comes back. fetch: prints the whole log at the end, in case
     following it was interrupted. cleanup: afterwards. advice: what to type if it is refused.
-    queue_s: how long a job may wait. missing_s: how long the engine may not know it.
+    queue_s: how long a job may wait. missing_s: how long the engine may not know it. starts: how
+    often the engine may start a job, each time with its whole deadline.
     """
 
     engine: str
@@ -188,6 +190,7 @@ class Plan:
     advice: str = "type llmbench launch with --render DIR to read its files and commands"
     queue_s: float = 3600
     missing_s: float = 60
+    starts: int = 1
 
 # %% ../../../nbs/40_launch/cluster/15_plan.ipynb #4bc0599c
 def write_plan(plan: Plan, folder: Path | str) -> list[Path]:

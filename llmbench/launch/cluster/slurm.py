@@ -14,20 +14,22 @@ from dataclasses import dataclass, field
 from ...core.schema import Status
 from .plan import Job, Plan, State
 from ..operands import check_options, shell_command
+from ...spec.notice import GRACE
 
 # %% ../../../nbs/40_launch/cluster/30_slurm.ipynb #03131a73
 _KINDS = {"gres": "gres", "memory": "slurm-size", "setup": "line"}
 _KINDS |= {name: name for name in ("partition", "account")}
 
-
+# %% ../../../nbs/40_launch/cluster/30_slurm.ipynb #b80be587
 @dataclass(frozen=True)
 class SlurmOptions:
     """Options of sbatch besides nodes and tasks.
 
     gres: name of the GPU resource ('': --gpus-per-node). per_rank: one task per rank, not one
     agent per node. cpus_per_task: 0 for 2 per rank on GPUs, 1 on CPUs. setup: a line of shell
-    before the run. together: array tasks at once. margin_s: beyond the run's deadline.
-    """
+    before the run. together: array tasks at once. margin_s: beyond the run's deadline. restarts:
+    a failed task is queued again until it has had so many; an interrupted one always is. limit_s:
+    time limit of a job (0: the run's deadline and the margin). grace_s: between notice and end."""
 
     partition: str = ""
     account: str = ""
@@ -41,6 +43,9 @@ class SlurmOptions:
     together: int = 1
     margin_s: int = 600
     results: str = "runs"
+    restarts: int = 0
+    limit_s: int = 0
+    grace_s: int = 60
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -53,11 +58,11 @@ def _cpus_per_task(job: Job, options: SlurmOptions) -> int:
     a_rank = 1 if job.spec.hardware == "cpu" else 2
     return options.cpus_per_task or a_rank * (1 if options.per_rank else job.ranks_per_node)
 
-
+# %% ../../../nbs/40_launch/cluster/30_slurm.ipynb #6509365f
 def _directives(jobs: tuple[Job, ...], options: SlurmOptions) -> list[str]:
     first, o = jobs[0], options
     gpus = first.ranks_per_node if first.spec.hardware != "cpu" else 0
-    seconds = max(job.spec.timeouts.run_s for job in jobs) + o.margin_s
+    seconds = o.limit_s or max(job.spec.timeouts.run_s for job in jobs) + o.margin_s
     asked = {
         "job-name": f"llmbench-{first.spec.study}",
         "nodes": first.nodes,
@@ -72,7 +77,9 @@ def _directives(jobs: tuple[Job, ...], options: SlurmOptions) -> list[str]:
         "array": f"0-{len(jobs) - 1}%{o.together}" if len(jobs) > 1 else "",
         "output": "log-%A_%a.txt" if len(jobs) > 1 else "log-%j.txt",
     }
-    flags = ["no-requeue", *(["exclusive"] if o.exclusive else [])]
+    if o.restarts:  # the signal goes to the ranks' launcher, not to the script
+        asked |= {"signal": f"TERM@{o.grace_s}", "open-mode": "append"}
+    flags = ["requeue" if o.restarts else "no-requeue", *(["exclusive"] if o.exclusive else [])]
     return [f"#SBATCH --{key}={value}" for key, value in asked.items() if value] + [
         f"#SBATCH --{flag}" for flag in flags
     ]
@@ -86,16 +93,27 @@ set -euo pipefail
 cd "${{SLURM_SUBMIT_DIR:?}}"
 {setup}# line N of tasks.txt is task N: parameter file, folder of the results (may have blanks), repeat
 read -r spec rest < <(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" tasks.txt)
-srun ${{SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}} --kill-on-bad-exit=0 --wait=0 {python} -m llmbench.entrypoint "$spec" --out "${{rest% *}}" --attempt "${{rest##* }}"
+srun ${{SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}} --kill-on-bad-exit=0 --wait=0 {python} -m llmbench.entrypoint "$spec" --out "${{rest% *}}" --attempt "${{rest##* }}"{again}
+"""
+_AGAIN = """ --resume || code=$?
+# 75: interrupted after a notice; 2 and 3: a repetition would end in the same way
+case "${{code:-0}}" in
+  0|2|3) exit "${{code:-0}}" ;;
+  75) scontrol requeue "$SLURM_JOB_ID" ;;
+  *) [ "${{SLURM_RESTART_COUNT:-0}}" -ge {restarts} ] || scontrol requeue "$SLURM_JOB_ID" ;;
+esac
+exit "$code"
 """
 
-
+# %% ../../../nbs/40_launch/cluster/30_slurm.ipynb #b98a73c6
 def script(jobs: tuple[Job, ...], options: SlurmOptions) -> str:
     "The sbatch script of jobs of one shape."
     exports = "".join(
         f"export {name}={shlex.quote(value)}\n" for name, value in options.env.items()
     )
     count = "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
+    if options.restarts:  # less what it takes to write the run file
+        exports += f"export {GRACE}={max(1, options.grace_s - 5)}\n"
     setup = exports + (f"{options.setup}\n" if options.setup else "")
     directives = "\n".join(_directives(jobs, options))
     return _SCRIPT.format(
@@ -104,6 +122,7 @@ def script(jobs: tuple[Job, ...], options: SlurmOptions) -> str:
         directives=directives,
         setup=setup,
         python=shell_command(options.python, "-s python"),
+        again=_AGAIN.format(restarts=options.restarts).rstrip("\n") if options.restarts else "",
     )
 
 # %% ../../../nbs/40_launch/cluster/30_slurm.ipynb #cc38e00d
@@ -114,7 +133,7 @@ _ENDED = {
     "TIMEOUT": (Status.timeout, "the time limit of the job passed"),
     "DEADLINE": (Status.timeout, "the deadline of the job passed"),
     "CANCELLED": (Status.cancelled, "cancelled (scancel)"),
-    "PREEMPTED": (Status.cancelled, "preempted by another job"),
+    "PREEMPTED": (Status.interrupted, "preempted by another job"),
     "REVOKED": (Status.cancelled, "revoked"),
     "NODE_FAIL": (Status.crash, "a node was lost"),
     "BOOT_FAIL": (Status.crash, "a node did not start"),
@@ -179,6 +198,7 @@ def render(jobs: tuple[Job, ...], options: SlurmOptions = SlurmOptions()) -> Pla
         cancel=(("scancel", "{handle}"),),
         read_states=read_slurm,
         results=options.results,
+        starts=1 + options.restarts,
         fetch=(("bash", "-c", f"tail -n 50 {logs}"),),
         advice="type sinfo, and -s partition=NAME, -s account=NAME or fewer --nodes",
     )

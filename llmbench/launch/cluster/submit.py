@@ -106,6 +106,11 @@ def follow(plan: Plan, folder: Path, handle: str) -> list[tuple[subprocess.Popen
     return started
 
 # %% ../../../nbs/40_launch/cluster/25_submit.ipynb #664e1ede
+def _longest_s(plan: Plan) -> float:
+    "The deadlines of all runs and starts, one after the other."
+    return plan.starts * sum(job.spec.timeouts.run_s for job in plan.jobs)
+
+
 def _late(state: State, deadline_s: float) -> State:
     why = f" ({state.reason})" if state.reason else ""
     return (
@@ -234,7 +239,7 @@ def run_plan(
         except LlmbenchError as e:
             runs, stays = _refused(plan, folder, str(e))
             return runs
-        deadline_s = wait_s + sum(job.spec.timeouts.run_s for job in plan.jobs)
+        deadline_s = wait_s + _longest_s(plan)
         runs, stays = _followed(plan, folder, handle, deadline_s, poll_s, linger_s)
         return runs
     except KeyboardInterrupt:
@@ -280,7 +285,7 @@ def collect_plan(
         raise LlmbenchError(
             f"nothing was submitted from {folder}; type llmbench launch {plan.engine} … --submit"
         )
-    deadline_s = plan.queue_s + sum(job.spec.timeouts.run_s for job in plan.jobs)
+    deadline_s = plan.queue_s + _longest_s(plan)
     runs, stays = _followed(plan, folder, handle, deadline_s, poll_s, linger_s)
     if not stays:
         _clear(plan, folder, handle)
