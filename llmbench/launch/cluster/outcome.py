@@ -122,6 +122,9 @@ def _with_engine_note(engine: str, state: State, run: RunFile) -> RunFile:
     known = {"events": [*run.events, note]}
     if state.status == Status.oom and run.status in (Status.crash, Status.timeout):
         known |= {"status": Status.oom, "reason": f"{state.reason}; {run.reason}"}
+    # its ranks cannot tell a preemption from a job that somebody cancels: both are SIGTERM
+    if (state.status, run.status) == (Status.cancelled, Status.interrupted):
+        known |= {"status": Status.cancelled, "reason": f"{state.reason}; {run.reason}"}
     return run.model_copy(update=known)
 
 
