@@ -255,9 +255,16 @@ def _size(contest: Contest) -> tuple[bool, int, int]:
     count = len(contest.contenders)
     return count > 1, contest.world_size or 0, count
 
+# %% ../../nbs/80_report/55_answer.ipynb #84180353
+def _card(contenders: Sequence[Contender]) -> str | None:
+    "The device that the labels of all contenders name; None where they do not."
+    parts = [(c.label or "").partition(" △")[0].split(" · ", 2) for c in contenders]
+    named = {p[2] if len(p) == 3 else None for p in parts}
+    return named.pop() if len(named) == 1 else None
+
 # %% ../../nbs/80_report/55_answer.ipynb #0a392a17
-class Answer(_Verdicts):
-    "What the first page states about one study."
+class _Places(_Verdicts):
+    "Where the contenders of a contest ran."
 
     def shares_ranks(self, contest: Contest) -> bool:
         return sum(c.world_size == contest.world_size for c in self.contests) > 1
@@ -268,7 +275,13 @@ class Answer(_Verdicts):
         others = (c for c in self.contests if c is not contest)
         if not any(c.world_size == contest.world_size and c.contenders[1:] for c in others):
             return words
+        if card := _card(contest.contenders):
+            return f"{words} on {card}"
         return f"{words} among {', '.join(c.name for c in contest.contenders)}"
+
+# %% ../../nbs/80_report/55_answer.ipynb #ddcdbb18
+class Answer(_Places):
+    "What the first page states about one study."
 
     @property
     def apart(self) -> list[str]:  # contenders alone at as many ranks as another contest

@@ -109,7 +109,9 @@ def price_words(price: Price) -> str:
 
 
 def price_note(answer: Answer) -> str:
-    "The price of the study's device, or what to write for it."
-    device = answer.facts.get("hardware")
-    price = price_of(device, load_prices())
-    return price_words(price) if price else no_price(device)
+    "The price of each device of the study, or what to write for it."
+    prices, said = load_prices(), []
+    for device in (answer.facts.get("hardware") or "").split(", "):
+        price = price_of(device, prices)
+        said.append(price_words(price) if price else no_price(device))
+    return "; ".join(said)
