@@ -13,16 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from .plots import study_plots
 
 from ..analysis.cost import training_tokens
 from ..core.errors import RequestError, unknown_name
 from ..core.files import load_settings
 from .answer import Answer, answer_of
 from .build import result_folders, site_places, studies_of, workbench_of
-from .categories import WIN_COLUMNS, win_facts, win_row, wins_of
-from .costs import cost_cells, cost_rows, price_note
+from llmbench.report.categories import (
+    WIN_COLUMNS,
+    cost_cells,
+    cost_rows,
+    price_note,
+    win_facts,
+    win_row,
+    wins_of,
+)
 from .parts import md_text, pipe_table
+from .plots import study_plots
 from .workbench import Study, Workbench
 from ..store.database import format_rows
 

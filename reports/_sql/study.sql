@@ -10,6 +10,8 @@ SELECT count(*) AS runs, count(*) FILTER (r.status = 'ok') AS ok,
        string_agg(DISTINCT r.precision, ', ' ORDER BY r.precision) AS precision,
        string_agg(DISTINCT CAST(r.seq_len AS VARCHAR), ', ' ORDER BY CAST(r.seq_len AS VARCHAR)) AS seq_len,
        string_agg(DISTINCT CAST(r.global_tokens AS VARCHAR), ', ' ORDER BY CAST(r.global_tokens AS VARCHAR)) AS global_tokens,
+       string_agg(DISTINCT r.micro_batch || ' × ' || r.grad_accum, ', ' ORDER BY r.micro_batch || ' × ' || r.grad_accum) AS batch,
+       string_agg(DISTINCT d.spec ->> '$.optimizer.name', ', ' ORDER BY d.spec ->> '$.optimizer.name') AS optimizer,
        max(r.steps) AS steps, max(CAST(d.spec ->> '$.warmup_steps' AS BIGINT)) AS warmup_steps,
        min(r.started_at) AS first_started, max(r.started_at) AS last_started,
        string_agg(DISTINCT r.git_commit[:12], ', ' ORDER BY r.git_commit[:12]) AS git_commits

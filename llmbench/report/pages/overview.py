@@ -7,18 +7,23 @@ __all__ = ['winner_rows', 'winners_table', 'contender_rows', 'contenders_table',
            'headline', 'answer_sentences', 'overview_section']
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #749be469
+from collections.abc import Mapping
 from typing import Any
 
 from ...analysis.cost import training_tokens
+from ...analysis.rates import mean_loss
 from ...analysis.stats import group_interval
-from ...analysis.steps import Interval
+from ...analysis.steps import Interval, median
 from llmbench.compare.winner import (
+    Contender,
     Decision,
     not_named,
     ranks_words,
     speed_sentences,
 )
 from ...core.numbers import significant
+
+# %% ../../../nbs/80_report/pages/70_overview.ipynb #5cf44268
 from llmbench.report.answer import (
     Answer,
     Contest,
@@ -27,8 +32,7 @@ from llmbench.report.answer import (
     reason_lines,
     single_sentence,
 )
-from ..categories import wins_of
-from ..costs import cost_rows, costs_table, price_note
+from ..categories import cost_rows, costs_table, price_note, wins_of
 from ..markup import Md, rendered
 from llmbench.report.parts import (
     facts_table,
@@ -60,10 +64,16 @@ def winners_table(answer: Answer) -> Md | None:
     rows = winner_rows(answer)
     return pipe_table([_WINNER_HEAD, *rows]) if rows else None
 
+# %% ../../../nbs/80_report/pages/70_overview.ipynb #0f494d0e
+def _mean_loss(contender: Contender) -> str:
+    "The median over repeats of their mean loss; a dash where a repeat has none."
+    losses = [mean_loss(run) for run in contender.runs]
+    return "–" if not losses or None in losses else f"{median(losses):.4f}"
+
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #17a53ba7
 def contender_rows(answer: Answer) -> list[list[str]]:
-    """Name, throughput, step time and peak memory of every contender with 95 % intervals, as
-    Markdown cells.
+    """Name, throughput, step time and peak memory of every contender with 95 % intervals, and its
+    mean loss, as Markdown cells.
     """
     everyone = sorted(
         (c for x in answer.contests for c in x.contenders),
@@ -79,7 +89,8 @@ def contender_rows(answer: Answer) -> list[list[str]]:
             )
             for i, scale in shown
         ]
-        rows.append([md_text(c.label or f"{c.name} · {ranks_words(c)}"), *cells])
+        label = md_text(c.label or f"{c.name} · {ranks_words(c)}")
+        rows.append([label, *cells, _mean_loss(c)])
     return rows
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #0fd2c84e
@@ -88,12 +99,19 @@ _CONTENDER_HEAD = (
     "Tokens/s (95 %)",
     "Median step, ms (95 %)",
     "Tensors, GiB (least to most)",
+    "Mean loss",
 )
 
 
 def contenders_table(answer: Answer) -> Md:
     "Every contender with its figures as a pipe table, fastest first."
     return pipe_table([_CONTENDER_HEAD, *contender_rows(answer)])
+
+# %% ../../../nbs/80_report/pages/70_overview.ipynb #670850c1
+def _steps(facts: Mapping[str, Any]) -> str | None:
+    if facts["steps"] is None:
+        return None
+    return f"{facts['steps']}, of which {facts.get('warmup_steps') or 0} warm-up"
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #d35a5bf9
 def setting_facts(answer: Answer) -> dict[str, Any]:
@@ -111,13 +129,11 @@ def setting_facts(answer: Answer) -> dict[str, Any]:
         "torch": f.get("torch"),
         "deepspeed": f.get("deepspeed"),
         "Global tokens": _grouped(f["global_tokens"]),
+        "Micro batch × accumulation": f.get("batch"),
         "Sequence length": f["seq_len"],
+        "Optimizer": f.get("optimizer"),
         "Precision": f["precision"],
-        "Steps": (
-            None
-            if f["steps"] is None
-            else f"{f['steps']}, of which {f.get('warmup_steps') or 0} warm-up"
-        ),
+        "Steps": _steps(f),
         "Runs": f"{f['ok']} of {f['runs']} ok",
         "Started": _period(f["first_started"], f["last_started"]),
         "Git commit": f["git_commits"],
