@@ -6,6 +6,7 @@
 #   make bench      what a step costs beside a bare loop and other frameworks   (half a gigabyte more; GROWTH_RUNS=10,100,1000 is shorter)
 #   make test-slow  the long tests     make gpu-study  the GPU study, on a machine that has one
 #   make lock       what the images install, with hashes: docker/requirements.*.lock   (UPGRADE=1: newer versions)
+#   make ancestors  a command for each thing that the three ancestor systems did, typed  (SLOW=1: also those that take minutes)
 #   make nemo-env   NeMo 2.7.3 in .venv-nemo, apart from ours, for `llmbench backend nemo`      (2.5 GB more)
 #
 # FORCE=1 repeats runs that are finished. On a machine without a GPU, PIP_EXTRA_INDEX_URL may name PyTorch's
@@ -26,7 +27,7 @@ FORCE_FLAG := $(if $(FORCE),--force)
 TORCH_FROM ?= --torch-backend cpu
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) $(TORCH_FROM)
 
-.PHONY: help study sweep site docs test test-slow test-notebooks lab bench gpu-study nodes-study nemo-env notebooks outputs-check lock readme clean
+.PHONY: help study sweep site docs test test-slow test-notebooks lab bench ancestors gpu-study nodes-study nemo-env notebooks outputs-check lock readme clean
 .DELETE_ON_ERROR:
 
 help:
@@ -138,6 +139,10 @@ bench: .venv/.bench
 	  $(BIN)/python -m llmbench.bench.peers --repeats 5 --rounds 20 --out results/bench/peers.json || status=$$?; \
 	  printf '\033[1m%s\033[0m\n' "What llmbench's own commands take as results grow"; \
 	  $(BIN)/python -m llmbench.bench.growth --runs $(GROWTH_RUNS) --site-up-to 1000 --out results/bench/growth.json && exit $$status
+
+ancestors: .venv/.deepspeed
+	$(SAY) "What the three ancestors did, typed here"
+	@$(BIN)/python -m llmbench.bench.ancestors $(if $(SLOW),--slow) --out results/bench/ancestors.json
 
 nemo-env: .venv-nemo/.ready
 	@echo "NeMo 2.7.3 is in .venv-nemo; for llmbench backend nemo type: export NEMO_PYTHON=$$PWD/.venv-nemo/bin/python"

@@ -501,6 +501,12 @@ def growth_facts() -> dict:
     }
 
 
+def ancestor_facts() -> dict:
+    row = {"of": "A", "did": "train", "now": "llmbench run", "state": "works", "seconds": 1.0}
+    row |= {"printed": "1 of 1 runs are ok", "lacks": None}
+    return {"schema": "llmbench.ancestors/1", "made": "2026-11-23T00:00:00Z", "rows": [row]}
+
+
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory) -> Path:
     "The sources of the report with bench files."
@@ -509,6 +515,7 @@ def sources(tmp_path_factory) -> Path:
         ("overhead", bench_facts()),
         ("peers", bench_facts(1)),
         ("growth", growth_facts()),
+        ("ancestors", ancestor_facts()),
     ):
         write_json_atomic(folder / "published" / "bench" / f"{name}.json", facts)
     return folder
@@ -568,7 +575,7 @@ def rich(sources, tmp_path_factory) -> Path:
     return out
 
 
-OPTIONAL = ("spending", "settings", "frameworks", "peers", "growth")
+OPTIONAL = ("spending", "settings", "frameworks", "peers", "growth", "ancestors")
 
 
 def test_a_page_with_nothing_to_show_is_not_made_and_not_linked(site, rich):

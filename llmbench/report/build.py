@@ -27,7 +27,7 @@ from .library.library import write_library
 from .pages.frameworks import frameworks_section
 from .pages.layouts import write_layouts
 from .pages.links import nodes_section
-from .pages.tool import read_bench, write_bench
+from .tool.bench import read_bench, write_bench
 
 # %% ../../nbs/80_report/60_build.ipynb #ce6a8f51
 from .pages.overview import headline

@@ -80,7 +80,7 @@ wall_s | s | Wall time of a command | Wall (s)
 cpu_s | s | CPU time of a command | CPU (s)
 peak_mib | MiB | Most resident memory of a command | Peak (MiB)
     """,
-    by="report.pages.tool.peer_rows",
+    by="report.tool.bench.peer_rows",
 )
 
 # %% ../../../nbs/10_core/glossary/35_pages.ipynb #0899dae4
@@ -127,6 +127,10 @@ share | % | Its share of the whole time | Share
  | – | Pair of a model and a strategy | Model and strategy
  | – | Vendor of the accelerator | Vendor
  | – | Training loop that is timed | Loop
+ | – | What an ancestor of llmbench did | What it did
+ | – | Command that does the same here | Here
+ | – | Whether the command does it: works, in part, fails, or not run | State
+ | – | Line of the command's output that shows it, or what is lacking | What was printed, or is lacking
  | – | Command of llmbench that is timed | Command
     """,
     by="report.parts.table_md",
