@@ -72,7 +72,8 @@ class _Named(_Category):
             return "not named"
         if self.decision.rival is None:
             return "no rival"
-        names = ", ".join(c.name for c in (order[0], *self.decision.tied))
+        tied = self.decision.tied or (self.decision.rival,)
+        names = ", ".join(c.name for c in (order[0], *tied))
         return self.winner or f"not shown: {names}"
 
 # %% ../../nbs/80_report/57_categories.ipynb #ac5ff652
@@ -209,6 +210,8 @@ def _why(answer: Answer, win: Win) -> str | None:
         fairness = fairness_among(win.decision.order, answer.study.varies)
         return "; ".join(reason_lines(fairness)) or "it is unknown whether they are comparable"
     interval = "the interval of the ratio does not exclude equality"
+    if win.decision.ratio and win.decision.ratio.n_runs < 2:
+        interval = "one repeat says nothing about the next"
     return interval if win.decision.rival else "there is nothing to compare it with"
 
 
