@@ -212,6 +212,7 @@ OTHER = {  # values that a plain change of a number or a text would not give
     "steps.loss": [8.0 - k / 10 for k in range(STEPS)],
     "steps.tokens": [1024] * STEPS,
     "spec.precision.param": "bfloat16",
+    "source.supplied": ["model"],
     "spec.strategy.quantize": "weights",
     "transfer.link_gb_s": 4.0,
     "transfer.all_reduce_bus_gb_s": 30.0,

@@ -257,4 +257,4 @@ class SourceRecord(Record):
     format: Text | None = None
     file: Text | None = None
     sha256: Text | None = None
-    supplied: Records[Key] = []
+    supplied: Records[Text] = []

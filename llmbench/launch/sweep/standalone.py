@@ -89,6 +89,10 @@ def start(out):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] and sys.argv[1].startswith("-"):
+        asked = sys.argv[1] in ("-h", "--help")
+        (sys.stdout if asked else sys.stderr).write(f"{{__doc__.strip().splitlines()[-1]}}\\n")
+        sys.exit(0 if asked else 2)
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else {folder!r})
     code = train(folder) if "--rank" in sys.argv else start(folder)
     sys.stdout.flush()
@@ -102,6 +106,10 @@ _SHELL = """\
 # {title}
 # sh FILE.sh [FOLDER]   starts {ranks} and leaves run.json in FOLDER (default: standalone/{run_id})
 set -eu
+case "${{1:-}}" in
+-h | --help) sed -n 3p "$0"; exit 0 ;;
+-*) sed -n 3p "$0" >&2; exit 2 ;;
+esac
 OUT="${{1:-{folder}}}"
 mkdir -p "$OUT"
 if [ -n "$(ls -A "$OUT")" ]; then echo "$OUT holds files already; name another folder" >&2; exit 1; fi
