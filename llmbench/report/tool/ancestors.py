@@ -31,9 +31,9 @@ def _said(row: Mapping[str, Any]) -> str:
 
 
 _COLUMNS = [
+    text_column("State", "state"),  # short: the first column of a table is not wrapped
     text_column("What it did", "did"),
     Column("Here", lambda r: md_text(r["now"], 400)),
-    text_column("State", "state"),
     Column("What was printed, or is lacking", _said),
 ]
 
