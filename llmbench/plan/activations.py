@@ -100,7 +100,7 @@ class _Typed(_Counted):
 
 # %% ../../nbs/20_plan/15_activations.ipynb #1ca53a7f
 class _Wrapped(_Typed):
-    "What the strategy table says of the wrapper of the model."
+    "The facts of the strategy table about the wrapper of the model."
 
     @cached_property
     def row(self) -> StrategyRow:

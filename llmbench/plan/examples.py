@@ -38,7 +38,7 @@ def demo_spec(**asked: Any) -> RunSpec:
 
 
 def demo_record(spec: RunSpec) -> dict[str, Any]:
-    "The request as a run file holds it, with what only a run knows: parameters and fingerprint."
+    "The request as in a run file, with the fields that a run adds: parameters and fingerprint."
     record = spec_record(spec).model_dump(mode="json")
     record["model"]["parameters"] = parameter_count(spec.model)
     record["data"]["fingerprint"] = "51c0ffee00000000"

@@ -149,7 +149,9 @@ def _recomputed(parts: dict[str, int], shape: ModelShape, early_stop: bool) -> d
 # %% ../../nbs/20_plan/10_flops.ipynb #00df63eb
 def flop_table(shape: ModelShape, seq_len: int, recompute: str = "none", *, causal: bool = True,
                early_stop: bool = True) -> list[dict[str, int | str]]:  # fmt: skip
-    "FLOPs per token: forward, backward, recompute and total per part, and a row of sums."
+    """FLOPs per token: forward, backward, recompute and total per part, and a row of sums.
+    ValueError for an unknown `recompute`.
+    """
     if recompute not in ("none", "selective", "full"):
         raise ValueError(f"recompute = {recompute!r}: none, selective or full")
     parts = flops_by_part(shape, seq_len, causal=causal)

@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['AT_HAND', 'piece', 'Part', 'shards_of', 'part_of', 'Work', 'forwards_first', 'passes', 'gatherings',
-           'split_collectives', 'added_up']
+           'collectives_by_part', 'split_collectives', 'added_up']
 
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #a35fa9c5
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import ceil, prod
+from typing import Any
 
 from .flops import parameter_shapes
 from .traffic import Collective, padded_rows
@@ -235,7 +236,7 @@ def _data(part: Part, work: Work, strategy: Strategy, pp_rank: int) -> list[Coll
     return found
 
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #90b46141
-def split_collectives(
+def collectives_by_part(
     shape: ModelShape,
     strategy: Strategy,
     *,
@@ -245,24 +246,35 @@ def split_collectives(
     pp_rank: int = 0,
     compute: str = "float32",
     reduce: str = "float32",
-) -> list[Collective]:
-    """The collectives of one optimizer step of a rank of pipeline stage `pp_rank`: kind, calls,
-    bytes, ranks that take part.
-
-    For tp, pp, cp, mixed, and fsdp and hsdp with tp, pp or cp; without recomputation and scalars.
-    micro: sequences per micro step; seq_len: tokens of a whole sequence; compute, reduce: dtypes
-    (ValueError for others, and for shards of more than three interleaved stages per rank). Source:
-    this notebook; Korthikanti et al. 2022, section 4.2.2, for tensor parallelism.
-    """
+) -> dict[str, list[Collective]]:
+    """As split_collectives(), by what they are for: "tensor", "context", "pipeline" or "data"."""
     if compute not in _SIZE or reduce not in _SIZE:
         raise ValueError(f"compute = {compute!r}, reduce = {reduce!r}: float32 or bfloat16")
     wrapped = strategy.dp * strategy.cp > 1
     part = part_of(shape, strategy, pp_rank)
     work = Work(micro, seq_len // strategy.cp, accum, _SIZE[compute], _SIZE[reduce], wrapped)
-    found = _tensor(part, work) if strategy.tp > 1 else []
-    found += _context(part, work, strategy.cp) if strategy.cp > 1 else []
-    found += _pipeline(part, work, strategy) if strategy.pp > 1 else []
-    return found + (_data(part, work, strategy, pp_rank) if wrapped else [])
+    return {
+        "tensor": _tensor(part, work) if strategy.tp > 1 else [],
+        "context": _context(part, work, strategy.cp) if strategy.cp > 1 else [],
+        "pipeline": _pipeline(part, work, strategy) if strategy.pp > 1 else [],
+        "data": _data(part, work, strategy, pp_rank) if wrapped else [],
+    }
+
+# %% ../../nbs/20_plan/30_split_traffic.ipynb #177909d7
+def split_collectives(
+    shape: ModelShape, strategy: Strategy, *, micro: int, seq_len: int, accum: int, **rest: Any
+) -> list[Collective]:
+    """The collectives of one optimizer step of a rank of pipeline stage `pp_rank`: kind, calls,
+    bytes, ranks that take part.
+
+    For tp, pp, cp, mixed, and fsdp and hsdp with tp, pp or cp; without recomputation and scalars.
+    micro: sequences per micro step; seq_len: tokens of a whole sequence; rest: pp_rank (0), and
+    the dtypes compute and reduce (float32; ValueError for others, and for shards of more than
+    three interleaved stages per rank). Source: this notebook; Korthikanti et al. 2022, section
+    4.2.2, for tensor parallelism.
+    """
+    parts = collectives_by_part(shape, strategy, micro=micro, seq_len=seq_len, accum=accum, **rest)
+    return [c for part in parts.values() for c in part]
 
 # %% ../../nbs/20_plan/30_split_traffic.ipynb #f970e13d
 def added_up(collectives: Iterable[Collective]) -> dict[str, tuple[int, int]]:
