@@ -216,7 +216,8 @@ matrix:
 def test_repeats_are_added_until_a_difference_can_be_shown(tmp_path):
     file, results = study_file(tmp_path, SHOWN), tmp_path / "results"
     first = llmbench("sweep", file, results)
-    assert first.returncode == 0 and f"type llmbench sweep {file} --detect 3" in first.stderr, first
+    again = f"type llmbench sweep {file} --results {results} --detect 3"
+    assert first.returncode == 0 and again in first.stderr, first
 
     more = llmbench("sweep", file, results, "--detect", "0.01", "--most-repeats", "4")
     assert more.returncode == 0, more
@@ -226,3 +227,47 @@ def test_repeats_are_added_until_a_difference_can_be_shown(tmp_path):
 
     again = llmbench("sweep", file, results)  # it remembers, and trains nothing
     assert again.stdout.count("finished before") == 8, again
+
+
+OF_AN_IMAGE = """
+import importlib.metadata, re, sys
+from pathlib import Path
+
+locked = re.findall(r"^([A-Za-z0-9_.-]+)==", Path("docker/requirements.cpu.lock").read_text(), re.M)
+locked = {re.sub(r"[-_.]+", "-", name).lower() for name in [*locked, "llmbench", "torch"]}
+here = importlib.metadata.packages_distributions()
+missing = {
+    module
+    for module, names in here.items()
+    if not any(re.sub(r"[-_.]+", "-", name).lower() in locked for name in names)
+}
+
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in missing:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+assert {"orjson", "duckdb", "papermill", "altair"} <= missing and "torch" not in missing
+sys.meta_path.insert(0, Missing())
+from llmbench.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_sweep_without_notebooks_needs_only_what_an_image_has(tmp_path):
+    """With the packages of docker/requirements.cpu.lock alone: trained, repeated until a difference
+    can be shown, and reported with speeds.
+    """
+    file, results = study_file(tmp_path, SHOWN), tmp_path / "results"
+    words = ["sweep", str(file), "--direct", "--results", str(results), "--detect", "0.01"]
+    done = subprocess.run(
+        [sys.executable, "-c", OF_AN_IMAGE, *words, "--most-repeats", "3"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0 and "6 of 6 runs are ok" in done.stdout, done
+    assert "repeat 3 of at most 3 follows" in done.stderr and "tokens/s" in done.stdout, done

@@ -32,7 +32,9 @@ def test_a_sweep_that_is_refused_writes_nothing(tmp_path):
         pytest.raises(LlmbenchError, match="another sweep is running in s"),
     ):
         swept(tmp_path, title="theirs", repeats=7, baseline={"strategy": "single"})
-    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+    after = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    assert sorted(after) == sorted(before)
+    assert [str(p.relative_to(tmp_path)) for p in after if after[p] != before[p]] == []
     swept(tmp_path, title="theirs")
     assert json.loads((tmp_path / "s/study.json").read_text())["title"] == "theirs"
 

@@ -6,7 +6,7 @@
 __all__ = ['Runs', 'RANKS_FROM', 'Pairs', 'MOST_REPEATS', 'group_interval', 'ratio_interval', 'compared_ratio', 'opposed',
            'disagrees', 'speedup_interval', 'turn_pairs', 'PairValue', 'pair_values', 'pairs_interval',
            'turns_interval', 'pairs_among', 'family_level', 'spread_of', 'spread_of_pairs', 'repeats_needed',
-           'steps_spread', 'enough_repeats', 'difference_shown']
+           'repeats_text', 'steps_spread', 'between_spread', 'enough_repeats', 'difference_shown']
 
 # %% ../../nbs/60_analysis/15_stats.ipynb #15865866
 import math
@@ -284,7 +284,7 @@ def turns_interval(pairs: Pairs, at: Location = typical, level: float = LEVEL) -
 
 # %% ../../nbs/60_analysis/15_stats.ipynb #ea52707f
 def pairs_among(sets: int) -> int:
-    "How many pairs there are among so many sets."
+    "The number of pairs among this number of sets."
     return sets * (sets - 1) // 2
 
 
@@ -333,6 +333,11 @@ def repeats_needed(
             return n
     return MOST_REPEATS + 1
 
+
+def repeats_text(repeats: int) -> str:
+    "The answer of `repeats_needed` in a sentence: about 12, more than 1,000."
+    return f"more than {MOST_REPEATS:,}" if repeats > MOST_REPEATS else f"about {repeats:,}"
+
 # %% ../../nbs/60_analysis/15_stats.ipynb #90f5f329
 def steps_spread(values: Sequence[PairValue]) -> float | None:
     """The part of `spread_of_pairs` that the noise of single steps implies; None without a pair.
@@ -341,6 +346,11 @@ def steps_spread(values: Sequence[PairValue]) -> float | None:
     more false alarms than one of as many repeats (for normal noise, by Cochran's theorem).
     """
     return math.sqrt(math.fsum(v.step_variance for v in values) / len(values)) if values else None
+
+
+def between_spread(values: Sequence[PairValue]) -> float | None:
+    "Standard deviation between pairs, whatever their steps imply; None with fewer than two."
+    return _spreads(values)[0] if len(values) > 1 else None
 
 
 def enough_repeats(values: Sequence[PairValue], difference: float) -> int | None:
@@ -359,8 +369,8 @@ def enough_repeats(values: Sequence[PairValue], difference: float) -> int | None
 def difference_shown(
     spread: float, repeats: int, power: float = 0.95, *, interleaved: bool = False
 ) -> float | None:
-    """The smallest relative difference that so many repeats of each group show with probability
-    `power` at 95 %.
+    """The smallest relative difference that `repeats` of each group show with probability `power`
+    at 95 %.
 
     The inverse of `repeats_needed`, with the same `spread`; None for fewer than two repeats.
     """

@@ -7,6 +7,7 @@ __all__ = ['show', 'run', 'sweep', 'schema']
 
 # %% ../../nbs/90_cli/13_runs.ipynb #2a8883f7
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -100,9 +101,7 @@ def _report_outcome(outcome: Any, folder: Path) -> int:
     return outcome.exit_code
 
 # %% ../../nbs/90_cli/13_runs.ipynb #3e958eb4
-_RESUME = (
-    "go on with this run where its last checkpoint stands, or take up that of another run's folder"
-)
+_RESUME = "resume this run from its last checkpoint, or from that in the folder of another run"
 
 
 def _checked(restarts: int) -> int:
@@ -173,12 +172,12 @@ def _runner(study: Any, direct: bool) -> Any:
     return directly if direct else through_the_sheet
 
 # %% ../../nbs/90_cli/13_runs.ipynb #8a536d9f
-_DIRECT = "without notebooks, for a machine that has only what training needs"
-_INTERLEAVED = "the steps of a repeat's runs interleaved: for a machine that others share"
-_DETECT = "add repeats until the noise lets a difference of so many % be shown (interleaved only)"
-_MOST = "with --detect: no more repeats than these (default 30, or most_repeats of the study)"
+_DIRECT = "without notebooks, for a machine with only the packages for training"
+_INTERLEAVED = "interleave the steps of a repeat's runs, for a shared machine"
+_DETECT = "add repeats until a difference of PCT % can be shown (interleaved only)"
+_MOST = "with --detect: at most this many repeats (default 30, or most_repeats of the study)"
 _OF_STUDY = "a study file (default: [study] default in settings.ini)"
-_GO_ON = "go on with interrupted runs where their last checkpoints stand"
+_GO_ON = "resume interrupted runs from their last checkpoints"
 
 _Study = Annotated[OptionalPath, option(_OF_STUDY)]
 _Detect = Annotated[float | None, option(_DETECT, "PCT")]
@@ -212,26 +211,46 @@ def _options(study: Any, in_turns: bool, **how: Any) -> dict[str, Any]:
     _check_options(study, **how)
     return how
 
+
+def _typed(study: Path | str | None, results: Path | str | None, **flags: bool) -> str:
+    "The command that continues a sweep, for a shell."
+    words = ["llmbench", "sweep", *([str(study)] if study else [])]
+    words += [f"--{name}" for name, on in flags.items() if on]
+    return shlex.join([*words, *(["--results", str(results)] if results else [])])
+
 # %% ../../nbs/90_cli/13_runs.ipynb #5ba0307b
-def _with_added(study: Any, folder: Path) -> Any:
-    "The study as it went on in this folder: with the wish of its study.json, and its repeats."
+def _added(facts: Any, study: Any) -> Any:
+    """The study with the difference to show and the repeats of a study.json; RequestError if they
+    contradict each other.
+    """
     from llmbench.spec.study import asked_to_show
-    from llmbench.store.results import parse_study
+
+    whole = {key: facts[key] for key in ("repeats", "most_repeats") if type(facts.get(key)) is int}
+    if len(whole) < 2 or type(facts.get("detect_pct")) not in (int, float):
+        return study
+    if not study.detect_pct:
+        study = asked_to_show(study, facts["detect_pct"], whole["most_repeats"])
+    added = min(whole["repeats"], study.most_repeats)
+    return study.model_copy(update={"repeats": max(study.repeats, added)})
+
+
+def _with_added(study: Any, folder: Path) -> Any:
+    """The study as it was continued in this folder: with the difference to show and the repeats of
+    its study.json.
+    """
+    from llmbench.core.door import strict_json
 
     try:
-        facts = parse_study(read_regular(folder / study.study / "study.json"))
-        wish, most = facts["detect_pct"], facts["most_repeats"]
-        if wish is None or most is None:
-            return study
-        study = study if study.detect_pct else asked_to_show(study, wish, int(most))
+        facts = strict_json(read_regular(folder / study.study / "study.json"))
+        return _added(facts, study) if isinstance(facts, dict) else study
     except (OSError, LlmbenchError):  # none yet, or a damaged one, which is written anew
         return study
-    added = min(int(facts["repeats"] or 0), study.most_repeats)
-    return study.model_copy(update={"repeats": max(study.repeats, added)})
 
 # %% ../../nbs/90_cli/13_runs.ipynb #eccf1a47
 def _with_wish(study: Any, folder: Path, detect: float | None, most_repeats: int | None) -> Any:
-    "The study with the wish of the command line; RequestError for one that cannot be met."
+    """The study with the difference that the command line asks for; RequestError if it cannot be
+    shown.
+    """
     from llmbench.spec.study import asked_to_show
 
     if detect is None and most_repeats is not None:
@@ -241,26 +260,29 @@ def _with_wish(study: Any, folder: Path, detect: float | None, most_repeats: int
     return _with_added(study, folder) if study.interleaved else study
 
 # %% ../../nbs/90_cli/13_runs.ipynb #688fc0f5
-def _wanted(study: Any, folder: Path, difference_pct: float) -> int | None:
-    "How many repeats show the difference, by the noise of those that the study has."
-    from llmbench.compare.enough import wanted_repeats
+def _sets(study: Any) -> list[list[str]]:
+    "The run ids of each request of the study."
     from llmbench.spec.request import run_id
 
-    sets = [[run_id(spec, k) for k in range(1, study.repeats + 1)] for spec in study.runs]
-    return wanted_repeats(folder / study.study, sets, difference_pct / 100)
+    return [[run_id(spec, k) for k in range(1, study.repeats + 1)] for spec in study.runs]
 
 
 def _until_shown(study: Any, outcome: Any, train: Callable[..., Any], folder: Path) -> Any:
-    """The study and its outcome with as many more repeats as its `detect_pct` asks for; as they are
-    without one, or after an interruption.
+    """The study and its outcome with as many more repeats as its `detect_pct` asks for, by the
+    noise of those that it has; as they are without one, or after an interruption.
     """
+    from llmbench.analysis.stats import repeats_text
+    from llmbench.compare.enough import wanted_repeats
+
     while study.detect_pct and not outcome.interrupted and study.repeats < study.most_repeats:
-        done, wanted = study.repeats, _wanted(study, folder, study.detect_pct)
+        done = study.repeats
+        wanted = wanted_repeats(folder / study.study, _sets(study), study.detect_pct / 100)
         if wanted is None or wanted <= done:
             break
         sys.stderr.write(
             f"llmbench: {done} repeats are not enough to show {study.detect_pct:g} %: "
-            f"it takes about {wanted}; repeat {done + 1} of at most {study.most_repeats} follows\n"
+            f"it takes {repeats_text(wanted)}; "
+            f"repeat {done + 1} of at most {study.most_repeats} follows\n"
         )
         study = study.model_copy(update={"repeats": done + 1})
         more = train(study, after=done)
@@ -271,18 +293,42 @@ def _until_shown(study: Any, outcome: Any, train: Callable[..., Any], folder: Pa
 _USUAL_PCT = 3.0
 
 
-def _say_what_is_shown(study: Any, file: Path | str | None, folder: Path) -> None:
+def _advice(study: Any, command: str, by_steps: int, wanted: int) -> str:
+    "What to do for more repeats: by the noise of their steps, and by that of the repeats, too."
+    from llmbench.spec.study import DEFAULT_MOST_REPEATS
+
+    if by_steps <= study.repeats:
+        return (
+            "The repeats differ by more than their steps, so --detect adds none: "
+            f"write repeats: {wanted} in a study file of its own"
+        )
+    most = (
+        f" --most-repeats {by_steps + 5}"
+        if study.detect_pct or by_steps > DEFAULT_MOST_REPEATS
+        else ""
+    )
+    return f"To go on, type {command} --detect {study.detect_pct or _USUAL_PCT:g}{most}"
+
+# %% ../../nbs/90_cli/13_runs.ipynb #7a7717e9
+def _say_what_is_shown(study: Any, command: str, folder: Path) -> None:
     "A line on stderr where more repeats than the study has show 3 %, or its own difference."
-    wish = study.detect_pct or _USUAL_PCT
-    wanted = _wanted(study, folder, wish) if study.interleaved else None
+    from llmbench.analysis.stats import MOST_REPEATS, repeats_text
+    from llmbench.compare.enough import repeats_to_show, wanted_repeats
+
+    wish, asked = study.detect_pct or _USUAL_PCT, (folder / study.study, _sets(study))
+    wanted = repeats_to_show(*asked, wish / 100) if study.interleaved else None
     if wanted is None or wanted <= study.repeats:
         return
-    more = f"type {' '.join(['llmbench sweep', *([str(file)] if file else [])])} --detect {wish:g}"
-    if study.detect_pct:
-        more += f" --most-repeats {wanted + 5}"
+    by_steps = wanted_repeats(*asked, wish / 100) or 0
+    known = _advice(study, command, by_steps, wanted)
+    advice = (
+        "Measure on a calmer machine, or ask for a larger difference"
+        if wanted > MOST_REPEATS
+        else known
+    )
     sys.stderr.write(
-        f"llmbench: by the noise of their steps, it takes about {wanted} repeats to show a "
-        f"difference of {wish:g} % between any two; these are {study.repeats}. To go on, {more}\n"
+        f"llmbench: it takes {repeats_text(wanted)} repeats to show a difference of {wish:g} % "
+        f"between any two; these are {study.repeats}. {advice}\n"
     )
 
 # %% ../../nbs/90_cli/13_runs.ipynb #7295fbec
@@ -300,8 +346,9 @@ def sweep(
     results: Results = None,
     force: Force = False,
 ) -> int:
-    "Run every run of a study that has no answer yet."
+    "Run every run of a study that is not finished yet."
     asked = _asked_study(study)
+    typed = _typed(study, results, direct=direct, interleaved=interleaved or in_turns)
     folder, given = results_folder(results), {"force": force, "resume": resume}
     interleaved = interleaved or asked.interleaved
     how = _options(asked, in_turns, interleaved=interleaved, restarts=restarts, **given)
@@ -313,7 +360,7 @@ def sweep(
     train = partial(sweep_study, run_one=_runner(asked, direct), results=folder, **how)
     asked, outcome = _until_shown(asked, train(asked), train, folder)
     if not outcome.interrupted:
-        _say_what_is_shown(asked, study, folder)
+        _say_what_is_shown(asked, typed, folder)
     return _report_outcome(outcome, folder / asked.study)
 
 # %% ../../nbs/90_cli/13_runs.ipynb #0c94ab8c

@@ -8,7 +8,7 @@ __all__ = ['LOCATION_WORDS', 'pct', 'pct_span', 'interleaved_words', 'sentence',
 # %% ../../nbs/70_compare/30_words.ipynb #c3de16d1
 from ..analysis.fairness import remark_line
 from ..analysis.rules.facts import settings_not_honoured
-from ..analysis.stats import MOST_REPEATS, disagrees, pairs_among
+from ..analysis.stats import disagrees, pairs_among, repeats_text
 from ..analysis.steps import LEVEL, LOCATION_NAMES, Interval, typical
 from ..analysis.window import measured
 from .compare import Comparison, clock_times, coverage_words, tail_words
@@ -58,8 +58,7 @@ def _needs(c: Comparison) -> str:
         return "needs at least 3 repeats of each"
     if c.needed <= c.speed.n_runs:
         return f"{wanted} would have shown in 8 of 10 such studies"
-    most = f"more than {MOST_REPEATS:,}" if c.needed > MOST_REPEATS else f"about {c.needed:,}"
-    return f"needs {most} repeats for {wanted}"
+    return f"needs {repeats_text(c.needed)} repeats for {wanted}"
 
 
 def _opposites(c: Comparison) -> str:
