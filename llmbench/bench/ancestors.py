@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -70,29 +71,41 @@ def _line_with(found: re.Match) -> str:
     return line[: max(line.find("\n", end - start), 0) or None].strip()[:_LINE]
 
 # %% ../../nbs/95_bench/55_ancestors.ipynb #4668ae7f
-def _typed(row: AncestorRow, results: Path, root: Path) -> tuple[int | None, str]:
+def _ended(process: subprocess.Popen, timeout_s: float) -> bytes | None:
+    "What a command wrote; None where it had to be killed, with all that it started."
+    try:
+        return process.communicate(timeout=timeout_s)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return None
+
+
+def _typed(row: AncestorRow, results: Path, root: Path, timeout_s: float) -> tuple[Any, str]:
     "Exit code and output of a row's command; None where it did not end in time."
     command = _RESULTS.sub(str(results), row.now)
     paths = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-    try:
-        done = subprocess.run(
-            ["bash", "-c", f"set -eo pipefail; {command}"],
-            cwd=root,
-            env=os.environ | {"PATH": paths, "COLUMNS": "200"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            timeout=MOST_S[row.slow],
-        )
-    except subprocess.TimeoutExpired as e:
-        return None, (e.stdout or b"").decode(errors="replace")
-    text = done.stdout.decode(errors="replace")
+    process = subprocess.Popen(
+        ["bash", "-c", f"set -eo pipefail; {command}"],
+        cwd=root,
+        env=os.environ | {"PATH": paths, "COLUMNS": "200"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    written = _ended(process, timeout_s)
+    if written is None:
+        return None, f"not ended after {timeout_s:g} s"
+    text = written.decode(errors="replace")
     for place in (os.path.relpath(results, root), str(results)):
         text = text.replace(place, "results")
-    return done.returncode, text.replace(f"{root}/", "")
+    return process.returncode, text.replace(f"{root}/", "")
 
 # %% ../../nbs/95_bench/55_ancestors.ipynb #a03f0eca
-def try_row(row: AncestorRow, results: Path, root: Path, slow: bool = False) -> dict[str, Any]:
+def try_row(
+    row: AncestorRow, results: Path, root: Path, slow: bool = False, timeout_s: float | None = None
+) -> dict[str, Any]:
     """What a row's command did: `state` is works, in part (it works, and something is lacking),
     fails, or not run (it is slow, or needs what this machine does not have).
     """
@@ -102,7 +115,7 @@ def try_row(row: AncestorRow, results: Path, root: Path, slow: bool = False) -> 
     if row.slow and not slow:
         return facts | {"state": "not run", "printed": "slow: make ancestors SLOW=1"}
     began = time.monotonic()
-    code, output = _typed(row, results, root)
+    code, output = _typed(row, results, root, timeout_s or MOST_S[row.slow])
     facts["seconds"] = round(time.monotonic() - began, 1)
     found = re.search(row.shows, output, re.MULTILINE)
     if code != row.exit_code or not found:
