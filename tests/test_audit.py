@@ -74,9 +74,9 @@ def test_the_eight_published_rows_show_five_faults():
         "DDP 4 GPUs 73.0 %, FSDP 4 GPUs 69.6 %, ZERO2 4 GPUs 82.5 %, ZERO3 4 GPUs 75.6 %"
         in evidence(told, 7)
     )
-    assert "3,025 = 18,147 tokens/s (ZERO2 4 GPUs) ÷ $6.00 an hour" in evidence(
+    assert "3,025 = 18,147 tokens/s (ZERO2 4 GPUs) ÷ $6.00 per hour" in evidence(
         told, 8
-    ) and "10.9 M tokens a dollar" in evidence(told, 8)
+    ) and "10.9 M tokens per dollar" in evidence(told, 8)
     assert "125.2 M with a tied head, 163.8 M with its own" in evidence(told, 13)
 
 
@@ -513,7 +513,7 @@ def test_formats():
 def test_the_command(tmp_path, capsys):
     assert main(
         ["audit", str(DATA / "eight-rows.md")]
-    ) == 1 and "10.9 M tokens a dollar" in " ".join(capsys.readouterr().out.split())
+    ) == 1 and "10.9 M tokens per dollar" in " ".join(capsys.readouterr().out.split())
     assert (
         main(["audit", str(PUBLISHED), "--format", "json"]) == 0
         and json.loads(capsys.readouterr().out)["coverage"]["1"] == "clean"

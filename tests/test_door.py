@@ -2,6 +2,7 @@
 none changes the numbers of the others.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -13,7 +14,10 @@ from pathlib import Path
 import orjson
 import pytest
 from notebooks import ROOT
+from test_hostile_site import full_run
 
+from llmbench.analysis.groups import run_rows
+from llmbench.analysis.rates import RUN_COLUMNS
 from llmbench.compare.audit.verb import audit_paths
 from llmbench.core.bounds import BOUNDS, bounds_table
 from llmbench.core.door import read_run, run_from
@@ -498,6 +502,62 @@ def check_mutations(results, seeds):
     every = {f"results/other/m{seed}/run.json" for seed in seeds}
     assert every - harmless <= set(problems) <= every, "each is named, or is a plausible run"
     return harmless, problems
+
+
+def filled():
+    """A run file with something at every place where any published run, or the example of
+    test_hostile_site, has something.
+    """
+    run = full_run("ddp", 1, "other")
+    n = len(run["steps"]["step"])
+    run["steps"] |= {"mean_of": [2] * n, "loss_scale": [1.0] * n}
+    for file in sorted(PUBLISHED.glob("*/*/run.json")):
+        run = first_known(run, json.loads(file.read_bytes()))
+    lacking = [name for name, value in run["spec"]["model"].items() if value is None]
+    run["spec"]["model"] |= {name: SCALED[name] for name in lacking}
+    parse_run(json.dumps(run).encode())
+    return run
+
+
+SCALED = {
+    "rope_theta": 500_000.0,
+    "rope_scaling": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_seq_len": 8192,
+    },
+}
+
+
+def first_known(one, other):
+    if isinstance(one, dict) and isinstance(other, dict):
+        known = {key: first_known(value, other.get(key)) for key, value in one.items()}
+        return {key: value for key, value in other.items() if key not in one} | known
+    return other if one is None else one
+
+
+def test_rows_come_of_any_run_that_the_door_lets_in():
+    """Two to four facts at a time are missing or odd, in a run file that has them all: a column
+    that is there may be used together with one that is not.
+    """
+    whole, tried = filled(), 0
+    every = [p for p in places(whole) if p and not (isinstance(p[-1], int) and p[-1] > 1)]
+    for seed in range(4000):
+        chance, run = random.Random(seed), whole
+        for path in chance.sample(every, chance.choice([2, 2, 3, 4])):
+            with contextlib.suppress(KeyError, IndexError, TypeError):  # its parent has gone
+                run = changed(run, path, None if chance.random() < 0.7 else chance.choice(ODD))
+        try:
+            run = parse_run(
+                json.dumps(run | {"study": "other", "run_id": f"other.{seed}"}).encode()
+            )
+        except LlmbenchError:
+            continue
+        tried += 1
+        (row,) = run_rows([run], {})
+        assert set(RUN_COLUMNS) <= set(row), seed
+    assert tried > 800, "most of them were set aside"
 
 
 def test_two_hundred_mutations_change_nothing(results):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -557,6 +557,21 @@ def test_what_a_log_does_not_know_costs_no_page(tmp_path):
         source=copied_sources(tmp_path / "reports"),
     )
     assert outcome.problems == () and set(outcome.studies) == {"log", "sound"}
+
+
+def test_columns_of_the_steps_that_are_missing_cost_no_page(tmp_path):
+    """Each of them alone, all but each, and all: a log of means without losses is one of these."""
+    sound(tmp_path / "r")
+    names = [name for name in full_run("ddp", 1, "x")["steps"] if name != "step"]
+    missing = [gone for k in (1, len(names) - 1, len(names)) for gone in combinations(names, k)]
+    for i, gone in enumerate(missing, 1):
+        run = full_run("ddp", i, "columns")
+        run["steps"]["mean_of"] = [2] * len(run["steps"]["step"])
+        run["steps"] |= dict.fromkeys(gone)
+        put_raw(tmp_path / "r", f"columns-{i}", run)
+    source = copied_sources(tmp_path / "reports")
+    outcome = build_report(tmp_path / "r", tmp_path / "site", engine="pandoc", source=source)
+    assert outcome.problems == () and outcome.runs == 9 + len(missing), outcome
 
 
 def test_a_part_that_cannot_be_drawn_is_a_note_and_the_others_are_there(tmp_path, monkeypatch):

@@ -386,6 +386,11 @@ def test_readme_is_the_index_notebook():
     assert (ROOT / "README.md").read_text() == readme_text(), "type make notebooks"
 
 
+def test_the_changelog_names_a_subject_once():
+    leads = re.findall(r"^- \*\*(.+?)\*\*", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert [lead for lead, n in Counter(leads).items() if n > 1] == [] and len(leads) > 10
+
+
 def test_tables_of_rooms_and_tests_are_true():
     """Each room has a page; its table of notebooks and imports, and the tables of CONTRIBUTING.md,
     are what is there.

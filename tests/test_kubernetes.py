@@ -162,11 +162,9 @@ def test_a_pod_that_is_deleted_ends_the_run_with_its_steps(cluster, tmp_path):
     in_the_middle(cluster, lambda pods: cluster.remove("pods", "llmbench", pods[1]))
     began = time.monotonic()
     code, run = submit(tmp_path, ENDLESS)
-    assert (
-        code == 1
-        and run.status in ("crash", "timeout", "cancelled")
-        and time.monotonic() - began < 200
-    )
+    # the pod is told (SIGTERM); the other rank may notice first that its peer is gone
+    assert code == 1 and run.status in ("interrupted", "crash", "timeout")
+    assert time.monotonic() - began < 200
     assert run.reason, run
 
 

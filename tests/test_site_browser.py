@@ -9,6 +9,7 @@ from browsers import Reader, started, wait
 
 from llmbench.core.glossary.table import heading_entry
 from llmbench.report.site.renderer import render_site
+from llmbench.spec.params import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -67,6 +68,18 @@ def test_no_page_is_wider_than_the_screen(reader, page, width):
         "box.getBoundingClientRect().right <= innerWidth + 1)"
     )
     assert wide, "a table sticks out of its column"
+
+
+@pytest.mark.parametrize("width", [1100, 1200, 1340, 1400, 1700])
+def test_every_page_of_the_navigation_is_in_sight(reader, width):
+    """With the names of all pages of the report, in the frame of the site's."""
+    reader.open("index.html", width)
+    pages = read_yaml(ROOT / "reports/_quarto.yml")["website"]["navbar"]["left"]
+    links = "".join(f"<li><a href='x.html'>{page['text']}</a></li>" for page in pages)
+    nav = "document.querySelector('.site-nav')"
+    shown = f"{nav}.scrollWidth <= {nav}.clientWidth"
+    assert len(pages) > 15
+    assert reader.js(f"({nav}.querySelector('ul').innerHTML = {links!r}, {shown})")
 
 
 def test_a_chart_has_marks_and_fills_its_column(reader):

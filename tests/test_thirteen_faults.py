@@ -484,7 +484,7 @@ def test_fault_08_money_has_the_hours_of_its_seconds(eight_rows):
         " world_size = 4",
     )
     test_near([dollars, rate], [1e6 / (18147 * 3600 / (4 * 1.50)), 18147])
-    assert 10.8e6 < 1e6 / dollars < 11e6, "tokens a dollar, where 3,025 was printed"
+    assert 10.8e6 < 1e6 / dollars < 11e6, "tokens per dollar, where 3,025 was printed"
 
 
 # --- 9

@@ -19,7 +19,7 @@ from ..spec.params import read_yaml
 # %% ../../nbs/60_analysis/65_cost.ipynb #e451cc26
 class Price(BaseModel):
     """What one hour of one accelerator cost, where, when, and according to whom; the price is None
-    for a device whose price nobody has entered.
+    for a device without an entered price.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
@@ -132,7 +132,7 @@ def training_usd(usd_per_1m: float | None, tokens: float) -> float | None:
 
 
 def training_tokens() -> float:
-    "The tokens of the whole training that costs are stated for: `[cost] training_tokens`."
+    "The tokens of a whole training, `[cost] training_tokens`; RequestError if it is no number."
     text = load_settings().get("cost", "training_tokens")
     try:
         tokens = float(text)

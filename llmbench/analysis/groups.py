@@ -199,7 +199,7 @@ _EQUAL = (
 def _with_interval(
     name: str, interval: Interval, of: Callable[[float], float | None] = float
 ) -> dict[str, float | None]:
-    "Three columns of an interval; where `of` falls, the ends change places."
+    "Three columns of an interval; for a decreasing `of`, the ends are exchanged."
     middle, *ends = (
         None if v is None else of(v) for v in (interval.estimate, interval.low, interval.high)
     )

@@ -8,18 +8,19 @@ __all__ = ['OLD_NAMES', 'RUN_COLUMNS', 'throughput', 'time_shares', 'steadiness'
            'copy_rates', 'precision_label', 'device_label', 'identity', 'run_rates']
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #13f82d40
+import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from statistics import median as middle
 from typing import Any
 
-import orjson
 from pydantic import ValidationError
 
 from .stated import STATED_COLUMNS, stated
 from .steady import MIN_STEPS, find_shift
 from .steps import median, step_interval
 from llmbench.analysis.window import (
+    column_or_none,
     copy_times,
     data_time_s,
     global_tokens,
@@ -125,8 +126,8 @@ def steadiness(run: Mapping[str, Any]) -> dict[str, Any]:
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #1f3df854
 @lru_cache(maxsize=4096)
-def _shape(model: bytes, imported: bool) -> ModelShape | None:
-    record = orjson.loads(model)
+def _shape(model: str, imported: bool) -> ModelShape | None:
+    record = json.loads(model)
     parameters, silent = record.pop("parameters"), imported and record.get("n_experts") is None
     known = {
         k: v
@@ -142,9 +143,8 @@ def _shape(model: bytes, imported: bool) -> ModelShape | None:
 
 def model_shape(run: Mapping[str, Any]) -> ModelShape | None:
     "The model's shape; None where the run file does not hold all of it."
-    return _shape(
-        orjson.dumps(run["spec"]["model"]), (run.get("source") or {}).get("kind") == "import"
-    )
+    imported = (run.get("source") or {}).get("kind") == "import"
+    return _shape(json.dumps(run["spec"]["model"]), imported)
 
 
 _peak = lru_cache(maxsize=256)(peak_tflops)  # by device name and dtype
@@ -167,7 +167,7 @@ def ceiling_tflops(run: Mapping[str, Any]) -> float | None:
 # %% ../../nbs/60_analysis/70_rates.ipynb #ff147611
 @lru_cache(maxsize=4096)
 def _flops_per_token(
-    model: bytes, seq_len: int | None, recompute: str | None, ours: bool
+    model: str, seq_len: int | None, recompute: str | None, ours: bool
 ) -> tuple[int | None, int | None]:
     """FLOPs of the model and of the hardware per token; None where the request does not determine
     them.
@@ -201,9 +201,8 @@ def flop_rates(
     """
     spec, ranks = run["spec"], run["spec"]["world_size"]
     ours = run["source"]["kind"] == "harness"
-    needed, executed = _flops_per_token(
-        orjson.dumps(spec["model"]), spec["seq_len"], spec["recompute"], ours
-    )
+    model = json.dumps(spec["model"])
+    needed, executed = _flops_per_token(model, spec["seq_len"], spec["recompute"], ours)
     ceiling = ceiling or ceiling_tflops(run)
     bound = ceiling * 1e12 / needed if ceiling and needed else None
     known = tokens_per_s and needed and ranks
@@ -291,8 +290,7 @@ def mean_loss(run: Mapping[str, Any]) -> float | None:
 
     A row that is the mean of several steps counts as often.
     """
-    losses = measured(run, "loss")
-    counts = measured(run, "mean_of") or [1] * len(losses)
+    losses, counts = (column_or_none(run, name) for name in ("loss", "mean_of"))
     known = [(v, n or 1) for v, n in zip(losses, counts, strict=True) if v is not None]
     return sum(v * n for v, n in known) / sum(n for _, n in known) if known else None
 

@@ -134,7 +134,7 @@ def stretched(times: Sequence[float | None], mean_step_s: float | None) -> list[
 
 
 def run_value(values: Sequence[float | None], at: Location = typical) -> float | None:
-    "The number that a run enters a comparison with; None where nothing was measured."
+    "The number that represents a run in a comparison; None where nothing was measured."
     kept = known_values(values)
     return at(kept) if kept else None
 

@@ -214,7 +214,9 @@ EXPLAINED: dict[tuple[str, str], str] = {
 
 # %% ../../nbs/95_bench/50_importers.ipynb #3b294c7b
 def check(folder: Path, only: Sequence[str] = ()) -> list[Line]:
-    "All figures of all files of an index, or of the formats named in `only`."
+    """All figures of all files of an index, or of the formats in `only`; RequestError without an
+    index.
+    """
     csv.field_size_limit(2**24)
     index = folder / "index.csv"
     if not index.is_file():

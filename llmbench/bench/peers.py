@@ -70,7 +70,9 @@ PEERS = (
 
 # %% ../../nbs/95_bench/20_peers.ipynb #d2da46c6
 def choose(names: str | None, reference: str = "bare") -> list[Peer]:
-    "The peers of a comma-separated list, the reference always first; None: all of them."
+    """The peers of a comma-separated list, the reference always first; None: all of them.
+    RequestError for an unknown name.
+    """
     known = {p.name: p for p in PEERS}
     asked = list(known) if names is None else names.split(",")
     for name in (reference, *asked):

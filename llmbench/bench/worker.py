@@ -63,7 +63,7 @@ class _Steps:
         self.request: dict[str, Any] = json.loads(sys.stdin.readline())
 
     def loss(self, value: float) -> None:
-        "The loss of the next step in order; it goes out with the turn."
+        "The loss of the next step in order; it is sent at the end of the turn."
         self._losses.append(value)
 
     def failed(self, status: str, reason: str) -> None:

@@ -78,7 +78,7 @@ def checks() -> list[Prerequisite]:
         ),
         _program(
             ["quarto"],
-            "llmbench report --engine quarto; pandoc does without",
+            "llmbench report --engine quarto; not needed with pandoc",
             "see quarto.org/docs/get-started",
         ),
         _program(
@@ -197,8 +197,8 @@ def _ability_line(ability: Ability) -> str:
 def doctor_text(
     found: list[Prerequisite], able: list[Ability], rates: Mapping[str, float] | None = None
 ) -> str:
-    """The whole report as text; `rates` are those of `product_rates`, None where nobody asked for
-    them.
+    """The whole report as text; `rates` are those of `product_rates`, None if they were not
+    measured.
     """
     formats = [] if rates is None else ["", "Number formats", *precision_lines(rates)]
     lines = [

@@ -48,7 +48,8 @@ def _commit(root: Path) -> str:
 _HERE = "an image that is here (default: [image] name in settings.ini, the platform as its tag)"
 _LOGS = "where the build's log and the bill of materials go (default build/images)"
 _BASE = "build: the base image, best by its digest (default: the Dockerfile's)"
-_MORE = "build: one more word for the tool, --with=--network=host; may be repeated"
+_MORE = "build: one more argument for podman or docker, as in --with=--network=host; may be "
+"repeated"
 _REGISTRY = (
     "push: where to (default: [image] registry in settings.ini); "
     "REGISTRY_USER and REGISTRY_PASSWORD sign in"

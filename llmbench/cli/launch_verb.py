@@ -38,8 +38,7 @@ ENGINES = get_args(Engine)
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #7a484ef0
 _SET = "an option of the engine; may be repeated; env.NAME=value adds a variable"
 _QUEUE = (
-    "seconds a job may wait to be taken and scheduled, an image to be pulled (default 3600; "
-    "over ssh 600)"
+    "seconds to wait until a job is scheduled and its image pulled (default 3600; over ssh 600)"
 )
 _SAME = "state of what was submitted before with the same options"
 _FETCH = "wait for what was submitted, and collect the results"
@@ -66,7 +65,7 @@ class LaunchOptions:
     override: Annotated[Override, option("change one value of a run's file; may be repeated")] = ()
     attempt: Attempt = 1
     queue: Annotated[float | None, option(_QUEUE, "S")] = None
-    force: Annotated[Force, option("submit also what is finished")] = False
+    force: Annotated[Force, option("also submit finished runs")] = False
     results: Results = None
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #c6178a6a
@@ -86,7 +85,7 @@ def _check_study(study: Any, engine: str, file: str) -> None:
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #50202285
 def asked_jobs(engine: str, file: Path | str, asked: LaunchOptions) -> tuple[Any, ...]:
-    "The jobs of a parameter file, of a run or of a study."
+    "The jobs of a parameter file, of a run or a study; RequestError for overrides of a study."
     from llmbench.launch.cluster.plan import make_job
     from llmbench.spec.params import is_study, read_yaml
     from llmbench.spec.resolve import load_run
@@ -197,8 +196,8 @@ def _render(engine: str, asked: LaunchOptions, jobs: tuple[Any, ...]) -> int:
 
 # %% ../../nbs/90_cli/50_launch_verb.ipynb #d688b94b
 def _unanswered(jobs: tuple[Any, ...], results: Path, force: bool) -> tuple[Any, ...]:
-    """The jobs without an answer, or all of them; RequestError where a result of other hardware
-    stands in the place of one.
+    """The jobs without an answer, or all of them; RequestError where a result of other hardware has
+    the name of one.
     """
     from llmbench.launch.sweep.sheet import earlier_run
 

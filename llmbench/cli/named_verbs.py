@@ -67,7 +67,7 @@ _STRATEGIES = (
 )
 _MODELS = "llama, qwen, all, or a model of params/strategies.yaml (default all)"
 _FOLDER = "folder of all results (default: OUTPUT_DIR, then [study] results in settings.ini)"
-_DIRECT = "without notebooks, for a machine that has only what training needs"
+_DIRECT = "without notebooks, for a machine with only the packages for training"
 
 
 def _train(specs: list[Any], runs: int, folder: Path, force: bool, direct: bool) -> int:
@@ -94,7 +94,7 @@ def benchmark(
         str | None, option("h100, mi300x, … (default: what is in this machine)", "NAME")
     ] = None,
     direct: Annotated[bool, option(_DIRECT)] = False,
-    force: Annotated[Force, option("repeat what is finished")] = False,
+    force: Annotated[Force, option("repeat finished runs")] = False,
     override: Annotated[Override, option("change one value; may be repeated")] = (),
 ) -> int:
     "Train a named strategy for one or both models, `runs` times."

@@ -67,10 +67,12 @@ def report(
 # %% ../../nbs/90_cli/15_reading.ipynb #51b5c294
 _WHICH_RUNS = "a run id, or columns of runs as key=value, joined by commas"
 _BROKEN = (
-    "exit 1 when the whole interval says A is slower than B by more (3%), "
+    "exit 1 if the whole interval shows A slower than B by more than this (3%), "
     "or the two may not be compared; unsure is 0"
 )
-Where = Annotated[tuple[str, ...], option("both have this; may be repeated", "k=v")]
+Where = Annotated[
+    tuple[str, ...], option("a filter for A and B, as key=value; may be repeated", "k=v")
+]
 Limit = Annotated[str | None, option(_BROKEN, "PCT")]
 
 # %% ../../nbs/90_cli/15_reading.ipynb #37301aa7
@@ -87,7 +89,7 @@ def compare(
         tuple[str, ...], option("a key that may differ too; may be repeated", "KEY")
     ] = (),
     baseline: Annotated[
-        str | None, option("take B from what `llmbench baseline save NAME` kept", "NAME")
+        str | None, option("take B from a baseline saved by `llmbench baseline save NAME`", "NAME")
     ] = None,
     fail_if_slower: Limit = None,
     format: Annotated[
@@ -124,7 +126,7 @@ def winners(*studies: StudyName, format: Style = "table", results: Results = Non
 def cost(
     *studies: StudyName,
     tokens: Annotated[
-        float | None, option("of a whole training (default: settings.ini)", "N")
+        float | None, option("tokens of a whole training (default: settings.ini)", "N")
     ] = None,
     format: Style = "table",
     results: Results = None,
@@ -164,7 +166,7 @@ def baseline(
     force: Annotated[bool, option("replace a baseline of this name")] = False,
     results: Results = None,
 ) -> int:
-    "Keep what is measured now under a name, or list the names."
+    "Save the measured runs under a name, or list the saved names."
     from llmbench.compare.select import baseline_command
 
     out(baseline_command(action, name, filters, results_folder(results), force=force))
@@ -175,7 +177,7 @@ def history(
     filter: Annotated[str, option(_WHICH_RUNS)],
     /,
     *,
-    where: Annotated[Where, option("they have this too; may be repeated")] = (),
+    where: Annotated[Where, option("a further filter, as key=value; may be repeated")] = (),
     format: Annotated[
         Literal["table", "csv", "json"], option("how to print it (default table)", "STYLE")
     ] = "table",

@@ -68,10 +68,12 @@ Override = Annotated[
 Attempt = Annotated[Whole, option("which repeat of the same request this is (default 1)", "N")]
 Restarts = Annotated[
     Whole,
-    option("how often a start that fails is followed by another, from its last checkpoint", "N"),
+    option(
+        "how often to restart a run that fails, each time from its last checkpoint (default 0)", "N"
+    ),
 ]
 Force = Annotated[
-    bool, option("repeat what is finished; a result is replaced when the new one is complete")
+    bool, option("repeat finished runs; a result is replaced when the new one is complete")
 ]
 
 # %% ../../nbs/90_cli/10_verbs.ipynb #4cba48e4

@@ -43,7 +43,7 @@ def _paid(contender: Contender, times: Values) -> Values:
 
 
 def decide_cost(contenders: Sequence[Contender]) -> Decision:
-    """Order `contenders` by what a token costs, as speed is decided; an empty order where one of
+    """Order `contenders` by the cost of a token, by the rule for speed; an empty order where one of
     them has no price.
     """
     if not all(c.usd_per_hour and c.global_tokens for c in contenders):

@@ -373,7 +373,9 @@ def baseline_command(
     *,
     force: bool = False,
 ) -> str:
-    "Text of `llmbench baseline save NAME [filters]` and `llmbench baseline list`."
+    """Text of `llmbench baseline save NAME [filters]` or `baseline list`; RequestError for other
+    words.
+    """
     if action == "list":
         return format_rows(("name", "saved_at", "runs", "commits"), list_baselines(results))
     if action != "save" or not name:

@@ -276,7 +276,7 @@ def compare_command(
     style: str = "text",
 ) -> tuple[str, int]:
     """Text and exit code of `llmbench compare`: 1 where a limit was given and the check failed,
-    else 0.
+    else 0. RequestError for an unknown style.
     """
     if style not in STYLES:
         raise RequestError(unknown_name("format", style, STYLES))

@@ -15,8 +15,8 @@ from typing import Any
 class Accelerator:
     """One accelerator: memory in GiB, bandwidth in GB/s, dense peaks in TFLOP/s by dtype.
 
-    pattern: of the device names that its driver reports. reached: TFLOP/s of the fastest published
-    matrix product by dtype, empty if unknown.
+    pattern: matches the device names that its driver reports. reached: TFLOP/s of the fastest
+    published matrix product by dtype, empty if unknown.
     """
 
     name: str

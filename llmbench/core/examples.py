@@ -14,7 +14,7 @@ from .errors import RequestError
 def refused(
     call: Callable[[], object], *words: str, error: type[BaseException] = RequestError
 ) -> str:
-    """The message with which `call()` is refused; each of `words` stands in it.
+    """The message with which `call()` is refused; it contains each of `words`.
 
     AssertionError where the call succeeds or a word is missing. An exception of another kind than
     `error` is not caught.

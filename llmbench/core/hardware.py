@@ -114,7 +114,7 @@ def installed_versions() -> dict[str, str]:
 
 # %% ../../nbs/10_core/50_hardware.ipynb #d033928b
 def _named(distribution: metadata.Distribution) -> str | None:
-    """name==version; None without a name. Only these two fields are parsed: all of the metadata
+    """name==version; None without a name. Only these two fields are parsed: parsing all metadata
     would take twenty times as long, in every rank.
     """
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""

@@ -47,12 +47,16 @@ class DeviceRecord(Record):
 
 
 class CpuRecord(Record):
+    "The processor of a host, with its memory in GiB."
+
     name: Text | None = None
     logical_cores: Degree | None = None
     memory_gib: Amount | None = None
 
 
 class GitRecord(Record):
+    "Commit of the project, and whether the code differed from it."
+
     commit: Text | None = None
     dirty: bool | None = None
 
@@ -240,7 +244,8 @@ class GoodputRecord(Record):
 
 # %% ../../nbs/10_core/38_measured.ipynb #09f6d5df
 class LoggedRecord(Record):
-    """A derived column of a foreign log, one value per step: kept to compare, used in no figure.
+    """A derived column of a foreign log, one value per step: stored for comparison, used in no
+    figure.
 
     The name has the unit: tokens_per_s_per_gpu, tflops_per_gpu, mfu_pct, time_mean_s (a running
     mean).

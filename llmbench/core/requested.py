@@ -111,6 +111,8 @@ class PrecisionRecord(Record):
 
 # %% ../../nbs/10_core/36_requested.ipynb #42188e23
 class OptimizerRecord(Record):
+    "The optimizer and its settings; `clip_norm` null: no clipping."
+
     name: Text | None = None
     lr: LearningRate | None = None
     betas: tuple[Value, Value] | None = None

@@ -160,7 +160,7 @@ def first_problem(error: ValidationError) -> str:
     "The first field that a check refused, its value and the reason; and the number of others."
     first = error.errors(include_url=False)[0]
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    if first["type"] == "value_error":  # of a rule, which names the field itself
+    if first["type"] == "value_error":  # from a rule, whose message names the field
         where = ".".join(map(str, first["loc"]))
         return f"{where + ': ' if where else ''}{first['ctx']['error']}{more}"
     shown = (

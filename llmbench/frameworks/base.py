@@ -150,9 +150,9 @@ class Backend:
     """A framework that can train a request.
 
     strategies: name of ours and its counterpart. honours: settings of the request, or parts of it,
-    that its files have. because: for the other settings, what happens instead. home: the variable
-    with its folder. entry: a file in it. cpu: its strategies on a CPU. interpreter: the variable
-    with the Python of its own environment.
+    that its files have. because: for the other settings, what happens instead. home: the
+    environment variable with its folder. entry: a file in it. cpu: its strategies on a CPU.
+    interpreter: the environment variable with the Python of its own environment.
     """
 
     name: str

@@ -117,7 +117,7 @@ def _plugin(spec: RunSpec) -> dict[str, Any]:
 
 # %% ../../nbs/55_frameworks/45_nemo.ipynb #a38d1b0a
 def write_nemo(spec: RunSpec, site: Site) -> Rendered:
-    "A recipe of NeMo's LLM collection."
+    "A recipe of NeMo's LLM collection; RequestError for a model without a recipe."
     if spec.model.name not in RECIPES:
         raise RequestError(
             f"backend nemo has no recipe for {spec.model.name}; it has {', '.join(RECIPES)}"

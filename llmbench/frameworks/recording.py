@@ -156,7 +156,7 @@ class StepRows(_Marks):
             self._waiting[-1]["facts"] |= facts
 
     def flush(self) -> None:
-        "Write the waiting rows, then the time of all steps after warm-up, gaps included."
+        "Write the waiting rows, then the time of all steps after warm-up and between them."
         while self._waiting:
             self._write_oldest()
         if self._window:

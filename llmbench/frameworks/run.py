@@ -138,7 +138,7 @@ def _spec_of(run: dict[str, Any], spec: RunSpec, out: Path) -> dict[str, Any]:
 
 # %% ../../nbs/55_frameworks/60_run.ipynb #50ce1bb3
 def _ended(run: dict[str, Any], spec: RunSpec, ending: Ending, log: Path) -> dict[str, Any]:
-    "Status and reason: the launcher's observation is stronger than the log."
+    "Status and reason; those that the launcher observed override the log."
     code, status = ending.exit_code, run["status"]
     if ending.cause is not None:
         return {"status": ending.cause, "reason": ending.reason}

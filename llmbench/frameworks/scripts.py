@@ -53,7 +53,9 @@ def json_text(value: dict[str, Any]) -> str:
 
 # %% ../../nbs/55_frameworks/35_scripts.ipynb #3ce2c469
 def deepspeed_json(spec: RunSpec) -> dict[str, Any]:
-    "DeepSpeed's JSON, as for our own strategies; stage 0 for a strategy without ZeRO."
+    """DeepSpeed's JSON, as for our own strategies; stage 0 for a strategy without ZeRO.
+    RequestError without torch.
+    """
     try:
         from llmbench.train.strategies.zero import deepspeed_config
     except ImportError as e:

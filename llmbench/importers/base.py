@@ -206,7 +206,7 @@ class Draft(Said, _Columns):
         self.format, self.title = format, title
         self.ranks: dict[int, dict[str, Any]] = {}
         self.complete = False  # whether numbers that follow from the facts were added
-        self.supplied: list[str] = []  # what the user said of the run and the log does not
+        self.supplied: list[str] = []  # facts that the log lacks and the user supplied
         # a line after the last row that may explain the end
         self.end_line: tuple[Status, str] | None = None
         self.over: str | None = None  # the line that states the end of the run

@@ -226,6 +226,7 @@ def run_file(
     draft: Draft, source: Source, study: str = "imported", number: int = 1, rows: int | None = None
 ) -> RunFile:
     """The run file of a draft; a fact that the schema refuses is left out, with a warning.
+    LlmbenchError if what is left is no run file.
 
     rows: at most this many, evenly spaced, to look at a run that is too long for memory.
     """

@@ -85,7 +85,7 @@ class _Unpacked(gzip.GzipFile):
     "A gzip file that raises OSError if it unpacks to much more than any trace does."
 
     def read1(self, size: int = -1) -> bytes:
-        "As in the base class; all reading of text uses it."
+        "As in the base class, for all reading of text; OSError if the file unpacks to too much."
         if self.tell() > _FREE + _TIMES * self.fileobj.tell():
             raise OSError(f"the file unpacks to more than {_TIMES} times its size")
         return super().read1(size)

@@ -57,7 +57,7 @@ class OutsideFailure(RequestError):
 
 
 def _guarded(given: Format, value: str) -> Format:
-    "A format from outside whose mistakes are one line, and cost no other file its import."
+    "A format of another package: its errors are one line each, and stop no other import."
 
     def read(source: Source, tally: Tally) -> list[Draft]:
         try:
@@ -77,7 +77,7 @@ def formats_of(points: Iterable[EntryPoint]) -> tuple[Format, ...]:
     """The formats that entry points name, in the order of their names.
 
     One that cannot be loaded, is no Format, or has the name of another is left out with a warning:
-    a mistake in somebody's package costs no other file its import.
+    an error in another package must not stop the import of other files.
     """
     found: dict[str, Format] = {}
     for point in sorted(points, key=lambda p: p.name):

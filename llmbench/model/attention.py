@@ -88,7 +88,7 @@ def attention_kernel(
     queries: int,
     keys: int | None = None,
 ) -> Kernel:
-    """The kernel that a request names, for so many queries at the end of so many keys (None: as
+    """The kernel that a request names, for `queries` positions at the end of `keys` (None: equally
     many).
 
     Raises LlmbenchError where the device has none.

@@ -150,8 +150,8 @@ def micro_batch(source: TokenSource, numbers: Sequence[int]) -> np.ndarray:
 
 
 def sequence_digests(batch: np.ndarray) -> list[str]:
-    """8 hex digits for each row of (sequences, tokens) that name its content, whatever integer type
-    holds it.
+    """A digest of 8 hex digits for each row of (sequences, tokens), the same for every integer
+    type.
     """
     return [
         hashlib.blake2b(row, digest_size=4).hexdigest()

@@ -57,7 +57,7 @@ def _norm(shape: ModelShape) -> nn.Module:
 
 # %% ../../nbs/25_model/20_decoder.ipynb #d2a1667d
 def stretched(frequency: Tensor, scaling: RopeScaling) -> Tensor:
-    """Frequencies (in radians a token) as Llama 3.1 stretches them: `apply_scaling` in Meta's
+    """Frequencies (radians per token) with the scaling of Llama 3.1: `apply_scaling` in Meta's
     llama-models.
     """
     turns = frequency * scaling.original_max_seq_len / (2 * math.pi)
@@ -149,11 +149,11 @@ _SELECTIVE = partial(create_selective_checkpoint_contexts, _keep_products)
 class Block(nn.Module):
     """Norm, attention, norm, MLP, each added to the stream; the unit that sharding strategies wrap.
 
-    recompute: keep only the block's input for backward and run its forward once more there (Chen et
-    al. 2016, arXiv:1604.06174). It happens inside the block, so that a wrapper has gathered the
-    weights when it does. keep_products: keep the results of matrix products and attention too, so
-    that only cheap operations run again (Korthikanti et al. 2022, arXiv:2205.05198, keep the linear
-    layers' and not the attention's).
+    recompute: keep only the block's input and repeat its forward pass in backward (Chen et al.
+    2016, arXiv:1604.06174). This is done inside the block, so that a wrapper has gathered the
+    weights by then. keep_products: also keep the results of matrix products and attention, so that
+    only cheap operations are repeated (Korthikanti et al. 2022, arXiv:2205.05198, keep those of the
+    linear layers and not of attention).
     """
 
     def __init__(self, shape: ModelShape):

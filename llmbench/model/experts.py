@@ -121,8 +121,8 @@ def balance_loss(probabilities: Tensor, counts: Tensor) -> Tensor:
 
 # %% ../../nbs/25_model/15_experts.ipynb #4392b32c
 class _AddLoss(torch.autograd.Function):
-    """x unchanged; backward gives `loss` the gradient `scale`, as if it had been added to what is
-    differentiated.
+    """x unchanged; backward gives `loss` the gradient `scale`, as if scale × loss had been added to
+    the loss of the step.
     """
 
     @staticmethod

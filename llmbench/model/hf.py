@@ -35,9 +35,7 @@ _EXPERT = {"gate": "w1", "down": "w2", "up": "w3"}
 
 
 def hf_name(name: str) -> str:
-    """What Hugging Face calls one of our parameters; raises RequestError for one that it does not
-    have.
-    """
+    """The name of one of our parameters in Hugging Face; raises RequestError if it has none."""
     layer = (re.findall(r"\.(\d+)\.", name) or [""])[0]
     module, _, kind = re.sub(r"\.\d+\.", ".{}.", name, count=1).rpartition(".")
     if module not in _THEIRS:
@@ -49,7 +47,7 @@ def hf_name(name: str) -> str:
 
 # %% ../../nbs/25_model/30_hf.ipynb #aa53dbf0
 def hf_names(name: str, n_experts: int = 1) -> list[str]:
-    """What Hugging Face calls the tensors of one of our parameters: one, or one for each expert of
+    """The names of the tensors of one of our parameters in Hugging Face: one, or one per expert of
     a stack. Raises RequestError as `hf_name`.
     """
     stack = re.fullmatch(r"blocks\.(\d+)\.mlp\.experts\.(\w+)", name)
@@ -145,7 +143,7 @@ def _refuse_rope(rope: Mapping[str, Any], kind: str, stretch: Mapping[str, str])
 
 # %% ../../nbs/25_model/30_hf.ipynb #9ff11624
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The angles' base and stretching, as transformers 4 (rope_theta, rope_scaling) or 5
+    """Base and scaling of the rotary angles, as transformers 4 (rope_theta, rope_scaling) or 5
     (rope_parameters) write them.
     """
     for field in ("rope_scaling", "rope_parameters"):
@@ -256,7 +254,9 @@ def _refuse_shape(shape: ModelShape, kind: str) -> None:
 
 # %% ../../nbs/25_model/30_hf.ipynb #e9d107d9
 def _written_rope(shape: ModelShape) -> dict[str, Any]:
-    "The angles' base and stretching, for transformers 4 (rope_scaling) and 5 (rope_parameters)."
+    """Base and scaling of the rotary angles, for transformers 4 (rope_scaling) and 5
+    (rope_parameters).
+    """
     base, stretch = {"rope_theta": shape.rope_theta}, None
     if shape.rope_scaling:
         factors = {theirs: getattr(shape.rope_scaling, k) for k, theirs in _STRETCH.items()}

@@ -26,8 +26,8 @@ DTYPES = {
 
 # %% ../../nbs/25_model/25_precision.ipynb #27ef3389
 class LossScale:
-    """What the loss is multiplied by; halved after a gradient that is not finite, doubled after
-    `patience` good ones in a row.
+    """The factor of the loss; halved after a gradient that is not finite, doubled after `patience`
+    finite ones in a row.
     """
 
     def __init__(self, start: float, device: torch.device, patience: int = 2000):
@@ -151,7 +151,7 @@ def to_transformer_engine(model: Decoder) -> Decoder:
     recipe = recipes.DelayedScaling(fp8_format=recipes.Format.HYBRID)
 
     class Float8Linear(engine.Linear):
-        "Its layer, with the weight cast to the dtype of the input, as in `decoder.Linear`."
+        "The engine's layer; the weight is cast to the dtype of the input, as in `decoder.Linear`."
 
         def forward(self, x: Tensor) -> Tensor:
             with (

@@ -45,7 +45,7 @@ def bin_path(prefix: Path | str) -> Path:
 
 
 def idx_path(prefix: Path | str) -> Path:
-    "The file that says where sequences and documents begin."
+    "The index file: where sequences and documents begin."
     return Path(f"{prefix}.idx")
 
 # %% ../../nbs/25_model/35_token_files.ipynb #d83679c7
@@ -93,7 +93,7 @@ def write_indexed(
     prefix: Path | str, documents: Iterable[np.ndarray], dtype: np.dtype = np.dtype("<i4")
 ) -> list[int]:
     """Write PREFIX.bin and PREFIX.idx; returns the documents' sizes in tokens. Empty documents are
-    left out.
+    left out. RequestError if no token is left.
     """
     sizes, folder = [], Path(prefix).parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -240,7 +240,9 @@ def encode(text: str, tokenizer: Path | str | None) -> np.ndarray:
 
 # %% ../../nbs/25_model/35_token_files.ipynb #18bd3b1a
 def read_documents(path: Path | str, key: str = "text") -> Iterator[str]:
-    "The documents of a file: the `key` of each line of a .jsonl, else the whole text."
+    """The documents of a file: `key` of each line of a .jsonl, else the whole text. RequestError if
+    it cannot be read.
+    """
     path = Path(path)
     try:
         if path.suffix != ".jsonl":
@@ -263,7 +265,7 @@ def read_documents(path: Path | str, key: str = "text") -> Iterator[str]:
         raise RequestError(f"data: {path} is not UTF-8 at byte {e.start}; convert it first") from e
     except json.JSONDecodeError as e:
         raise RequestError(
-            f"data: {path}, line {number}: no JSON ({e.msg}); a .jsonl holds one object a line"
+            f"data: {path}, line {number}: no JSON ({e.msg}); a .jsonl has one object per line"
         ) from e
 
 # %% ../../nbs/25_model/35_token_files.ipynb #5b41cb90

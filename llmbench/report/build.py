@@ -198,7 +198,7 @@ class ReportOutcome:
 
     @property
     def origins(self) -> str:
-        "How many studies are whose, and how to leave out the others."
+        "How many studies are the user's own, how many published, and how to leave out the latter."
         hint = "; --results DIR shows those of a folder alone" if self.published else ""
         return f"studies: {self.own} of your own, {self.published} published with llmbench{hint}"
 
@@ -211,7 +211,9 @@ class ReportOutcome:
 
 # %% ../../nbs/80_report/60_build.ipynb #f8c83b12
 def site_places(settings: Settings, source: Path | None, out: Path | None) -> tuple[Path, Path]:
-    "The folders of the sources and of the site; those of settings.ini where none is given."
+    """The folders of the sources and of the site; those of settings.ini where none is given.
+    RequestError for sources without _quarto.yml.
+    """
     source = Path(source) if source else settings.path("report", "source")
     if not (source / "_quarto.yml").is_file():
         raise RequestError(
@@ -267,9 +269,9 @@ def build_report(
 
     `engine` is auto (quarto where it is installed), quarto or pandoc. `metrics.csv` and `report.md`
     lie beside the pages; `docs` adds the notebooks of the project as pages. A part of a page that
-    cannot be drawn is a note on it and a line of the outcome's problems; so one odd run costs the
-    others nothing. Raises RequestError where there is nothing to report, LlmbenchError where quarto
-    fails.
+    cannot be drawn is a note on it and a line of the outcome's problems; so one odd run does not
+    affect the others. Raises RequestError where there is nothing to report, LlmbenchError where
+    quarto fails.
     """
     settings = load_settings()
     source, out = site_places(settings, source, out)

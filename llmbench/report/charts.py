@@ -24,8 +24,8 @@ from ..core.escape import html_text, known_name, short_label
 from ..core.numbers import significant
 from ..spec.strategies import STRATEGY_TABLE, names_where, with_setting
 
-# Altair imports jsonschema, and that compiles a grammar of web addresses where JupyterLab has
-# brought one: a second, for what no chart asks.
+# Altair imports jsonschema, which compiles a grammar of web addresses if JupyterLab has installed
+# one. That takes a second, and no chart needs it.
 _grammar = sys.modules.setdefault("rfc3987_syntax", None)
 import altair as alt  # noqa: E402
 

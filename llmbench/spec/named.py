@@ -131,7 +131,9 @@ def _inside(
 def own_strategies(
     path: Path | str | None = None,
 ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
-    "Name, model, platform and degrees in params/strategies.yaml; {} without the file."
+    """Name, model, platform and degrees in params/strategies.yaml; {} without the file.
+    RequestError for a wrong one.
+    """
     path = Path(path) if path else project_root() / "params" / "strategies.yaml"
     if not path.is_file():
         return {}

@@ -21,8 +21,8 @@ class _Row:
     of `strategy:` that only some strategies have. smallest: the keys of a smallest request. like:
     the strategy whose predictions of memory and traffic hold; None: its own. reduction: gradients
     are reduced in DDP's "buckets", in the "blocks" of fully_shard or replicate, in "one bucket"
-    that DeepSpeed uses again, or "none" are. fixed: keys of `strategy:` with the only value that a
-    request of this strategy has.
+    that DeepSpeed reuses, or not at all ("none"). fixed: keys of `strategy:` with the only value
+    that a request of this strategy has.
     """
 
     name: str
@@ -60,12 +60,12 @@ class StrategyRow(_Row):
 
     @property
     def least_splits(self) -> int:
-        "How many of `splits` have to exceed 1: those that it is named by."
+        "How many of `splits` must exceed 1 for this name."
         return 0 if self.shards else min(2, len(self.splits))
 
     @property
     def own_degree(self) -> str | None:
-        "The one degree that it is named by."
+        "The degree that the strategy is named after; None if it is not named after one."
         return self.splits[0] if self.least_splits == 1 else None
 
 # %% ../../nbs/15_spec/22_strategies.ipynb #22a00007

@@ -77,7 +77,7 @@ _WHOLE = ("step", "tokens", "mean_of")
 
 
 def _identifier(name: str) -> str:
-    "A column's name as SQL: a quote or a zero byte in it does not end it."
+    "A column's name as an SQL identifier; a quote or a NUL byte in it is escaped."
     doubled = name.replace("\0", "\ufffd").replace('"', '""')
     return f'"{doubled}"'
 

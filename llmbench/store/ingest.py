@@ -68,7 +68,7 @@ class Deriver:
         self._groups.close()
 
 # %% ../../nbs/65_store/35_ingest.ipynb #d704145a
-_ALONE = 2000  # files that are read before it is worth starting processes
+_ALONE = 2000  # files that are read here before processes are started
 _MOST = 8
 
 
@@ -174,7 +174,7 @@ class WorkerPool:
 
 # %% ../../nbs/65_store/35_ingest.ipynb #cb58c3d6
 def serve(folder: str, name: str) -> None:
-    "The child's side: one answer per job, until the standard input ends."
+    "Run in a child process: write one answer per job, until the standard input ends."
     gc.disable()  # it would search millions of values that contain no cycle
     deriver = Deriver(folder, name)
     for line in sys.stdin.buffer:
@@ -267,7 +267,7 @@ def _seen_in(folder: Path, known: Known) -> Iterator[Seen]:
 def _enter(
     now: Sequence[Known], reading: Sequence[Mapping[int, str]], done: Iterable[tuple[Job, Answer]]
 ) -> dict[tuple, int]:
-    "Enter answers into their places; the part by study and hash of every study that was derived."
+    "Store the answers in their places; returns the part of every derived study, by study and hash."
     offered = {}
     for job, answer in done:
         part = job["part"]
@@ -295,8 +295,8 @@ def _read_whole(
 def update(
     folders: Sequence[Path], before: Sequence[Known], made: Mapping[str | None, str], scratch: Path
 ) -> Update:
-    """Read what changed in the folders since `before`, when the rows of each study were derived
-    from what its hash in `made` names.
+    """Read what changed in the folders since `before`; made: per study, the hash of what its stored
+    rows were derived from.
 
     The new lines are left in `scratch`, as `runs-*.ndjson` and `groups-*.ndjson`.
     """

@@ -25,16 +25,16 @@ Node = list
 
 # %% ../../nbs/65_store/15_listing.ipynb #61645af2
 def _settled(mtime_ns: int, now_ns: int) -> int:
-    """The time of change, or minus the present while another change may follow in the same tick of
-    the clock.
+    """The modification time, or the negative present time while another change may follow in the
+    same tick of the clock.
     """
     tick_ns = 100_000_000 if mtime_ns % 1_000_000_000 else 2_000_000_000
     return mtime_ns if now_ns - mtime_ns > tick_ns else -now_ns
 
 
 def _stamp(path: str, now_ns: int) -> list[int] | None:
-    """Size, time of change and inode of a file; None where there is none. A file without readable
-    stamps has one that nothing equals.
+    """Size, modification time and inode of a file; None if there is no file. A file whose stamp
+    cannot be read gets one that equals no other.
     """
     try:
         found = os.stat(path)
@@ -50,7 +50,7 @@ def _stamps(path: str, names: Iterable[str], now_ns: int) -> dict[str, list[int]
 
 
 def _contents(path: str, known: Node | None, now_ns: int) -> tuple[int, list[str], list[str]]:
-    """Time of change of a folder, and its names: the known ones if that time is the known one, else
+    """Modification time of a folder, and its names: those of `known` if its time is the same, else
     read now.
     """
     mtime_ns = _settled(os.stat(path).st_mtime_ns, now_ns)
@@ -64,8 +64,8 @@ def _is_leaf(folders: Iterable[str], files: Iterable[str]) -> bool:
 
 # %% ../../nbs/65_store/15_listing.ipynb #34f0dd65
 def _look(path: str, known: Node | None, now_ns: int, depth: int = 1) -> Node:
-    """The node of a folder; `known` is the last one. A folder that cannot be entered counts as a
-    run file that cannot be read.
+    """The node of a folder; `known` is that of the last listing. A folder that cannot be opened
+    counts as a run file that cannot be read.
     """
     if depth > DEEPEST_FOLDER:
         return [0, {}, {RUN_FILE: [0, -now_ns, 0]}]
@@ -91,11 +91,11 @@ def _look(path: str, known: Node | None, now_ns: int, depth: int = 1) -> Node:
 
 # %% ../../nbs/65_store/15_listing.ipynb #ec7f40bf
 def walk(folder: Path | str, known: Node | None = None) -> Iterator[tuple[str, Node]]:
-    """List a results folder: each folder in it with its name as soon as it is done, then the whole,
-    named "".
+    """List a results folder: yields each folder in it, with its name, as soon as it is listed, then
+    the whole tree, named "".
 
-    The whole equals `known` where no result file was added, changed or lost. Raises RequestError
-    for no such folder.
+    The tree equals `known` if no result file was added, changed or removed. Raises RequestError if
+    the folder does not exist.
     """
     if not os.path.isdir(folder):
         raise RequestError(
@@ -132,7 +132,7 @@ def count_files(node: Node) -> int:
 
 # %% ../../nbs/65_store/15_listing.ipynb #1534a7fa
 def dumped(value: Any) -> bytes:
-    "A value as JSON in one line, paths in it that are no UTF-8 as escapes."
+    "A value as JSON in one line; paths that are not UTF-8 are escaped."
     try:
         return orjson.dumps(value)
     except TypeError:

@@ -151,8 +151,8 @@ def _first(files: Iterable[Seen]) -> dict[tuple[bool, str | None], Seen]:
 
 # %% ../../nbs/65_store/25_results.ipynb #811d1366
 def settle(files: Iterable[Seen], content_of: Callable[[Seen], Any] = _content) -> Settled:
-    """Which files count, of equal ids and of equal studies (see `_first`); `content_of` a run's
-    file.
+    """Which files count, of those with equal ids or about equal studies (see `_first`); content_of:
+    reads the content of a run's file.
     """
     files = list(files)
     found, first = Settled(), _first(seen for seen in files if not seen.problem)
@@ -202,8 +202,8 @@ def read_results(folders: Iterable[Path]) -> Results:
 
 # %% ../../nbs/65_store/25_results.ipynb #3d8251c0
 def made_of(members: Iterable[Seen], facts: dict[str, Any] | None) -> str:
-    """A hash of all that the rows of a study depend on: its files' names and bytes, its declared
-    facts.
+    """A hash of everything that the rows of a study depend on: names and bytes of its files, and
+    its declared facts.
     """
     content = [facts, [(seen.label, seen.digest) for seen in members]]
     return hashlib.sha256(orjson.dumps(content)).hexdigest()

@@ -108,7 +108,7 @@ def _short(columns: Iterable[str]) -> list[tuple[str, str]]:
 
 
 _RAW = {name: short for short, name in _short(RUN_TABLE) if name not in RUN_COLUMNS}
-_DERIVED = ("name", "spec_hash", "attempt")  # in a derived row, but not in the contract
+_DERIVED = ("name", "spec_hash", "attempt")  # in a derived row, but not a column of the view
 _DERIVED_SHORT = [
     pair for pair in _short(RUN_TABLE) if pair[1] in RUN_COLUMNS or pair[1] in _DERIVED
 ]

@@ -23,7 +23,7 @@ from .measure import copy_gb_s, matmul_tflops
 
 # %% ../../nbs/30_train/58_ceilings.ipynb #c6d67a8f
 _SLOW_FORMAT = 2  # times slower than float32: caused by the dtype, not by other load
-_OFTEN_REACHED = 0.5  # typical rate of a step relative to its products on a CPU
+_SLOW_STEPS = 0.25  # rate of a step in such a dtype relative to its products; measured: 0.27
 _MOMENT = 2  # factor by which other load may have slowed the products
 
 
@@ -31,16 +31,20 @@ def cannot_end_in_time(spec: RunSpec, tflops: float, plain_tflops: float) -> str
     """Why the steps cannot end before `timeouts.run_s`; None if they may.
 
     tflops: of the products of all ranks in the dtype of the request; plain_tflops: in float32. For
-    a slow dtype the typical rate of a step counts, for any other twice the rate of the products.
+    a slow dtype the deadline must be twice what steps at their typical rate take; for any other,
+    steps at twice the rate of the products must end before it.
     """
     flops = spec.steps * spec.batch.global_tokens * model_flops_per_token(spec.model, spec.seq_len)
     slow = tflops * _SLOW_FORMAT < plain_tflops
-    needed_s = flops / (tflops * 1e12) / (_OFTEN_REACHED if slow else _MOMENT)
-    if needed_s <= spec.timeouts.run_s:
+    needed_s = flops / (tflops * 1e12) / (_SLOW_STEPS if slow else _MOMENT)
+    wanted_s = _MOMENT * needed_s if slow else needed_s
+    if wanted_s <= spec.timeouts.run_s:
         return None
     compute = spec.precision.compute
     beside = f", {plain_tflops / tflops:.2g} times fewer than in float32" if slow else ""
-    ways = ["-o precision=fp32"] * slow + [f"-o timeouts.run_s={math.ceil(2 * needed_s / 60) * 60}"]
+    ways = ["-o precision=fp32"] * slow + [
+        f"-o timeouts.run_s={math.ceil(_MOMENT * needed_s / 60) * 60}"
+    ]
     return (
         f"products in {compute} reach {tflops * 1e3:.3g} GFLOP/s here{beside}, so {spec.steps}"
         f" steps take about {human_duration(needed_s)} or more, and timeouts.run_s is"

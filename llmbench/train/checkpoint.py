@@ -163,7 +163,9 @@ def save(
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #2418dd5e
 def load(strategy: BuiltStrategy, spec: RunSpec, checkpoint: Path) -> int:
-    "Load a checkpoint into a new strategy on all ranks; returns the number of completed steps."
+    """Load a checkpoint into a new strategy on all ranks; returns the number of completed steps.
+    RequestError for one of another training.
+    """
     told = read_about(checkpoint)
     if reason := mismatch(told, spec):
         raise RequestError(f"{checkpoint.name}: {reason}")
@@ -190,7 +192,7 @@ class AgreedEnd:
         self._asked_at = 0.0
 
     def _noticed(self) -> bool:
-        "Whether the file of the notice is there; asked a few times per second, as it may be far."
+        "Whether the notice file exists; checked a few times per second, as it may be remote."
         now = time.monotonic()
         if now - self._asked_at < self.every_s:
             return False
@@ -290,7 +292,9 @@ def _weights_in(folder: Path) -> tuple[Any, dict[str, tuple[int, ...]]]:
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #415592eb
 def take_weights(strategy: TorchStrategy, given: str) -> None:
-    "Load the weights of a converted folder into a new strategy on all ranks."
+    """Load the weights of a converted folder into a new strategy on all ranks. LlmbenchError if
+    they do not fit the model.
+    """
     folder = weights_folder(given)
     reader, sizes = _weights_in(folder)
     state = {name: place(held.detach()) for name, held, place in _pieces(strategy)}

@@ -152,7 +152,9 @@ def write_tensors(
     dtype: torch.dtype,
     part_bytes: int,
 ) -> None:
-    "Write tensors into safetensors under other names and in another dtype, in parts with an index."
+    """Write tensors into safetensors under other names and in another dtype, in parts with an
+    index. RequestError for a value that does not fit `dtype`.
+    """
     sizes, width = source.sizes(), dtype.itemsize
     bytes_of = {
         new: torch.Size(origin.size(sizes)).numel() * width for new, origin in origins.items()

@@ -58,7 +58,7 @@ def _go_on() -> None:
 
 
 def _go_on_alone() -> None:
-    "In a forked process: SIGTERM ends it, and the rank is not told."
+    "In a forked process: SIGTERM ends it, without a last line of the rank."
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _go_on()
@@ -69,8 +69,8 @@ def on_terminate(
 ) -> None:
     """On SIGTERM call `last_words` and exit with 143, even if the main thread is in native code.
 
-    spared: asked first; if True the rank goes on, because it ends by itself. To be called in the
-    main thread, once; ValueError in another.
+    spared: called first; if it returns True, the rank continues, because it ends by itself. To be
+    called in the main thread, once; ValueError in another.
     """
     told, tell = os.pipe()
     os.set_blocking(tell, False)
@@ -83,6 +83,6 @@ def on_terminate(
 
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
-    # a signal that meets a process while it is forked waits until the process is on its own
+    # SIGTERM is blocked during a fork, until the child has the default handler
     os.register_at_fork(before=_keep_waiting, after_in_parent=_go_on, after_in_child=_go_on_alone)
     threading.Thread(target=wait, daemon=True, name="terminate").start()

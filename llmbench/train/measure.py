@@ -86,7 +86,7 @@ class Stopwatch:
     """Seconds of the host between `start` and `stop`, summed over spans; None before the first
     stop.
 
-    The device must be idle at both ends; then its work, its idle time and gaps of the host are
+    The device must be idle at both ends; then its work, its idle time and delays of the host are
     included.
     """
 
@@ -142,7 +142,7 @@ class CpuMemory:
             pass
 
     def allocated_bytes(self) -> int:
-        "Now."
+        "Growth of the resident set over the baseline, now."
         return max(0, _resident_bytes(self._statm) - self._baseline)
 
     def __del__(self):
@@ -167,7 +167,7 @@ class DeviceMemory:
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def allocated_bytes(self) -> int:
-        "Now; a counter on the host, no wait."
+        "Bytes of tensors now; the counter is on the host, so this does not wait for the device."
         return torch.cuda.memory_allocated(self._device)
 
     def peaks(self) -> dict[str, int | None]:

@@ -177,7 +177,7 @@ def _all_ranks_together(spec: RunSpec) -> bool:
 
 # %% ../../nbs/30_train/60_worker.ipynb #e1dacc1b
 def _observe(trainer: Trainer, out: Path, rank_log: RankLog) -> None:
-    """Steps after the timed ones: profiled for collectives, watched for live tensors, then those of
+    """Steps after the timed ones: profiled for collectives, traced for live tensors, then those of
     the profile block.
     """
     # half a second of imports, not needed before the steps

@@ -26,8 +26,8 @@ from ...store.results import parse_run
 # %% ../../../nbs/70_compare/audit/15_claims.ipynb #a1af1ecd
 @dataclass(frozen=True)
 class Row:
-    """One published measurement: fields in SI-like units by name, the printed texts, and where the
-    row stands.
+    """One published measurement: fields in SI-like units by name, the printed texts, and the place
+    of the row.
 
     `told` names the fields that come from the text around the row and not from the row itself.
     """
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def at(self) -> str:
-        "Where it stands in its file; the file where that holds one result."
+        "The place of the row in its file; the file if that has one result only."
         return self.place or self.file
 
     def get(self, *names: str) -> tuple | Any:
@@ -55,7 +55,7 @@ class Row:
 
 # %% ../../../nbs/70_compare/audit/15_claims.ipynb #1f24950f
 def row_label(row: Row) -> str:
-    "What a reader calls a row: strategy and GPUs, else where it stands."
+    "The name of a row for a reader: strategy and GPUs, else its place in the file."
     strategy, gpus = row.get("strategy", "gpus")
     if strategy and gpus:
         return f"{strategy} {gpus:g} GPU{'s' if gpus != 1 else ''}"

@@ -240,7 +240,7 @@ _IMAGINED = (
 
 
 def _scales_text(verdict: str, scales: Sequence[tuple]) -> str:
-    "The evidence for all scales of one verdict: one text where they end alike, else one each."
+    "The evidence for all scales of one verdict: one text if their ends are equal, else one each."
     said = [text for _, text, *_ in scales]
     at = said[0].partition(" at ")[2]
     if all(text.endswith(f" at {at}") for text in said):
@@ -296,14 +296,14 @@ def _seconds_for_hours(row: Row, rows: Sequence[Row]) -> Said | None:
             continue
         if close(told, rate / hourly, 0.001):
             return "certain", (
-                f"{printed} = {r.text('tokens_per_s')} tokens/s ({row_label(r)}) ÷ ${hourly:.2f} an "
-                "hour; with 3,600 seconds an hour it is "
-                f"{rate * 3600 / hourly / 1e6:.1f} M tokens a dollar"
+                f"{printed} = {r.text('tokens_per_s')} tokens/s ({row_label(r)}) ÷ ${hourly:.2f} "
+                "per hour; with 3,600 seconds per hour it is "
+                f"{rate * 3600 / hourly / 1e6:.1f} M tokens per dollar"
             )
         if close(told, rate * 3600 / hourly):
             return "clean", f"{num(told)} = {num(rate)} × 3,600 ÷ {hourly:.2f}"
     if told < 5e4:
-        price = f"{printed} tokens a dollar are ${1e6 / told:,.0f} a million"
+        price = f"{printed} tokens per dollar are ${1e6 / told:,.0f} per million"
         return "likely", f"{price}; training costs cents to dollars"
     return None
 

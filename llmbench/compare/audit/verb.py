@@ -265,7 +265,7 @@ def summary(audit: Audit) -> list[str]:
 
 # %% ../../../nbs/70_compare/audit/45_verb.ipynb #5155e945
 def place_of(finding: Finding) -> str:
-    "Where a finding stands: the file with its lines, or the runs."
+    "The place of a finding: the file with its lines, or the runs."
     lines = [int(r.removeprefix("line ")) for r in finding.rows if re.fullmatch(r"line \d+", r)]
     if lines and len(lines) == len(finding.rows):
         whole = len(lines) > 1 and max(lines) - min(lines) == len(lines) - 1

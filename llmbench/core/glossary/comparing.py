@@ -24,18 +24,17 @@ ideal | 1 | How many times more hardware was used than by the baseline | Ideal (
     by="analysis.groups.group_rows",
     formula=r"S = \frac{T}{T_0}, \qquad S_{\text{ideal}} = \frac{N}{N_0}",
     source="Amdahl 1967; the interval is that of a ratio (below)",
-    silent="what splitting costs beyond the cores that both used: the single process "
-    "has its own best micro batch",
+    silent="what splitting alone costs: the single process runs with its own best micro batch",
 )
 
 # %% ../../../nbs/10_core/glossary/30_comparing.ipynb #f6e706b3
 _SCALING_EFFICIENCY = topic(
     "scaling",
     "Scaling efficiency",
-    "Throughput of a rank over that of the baseline's rank: 100 % for the baseline, whatever "
-    "its number of ranks. The baseline is the one that the study declares, in `runs` as in "
-    "`groups`; without a declaration it is the strategy's own smallest number of ranks. It is "
-    "unknown at equal cores, where more ranks are not more hardware.",
+    "Throughput per rank, divided by the throughput per rank of the baseline: 100 % for the "
+    "baseline, for any number of ranks. The baseline is the one that the study declares, in "
+    "`runs` as in `groups`; without a declaration it is the strategy's own smallest number of "
+    "ranks. It is unknown at equal cores, where more ranks are not more hardware.",
     """
 scaling_efficiency_pct | % | Throughput of a rank over that of the baseline's rank | Efficiency per rank (%)
 scaling_efficiency_pct_low scaling_efficiency_pct_high | % | Ends of its 95 % interval | | interval of a ratio
@@ -43,16 +42,17 @@ scaling_efficiency_pct_low scaling_efficiency_pct_high | % | Ends of its 95 % in
     by="analysis.scaling.efficiency_pct",
     formula=r"100\,\frac{T / N}{T_0 / N_0}",
     source="Hoefler and Belli 2015, rule 1: name the base case",
-    silent="which strategy is faster: a slow start scales well",
+    silent="which strategy is faster: a slow baseline scales well",
 )
 
 # %% ../../../nbs/10_core/glossary/30_comparing.ipynb #5179a36d
 _COST = topic(
     "cost",
     "Cost",
-    "The price of an hour of one accelerator, from a table with date and source that the "
-    "reader may edit, times accelerators *N* (on a CPU: hosts), by throughput. A device without a "
-    "price has no cost; it is not free. The interval is that of the throughput: the price is exact on its date.",
+    "The price of one accelerator per hour, from a table with date and source that can be "
+    "edited, times the number of accelerators *N* (on a CPU: hosts), divided by the throughput. "
+    "Without a price the cost is unknown, not zero. The interval is that of the throughput: the "
+    "price is exact on its date.",
     """
 usd_per_1m_tokens | USD per 10⁶ tokens | Price of the accelerators for a million tokens | Cost (USD per 10⁶ tokens)
 usd_per_1m_tokens_low usd_per_1m_tokens_high | USD per 10⁶ tokens | Ends of its 95 % interval | | interval of the throughput
@@ -64,24 +64,24 @@ training_usd | USD | Cost of a whole training of a stated number of tokens, `[co
     """,
     by="analysis.cost.usd_per_1m_tokens",
     formula=r"\frac{p \cdot N}{3600 \cdot T} \cdot 10^6",
-    source="arithmetic; “tokens/s over dollars an hour” is not tokens a dollar",
-    silent="what failed runs, storage and waiting cost",
+    source="arithmetic; “tokens/s over dollars per hour” is not tokens per dollar",
+    silent="the cost of failed runs, storage and waiting",
 )
 
 # %% ../../../nbs/10_core/glossary/30_comparing.ipynb #092e56d6
 _RATIO = topic(
     "ratio",
     "Which one is faster",
-    "Overlapping intervals do not settle it; the interval of the ratio does. The groups are "
-    "independent, so their variances add, with the degrees of freedom of Welch and "
-    "Satterthwaite. A winner is named when the runs are comparable and this interval excludes "
-    "1. The overview, the page of settings and `llmbench compare` decide alike, by time spent "
-    "per token; from six repeats of both on by ranks (the interval of Hodges and Lehmann); "
-    "never from one repeat. Beside it stands the ratio of the undisturbed steps (on a CPU the "
-    "fastest quarter, or the faster half of interleaved runs; on an accelerator the median step), "
-    "which explains: where it is shown to lie on the other side of 1, nothing is claimed; "
-    "where it is another size, the long steps are counted. Each claim covers the machine and "
-    "the hours in which its repeats were made, which stand beside it.",
+    "Two sets are compared by the interval of their ratio, not by whether their own intervals "
+    "overlap. The groups are independent, so their variances add, with the degrees of freedom of "
+    "Welch and Satterthwaite. A winner is named when the runs are comparable and this interval "
+    "excludes 1. The overview, the page of settings and `llmbench compare` use this one rule, on "
+    "time spent per token; with at least six repeats of both, the interval is that of Hodges and "
+    "Lehmann, which uses ranks; one repeat never names a winner. The ratio of the undisturbed "
+    "steps (on a CPU the fastest quarter, or the faster half of interleaved runs; on an "
+    "accelerator the median step) is shown beside it as an explanation: if its interval lies on "
+    "the other side of 1, no winner is named; if its size differs, the long steps are counted. "
+    "Each claim holds for the machine and the hours of its repeats, which are shown beside it.",
     """
 ratio | 1 | Ratio of time spent of two sets of repeats, with its 95 % interval | Ratio that decides (95 %); Times {}; Times as fast; NVIDIA over AMD
 best_value | that of the question | Value of the best set, with its 95 % interval | Best value (95 %) | interval over repeats
@@ -99,15 +99,15 @@ best_value | that of the question | Value of the best set, with its 95 % interva
 _TURNS = topic(
     "turns",
     "Which one is faster, of interleaved runs",
-    "With `interleaved: true` in a study, or `llmbench sweep --interleaved`, the runs of a repeat "
-    "are loaded side by side, and one of them takes a step at a time, in an order that is "
+    "With `interleaved: true` in a study, or `llmbench sweep --interleaved`, the runs of a "
+    "repeat are loaded side by side, and one of them takes a step at a time, in an order that is "
     "drawn for every round. What disturbs the machine for longer than a step then disturbs all "
     "of them. Each pair of runs gives one ratio, that of their times spent. There are two "
     "intervals, and the wider one is taken: Student's t over the *n* pairs, and, because a few "
-    "pairs agree by luck, t over all *m* turns (*w* is the standard deviation of such a ratio "
-    "by the residuals of its turns). So it covers more than 95 %: about 98.5 % on the recorded "
-    "rotations of equal runs. All models are in memory at once, and each step begins with "
-    "caches that the others have used.",
+    "pairs may agree by chance, t over all *m* turns (*w* is the standard deviation of such a "
+    "ratio by the residuals of its turns). So it covers more than 95 %: about 98.5 % on the "
+    "recorded rotations of equal runs. All models are in memory at once, and each step begins "
+    "with caches that the others have used.",
     """
 measurement.turns turns | – | Name that runs share whose steps were interleaved with each other; null for other runs | | recorded
     """,
@@ -119,7 +119,7 @@ measurement.turns turns | – | Name that runs share whose steps were interleave
     source="Student 1908 for paired differences; Knapp and Hartung 2003, Statistics in "
     "Medicine 22:2693, and Röver, Knapp and Friede 2015, BMC Medical Research "
     "Methodology 15:99, for the bound",
-    silent="the speed that each would have alone: only the ratio is precise",
+    silent="the speed that each run would have alone: only the ratio is precise",
 )
 
 # %% ../../../nbs/10_core/glossary/30_comparing.ipynb #28528f2e
@@ -128,15 +128,15 @@ _FAIRNESS = topic(
     "Comparable or not",
     "Every field of the run file has one rule ([all of them](#sec-rules)). Two runs are "
     "comparable when the request is equal in all that changes the work (model, data, batch, "
-    "precision, optimizer, kernels, steps), when machine and software are equal in all that "
-    "can change the speed by itself (devices and their power limit, driver, topology, "
-    "versions, variables, cores, on every host and rank), when they were measured alike, "
-    "and each of them trained: finite falling loss, gradients that are not zero, parameters "
-    "that changed, no data seen twice, the tokens and the learning rate of its request. "
-    "Only what the study varies may differ. An essential fact that is unknown makes the "
-    "verdict unknown, not yes; what means nothing in a run (a driver on a CPU) is not "
-    "applicable. What probably changes no speed is a remark beside the comparison. Runs "
-    "with equal facts share a comparison group.",
+    "precision, optimizer, kernels, steps), when machine and software are equal in all that can "
+    "change the speed by itself (devices and their power limit, driver, topology, versions, "
+    "variables, cores, on every host and rank), when they were measured alike, and each of them "
+    "trained: finite falling loss, gradients that are not zero, parameters that changed, no data "
+    "seen twice, the tokens and the learning rate of its request. Only what the study varies may "
+    "differ. An essential fact that is unknown makes the verdict unknown, not yes; a field "
+    "without meaning in a run (a driver on a CPU) is not applicable. A difference that probably "
+    "does not change the speed is a remark beside the comparison. Runs with equal facts share a "
+    "comparison group.",
     """
 fairness | yes, no or unknown | Whether the run is comparable with the reference of its study, and why not | Comparable; Verdict
 comparison_group | – | Equal for runs whose facts are equal in all that changes the work or the speed
@@ -144,7 +144,8 @@ comparison_group | – | Equal for runs whose facts are equal in all that change
     by="analysis.fairness.compare_specs",
     formula=r"\text{facts}(a) \setminus \text{varied} = \text{facts}(b) \setminus \text{varied}",
     source="the differences are printed with every verdict",
-    silent="that the settings are the best ones for each: what was not varied stands at its default",
+    silent="that the settings are the best ones for each: what the study did not vary is the "
+    "same for all",
 )
 
 # %% ../../../nbs/10_core/glossary/30_comparing.ipynb #7fded3ba

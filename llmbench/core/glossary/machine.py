@@ -12,11 +12,11 @@ from .entry import topic
 _MEMORY = topic(
     "memory",
     "Memory",
-    "The most bytes of tensors that existed at one time, on the rank where that is largest; "
-    "a set has the median of its repeats, with the least and the most. On an accelerator the "
-    "caching allocator counts them. On a CPU every operator of one more step, after the "
-    "timed ones, is watched; a compiled model cannot be, and older runs were not. This "
-    "decides who needs least memory.",
+    "The most bytes of tensors that existed at one time, on the rank where that is largest; a "
+    "set has the median of its repeats, with the least and the most. On an accelerator the "
+    "caching allocator counts them. On a CPU the operators of one more step, after the timed "
+    "ones, are traced; a compiled model cannot be traced, and older runs were not. Comparisons "
+    "of memory use this value.",
     """
 live_memory_gib | GiB | Most bytes of tensors at one time on the fullest rank; of a set the median over repeats | Tensors (GiB); Tensors, GiB (least to most)
 live_memory_gib_low live_memory_gib_high | GiB | Least and most of the repeats | Over repeats (GiB) | least and most of the repeats
@@ -24,19 +24,19 @@ live_memory_gib_low live_memory_gib_high | GiB | Least and most of the repeats |
     by="analysis.rates.memory",
     formula=r"\max_r \max_\tau m_r(\tau) \,/\, 2^{30}",
     source="torch.cuda.max_memory_allocated; torch's dispatcher; /proc/self/status",
-    silent="on a CPU, what kernels take within themselves; on a GPU, what the allocator reserved "
-    "beyond it (on the page of each run)",
+    silent="on a CPU, the memory that kernels allocate internally; on a GPU, what the allocator "
+    "reserved beyond it (on the page of each run)",
 )
 
 # %% ../../../nbs/10_core/glossary/25_machine.ipynb #b68282dd
 _GROWTH = topic(
     "growth",
     "Measured peak",
-    "On an accelerator the same peak of its allocator. On a CPU how much the process's "
-    "resident memory grew, which also counts what the C library kept and what libraries map; "
-    "the launcher tells that library to give nothing back (MALLOC_TRIM_THRESHOLD_, "
-    "MALLOC_MMAP_MAX_). It stands beside the bytes of tensors and names no winner. The fullest "
-    "rank; a set has the median of its repeats.",
+    "On an accelerator, the same peak of its allocator. On a CPU, the growth of the process's "
+    "resident memory, which also counts what the C library keeps and what libraries map; the "
+    "launcher sets MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_MAX_, so that the C library returns no "
+    "memory to the system. It is shown beside the bytes of tensors and decides no comparison. "
+    "The value is that of the fullest rank; a set has the median of its repeats.",
     """
 peak_memory_gib | GiB | Measured peak of the fullest rank; of a set the median over repeats | Measured peak (GiB); Growth or allocated (GiB); Peak (GiB)
 peak_memory_gib_low peak_memory_gib_high | GiB | Least and most of the repeats | | least and most of the repeats
@@ -66,9 +66,9 @@ model_state_gib | GiB | Parameters, gradients and optimizer state of the fullest
 _EXPOSED = topic(
     "exposed",
     "Exposed communication",
-    "The time in which a collective ran and nothing was computed, all kinds together, as a "
-    "share of the profiled steps. Those are extra steps after the timed ones, because a "
-    "profiler slows down what it watches. A set has the median of its repeats.",
+    "The time in which a collective of any kind ran and the rank computed nothing, as a share of "
+    "the profiled steps. Those are extra steps after the timed ones, because a profiler slows a "
+    "step down. A set has the median of its repeats.",
     """
 comm_exposed_pct | % | Exposed communication, of the profiled steps
     """,
@@ -82,8 +82,8 @@ comm_exposed_pct | % | Exposed communication, of the profiled steps
 _BUS = topic(
     "bus",
     "Bus bandwidth",
-    "Bytes of the whole tensor by the time of the collective, times what each link has to "
-    "carry of it on *n* ranks. So it does not depend on *n* and can be compared with the "
+    "Bytes of the whole tensor per second of the collective, times the part of them that each "
+    "link carries with *n* ranks. So it does not depend on *n* and can be compared with the "
     "all-reduce that each run measures without computation.",
     """
 bus_gb_s | GB/s (10⁹ bytes) | Bus bandwidth of a kind of collective inside the step | Bus bandwidth (GB/s)
@@ -99,24 +99,25 @@ bus_gb_s | GB/s (10⁹ bytes) | Bus bandwidth of a kind of collective inside the
 _LINK = topic(
     "link",
     "Bytes over bandwidth",
-    "What a rank sends for a collective of *S* bytes in a ring of *n* ranks, over the "
-    "bandwidth *b* of the link, which each run measures: rank 0 sends a tensor to rank 1 until "
-    "that has all of it. Gloo has no reduce-scatter and makes an all-reduce of it, so there "
-    "*c* is 2. Beside it stands the time of the same calls *alone*: the profiled step's "
-    "collectives once more, all ranks waiting for each other before each, nothing computed, "
-    "the fastest of five. Waiting for a slower rank is in the time inside the step, and not in "
-    "this one. Only for one rank per node, where every step of the ring takes a link.",
+    "Bytes that a rank sends for a collective of *S* bytes in a ring of *n* ranks, divided by "
+    "the bandwidth *b* of the link. Each run measures *b*: rank 0 sends a tensor to rank 1, "
+    "timed until all of it has arrived. Gloo implements reduce-scatter as an all-reduce, so *c* "
+    "is 2 there. The time of the same calls *alone* is shown beside it: the collectives of the "
+    "profiled step are repeated without computation, with a barrier before each, and the fastest "
+    "of five repetitions counts. The time within the step includes waiting for a slower rank, "
+    "this one does not. Only for one rank per node, where every step of the ring uses a link.",
     """
-wire_s | s | Bytes that a rank sends per step over the bandwidth of the link | Sent / link (ms)
+wire_s | s | Bytes that a rank sends per step, divided by the bandwidth of the link | Sent / link (ms)
 sent_bytes | bytes | Bytes that a rank sends in a ring for the collectives of a step | Sent (MB) | c S (n − 1) / n
-wire_ratio | 1 | Time of the collectives alone over that time: median of repeats, least and most | Ratio | alone_s / wire_s
+wire_ratio | 1 | Time of the collectives alone, divided by wire_s: median of repeats, least and most | Ratio | alone_s / wire_s
     """,
     by="report.pages.links.links_part",
     formula=r"t = \frac{c\,S}{b} \cdot \frac{n-1}{n}, \qquad c = 2 \ \text{(all-reduce)}, \quad c = 1 "
     r"\ \text{(all-gather, reduce-scatter)}",
     source="Patarasu and Yuan 2009, Journal of Parallel and Distributed Computing 69:117; "
     "gloo/allreduce.cc for the ring, and the bytes that the interface counted",
-    silent="what a step pays: part of the time is hidden behind arithmetic, and waiting comes on top",
+    silent="the cost within a step: part of the time overlaps with computation, and waiting for "
+    "other ranks is added",
 )
 
 # %% ../../../nbs/10_core/glossary/25_machine.ipynb #454391c7
@@ -126,7 +127,7 @@ _TRANSFER = topic(
     "Two kinds of copies are timed in each run. Before the steps: 256 MiB from page-locked memory "
     "to the device and back, the median of five, which is what the link can do. In each step: "
     "its batch to the device, and the loss and the gradient norm back, between two events in the "
-    "device's stream, outside the step's own time. A CPU copies nothing, and all of it is null.",
+    "device's stream, outside the step's own time. A CPU copies nothing, so all of these are null.",
     """
 transfer.h2d_gb_s h2d_gb_s | GB/s (10⁹ bytes) | Large copies from host to device with page-locked memory
 transfer.d2h_gb_s d2h_gb_s | GB/s (10⁹ bytes) | Large copies from device to host with page-locked memory
@@ -150,15 +151,16 @@ step_d2h_bytes | bytes | Bytes that a rank copies to the host in a step, at most
 _ENERGY = topic(
     "energy",
     "Energy of a token",
-    "What the counters of the devices (NVML, AMD SMI, RAPL) say about the measured steps, over "
-    "all ranks; null where there is no counter.",
+    "Energy of the measured steps by the counters of the devices (NVML, AMD SMI, RAPL), over all "
+    "ranks; null without a counter.",
     """
 energy_j_per_token | J | Energy per token over the measured steps
     """,
     by="analysis.rates.energy_per_token",
     formula=r"\frac{E}{\sum_{k \ge w} B_k}",
     source="the counter that the run file names",
-    silent="the rest of the machine: fans, memory, network and power supply are not in a device's counter",
+    silent="the rest of the machine: fans, memory, network and power supply are not in a "
+    "device's counter",
 )
 
 # %% ../../../nbs/10_core/glossary/25_machine.ipynb #56bd08bb
@@ -185,11 +187,11 @@ _PARITY = topic(
     "Loss parity",
     "The largest relative difference of the loss to the reference with the same global batch, "
     "over all steps and repeats. In float32 it has to stay within 10^−5^ (10^−4^ between "
-    "frameworks or devices), in a bfloat16 policy within 2·10^−2^: far above what another "
-    "order of summation causes, far below what a wrong batch, scale or mask causes. A run that "
-    "is further off is not comparable. Norms of gradients have to agree within 10^−3^ "
-    "(5·10^−3^; a quarter in bfloat16) and learning rates within 10^−3^: Adam and clipping "
-    "hide gradients that are summed instead of averaged from the loss. Where model, data, "
+    "frameworks or devices), in a bfloat16 policy within 2·10^−2^: far above the effect of "
+    "another order of summation, far below that of a wrong batch, scale or mask. A run with a "
+    "larger difference is not comparable. Norms of gradients have to agree within 10^−3^ "
+    "(5·10^−3^; a quarter in bfloat16) and learning rates within 10^−3^: with Adam and clipping, "
+    "the loss does not show gradients that are summed instead of averaged. Where model, data, "
     "seed, batch or optimizer differ, losses need not agree.",
     """
 loss_parity | 1 | Largest relative difference of the loss to the reference | Loss apart; Largest relative difference; Loss off
@@ -198,7 +200,7 @@ tolerance | 1 | Largest difference that counts as the same training | Tolerance 
     by="analysis.parity.loss_parity",
     formula=r"\max_{k} \frac{|L_k - L_k^{\text{ref}}|}{L_k^{\text{ref}}}",
     source="the limits were found by trial: at most 10^−6^ and 3·10^−3^ between all strategies",
-    silent="that the tokens were the same; the fingerprint of the data says that",
+    silent="that the tokens were the same; the fingerprint of the data shows that",
 )
 
 # %% ../../../nbs/10_core/glossary/25_machine.ipynb #c6627f15

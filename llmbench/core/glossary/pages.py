@@ -12,10 +12,10 @@ from .entry import topic
 _SPREAD = topic(
     "spread",
     "Spread and steps",
-    "How far steps and repeats lie apart, and what that lets a study detect.",
+    "The spread of steps and repeats, and the difference that a study can detect.",
     """
 spread | % | Standard deviation of the logarithm of time spent between repeats | Spread between repeats (%) | 100 × s
-detectable | % | Smallest difference that as many repeats show in 95 of 100 studies | Smallest difference shown (%)
+detectable | % | Smallest difference that this number of repeats shows in 95 of 100 studies | Smallest difference shown (%)
 repeats_needed | 1 | Repeats that show a difference of 3 % in 95 of 100 studies | Repeats for 3 %
 fastest_s | s | Fastest measured step of all repeats | Fastest (ms)
 median_s | s | Median of the measured steps of all repeats | Median (ms)
@@ -31,7 +31,7 @@ _LAYOUTS = topic(
     "Layouts of models",
     "What is derived from a model's shape, before anything runs.",
     """
-active_b | 10⁹ | Parameters that take part in a token: of the experts only the chosen ones | Active for a token (10⁹)
+active_b | 10⁹ | Parameters that are used for a token: of the experts, only those chosen for it | Active for a token (10⁹)
 divisors_tp | 1 | Tensor degrees that the model allows | Tensor (tp)
 copies | 1 | How often a KV head is held at the largest tensor degree | Copies of a KV head
 divisors_pp | 1 | Pipeline degrees that divide the layers | Even pipelines (pp)
@@ -42,8 +42,8 @@ layouts_of_ranks | – | Layouts of a tiny model on that number of ranks | 2 ran
 predicted_gib | GiB | Memory of the fullest rank, predicted from the request | Predicted (GiB); Predicted peak (GiB); Predicted peak on h100 (GiB) | parameters + gradients + optimizer state + activations
 fits | – | Whether the prediction is at most the memory of the card | Fits {} GiB
 weights_gb | GB | Weights that a rank holds, two bytes each | Weights on a rank (GB)
-sent_gb | GB | What the rank that sends most sends per step, predicted | Sent in a step (GB); Sent in a step on h100 (GB)
-idle_pct | % | Share of the step in which a pipeline waits | Pipeline idle (%) | 100 × (p − 1) / (m + p − 1)
+sent_gb | GB | Predicted bytes per step of the rank that sends most | Sent in a step (GB); Sent in a step on h100 (GB)
+idle_pct | % | Share of the step in which a pipeline is idle (the bubble) | Pipeline idle (%) | 100 × (p − 1) / (m + p − 1)
     """,
     by="report.pages.layoutcost.layout_rows",
 )
@@ -60,7 +60,7 @@ kernels_elementwise | ms | Elementwise operations, norms and the loss | Elementw
 kernels_optimizer | ms | Optimizer and clipping | Optimizer, clipping (ms)
 kernels_communication | ms | Communication and waiting for it | Communication, waiting (ms)
 kernels_copy | ms | Copying and filling | Copying, filling (ms)
-kernels_other | ms | What no rule names, and what the profile does not list | Other (ms)
+kernels_other | ms | Kernels that no rule names, and time that the profile does not list | Other (ms)
 total_ms | ms | All kinds together | Total (ms)
     """,
     by="report.kernels.kind_times",
@@ -73,7 +73,7 @@ _TOOL = topic(
     "Measured by `make bench`.",
     """
 speed_by_time | 1 | Speed over that of the first loop, by wall time, with its 95 % interval | Speed, by time
-speed_by_cpu | 1 | The same by what load touches least: CPU time, or instructions where they are counted | Speed, by {}
+speed_by_cpu | 1 | The same by the quantity that other load affects least: CPU time, or instructions if they are counted | Speed, by {}
 fastest_ratio | 1 | Ratio of the fastest steps | By the fastest step
 start_s | s | From the start of the process to its first step | Start (s)
 wall_s | s | Wall time of a command | Wall (s)

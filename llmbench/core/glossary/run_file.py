@@ -46,10 +46,10 @@ spec.model.tied_embeddings | – | Whether input and output share one embedding 
 spec.model.bias | – | Whether linear layers have a bias
 spec.model.norm_eps | 1 | Epsilon of the norms
 spec.model.rope_theta | 1 | Base of the rotary frequencies
-spec.model.rope_scaling.factor | 1 | Llama 3.1's stretching of rotary frequencies: how many times; null where there is none
-spec.model.rope_scaling.low_freq_factor | 1 | Wavelengths above context / this are stretched in full
-spec.model.rope_scaling.high_freq_factor | 1 | Wavelengths below context / this are left alone
-spec.model.rope_scaling.original_max_seq_len | tokens | Context before the stretching
+spec.model.rope_scaling.factor | 1 | Llama 3.1's scaling of rotary frequencies: the factor that divides low ones; null without scaling
+spec.model.rope_scaling.low_freq_factor | 1 | Wavelengths above original_max_seq_len / low_freq_factor are scaled by the whole factor
+spec.model.rope_scaling.high_freq_factor | 1 | Wavelengths below original_max_seq_len / high_freq_factor are not scaled
+spec.model.rope_scaling.original_max_seq_len | tokens | Context length before the scaling
 spec.model.n_experts | 1 | Experts of a block; 1 for a dense model | Experts
 spec.model.experts_per_token | 1 | Experts that a token is sent to
 spec.model.balance_coef | 1 | Weight of the loss that balances experts
@@ -91,11 +91,11 @@ _REQUEST = topic(
     """
 spec.name name | – | Name of the request within its study
 spec.hash spec_hash | – | First 8 hex digits of SHA-256 over all that changes the training; equal for repeats
-spec.batch.global_sequences | sequences | Sequences per optimizer step, of an imported log that does not say how long they are
+spec.batch.global_sequences | sequences | Sequences per optimizer step, from an imported log that does not state the sequence length
 spec.precision.param | – | dtype of the master parameters and the optimizer state
 spec.precision.compute | – | dtype of the arithmetic
 spec.precision.reduce | – | dtype in which gradients are summed over ranks
-spec.precision.loss_scale | 1 | First scale of the loss; used by float16 alone
+spec.precision.loss_scale | 1 | Initial loss scale; used with float16 only
 spec.precision.float8_by | – | Whose float8 products are used: torchao or transformer_engine
     """,
     by="spec.request.spec_record",
@@ -112,7 +112,7 @@ spec.optimizer.lr | 1 | Learning rate after warm-up
 spec.optimizer.betas | 1 | Decay rates of Adam's moments
 spec.optimizer.eps | 1 | Adam's epsilon
 spec.optimizer.weight_decay | 1 | Weight decay
-spec.optimizer.clip_norm | 1 | Largest gradient norm; null: no clipping
+spec.optimizer.clip_norm | 1 | Gradient norm above which gradients are clipped; null: no clipping
 spec.optimizer.lr_warmup_steps | steps | Steps over which the learning rate rises
 spec.optimizer.fused | – | Whether the update is one kernel
     """,
@@ -123,7 +123,7 @@ spec.optimizer.fused | – | Whether the update is one kernel
 _DATA = topic(
     "data",
     "Steps, data and kernels",
-    "How long is trained, on what, and with which kernels.",
+    "The length of the training, its data and its kernels.",
     """
 spec.steps | steps | Optimizer steps asked for
 spec.warmup_steps | steps | First steps that no estimate counts
@@ -148,10 +148,10 @@ spec.hardware | – | Hardware that was asked for
 _DEVICES = topic(
     "devices",
     "The machine",
-    "Where the run took place. `env.hosts` repeats fields of a host for each of them where ranks differ.",
+    "Where the run took place. If ranks differ, `env.hosts` has these fields for each host.",
     """
 env.platform platform | – | cuda, rocm or cpu
-env.backend | – | Library of the exchange: nccl or gloo
+env.backend | – | Communication library: nccl or gloo
 env.hostnames | – | Hosts of the ranks
 env.hosts[].hostname | – | Host that a record is about
 env.devices[].rank | – | Rank that a device belongs to
@@ -229,7 +229,7 @@ ranks[].device device | – | Device of the rank, as its program names it
 ranks[].time_s | s | Step times of the rank
 ranks[].data_time_s | s | Time to make and move each batch, outside time_s
 ranks[].bookkeeping_s | s | Time to read and log the figures of each step, outside time_s
-ranks[].measured_wall_s | s | Wall time of all steps that are not warm-up, with what lies between them and without pauses
+ranks[].measured_wall_s | s | Wall time of all steps that are not warm-up, with the time between them and without pauses
 ranks[].allocated_bytes | bytes | Memory at the end of each step
 ranks[].peak_allocated_bytes | bytes | Most memory at one time, by memory_source
 ranks[].peak_reserved_bytes | bytes | Most memory that the allocator had reserved
@@ -237,7 +237,7 @@ ranks[].param_bytes | bytes | Parameters that the rank holds
 ranks[].grad_bytes | bytes | Gradients that the rank holds
 ranks[].optimizer_bytes | bytes | Optimizer state that the rank holds
 ranks[].memory_source memory_source | – | What measured the peak: device_allocator, process_rss or device_used (of the whole card) | Source
-ranks[].param_norm_before | 1 | L2 norm of the rank's parameters before training; equal norms: nothing was learnt
+ranks[].param_norm_before | 1 | L2 norm of the rank's parameters before training; if it is equal after training, nothing was learnt
 ranks[].param_norm_after | 1 | The same after training
 ranks[].live_tensor_peak_bytes | bytes | On a CPU: most bytes of tensors at one time, in one more step after the timed ones
 param_gib | GiB | Parameters that the rank holds | Parameters (GiB) | ranks[].param_bytes / 2^30
@@ -252,19 +252,20 @@ reserved_memory_gib | GiB | Most memory that the allocator had reserved | Reserv
 _COLLECTIVES = topic(
     "collectives",
     "Collectives and links",
-    "Counted in profiled steps after the timed ones, on the rank that spent longest in them.",
+    "Counted in profiled steps after the timed ones, on the rank that spent most time in "
+    "collectives.",
     """
 collectives[].kind collectives.kind | – | Kind of collective: all_reduce, all_gather, reduce_scatter, all_to_all and so on | Collective
 collectives[].calls collectives.calls | 1 | Calls in the window; on the site per step | Calls
 collectives[].bytes collectives.bytes | bytes | Bytes of the whole tensors; on the site per step | Volume (kB)
-collectives[].time_s collectives.time_s | s | Time in the collective, with waiting for other ranks; on the site per step | Time (ms); In the step (ms)
-collectives[].exposed_s collectives.exposed_s | s | Part of it in which nothing was computed; on the site per step | Exposed (ms)
-collectives[].alone_s collectives.alone_s | s | The same calls once more, all ranks starting together and nothing computed | Alone (ms)
+collectives[].time_s collectives.time_s | s | Time in the collective, waiting for other ranks included; on the site per step | Time (ms); In the step (ms)
+collectives[].exposed_s collectives.exposed_s | s | Part of time_s in which the rank computed nothing; on the site per step | Exposed (ms)
+collectives[].alone_s collectives.alone_s | s | Time of the same calls, repeated without computation, all ranks starting together | Alone (ms)
 window.steps collectives.window_steps | steps | Profiled steps
 window.time_s collectives.window_time_s | s | Their time on the slowest rank
-window.exposed_s | s | Time in which some collective ran and nothing was computed; two at once count once
-transfer.all_reduce_bus_gb_s all_reduce_bus_gb_s | GB/s | Bus bandwidth of an all-reduce with nothing beside it | All-reduce alone (GB/s) | bytes × 2 (n − 1) / n / time
-transfer.link_gb_s link_gb_s | GB/s | Bandwidth from rank 0 to rank 1 with nothing beside it | Link (GB/s)
+window.exposed_s | s | Time in which a collective ran and the rank computed nothing; overlapping collectives count once
+transfer.all_reduce_bus_gb_s all_reduce_bus_gb_s | GB/s | Bus bandwidth of an all-reduce while nothing else runs | All-reduce alone (GB/s) | bytes × 2 (n − 1) / n / time
+transfer.link_gb_s link_gb_s | GB/s | Bandwidth from rank 0 to rank 1 while nothing else runs | Link (GB/s)
 exposed_share | % | Exposed time of a kind of collective as a share of the profiled step | Exposed share of the step (%) | 100 × exposed_s / window_time_s
     """,
     by="train.collectives.collective_table",
@@ -280,14 +281,14 @@ measurement.clock | – | What timed the steps: device_events or monotonic (the 
 measurement.clock_cost_s | s | Cost of reading the clock at both ends of a step, inside time_s
 measurement.energy_source | – | Counter of energy: nvml, amdsmi or rapl
 energy_j | J | Energy of all ranks over the steps that are not warm-up
-events[].kind | – | What happened beside the steps: restart, checkpoint, skipped step, warning
+events[].kind | – | What happened outside the steps: restart, checkpoint, skipped step, warning
 events[].step | – | At which step
 events[].time | ISO 8601, UTC | When
 events[].text | – | In words
 events[].time_s | s | How long it took
 events[].bytes | bytes | What it wrote
-events[].lost_steps | steps | Of a restart: steps done before it and done again
-events[].lost_time_s | s | Their time
+events[].lost_steps | steps | Of a restart: steps that were done before it and repeated after it
+events[].lost_time_s | s | Time of the lost steps
     """,
     by="train.measure.make_clock",
 )
@@ -296,23 +297,24 @@ events[].lost_time_s | s | Their time
 _GOODPUT = topic(
     "goodput",
     "Restarts and sources",
-    "Time outside the steps of a run that kept checkpoints or was started again, and where imported facts come from.",
+    "Time outside the steps of a run with checkpoints or restarts, and the source of imported "
+    "facts.",
     """
 goodput.starts | 1 | Starts of the run that wrote a line; 1: never interrupted
 goodput.interruptions | 1 | Starts ended by notice (SIGTERM); the other earlier starts failed
-goodput.wall_s | s | From the first start to the last end
-goodput.productive_s | s | Steps that count, on their slowest rank
-goodput.save_s | s | Writing checkpoints
-goodput.load_s | s | Reading checkpoints
+goodput.wall_s | s | Time from the first start to the last end
+goodput.productive_s | s | Time of the steps that count, on their slowest rank
+goodput.save_s | s | Time spent writing checkpoints
+goodput.load_s | s | Time spent reading checkpoints
 goodput.lost_steps | steps | Steps done more than once
-goodput.lost_s | s | From each last checkpoint to the end after it
-goodput.down_s | s | Between an end and the next start
+goodput.lost_s | s | Time from the last checkpoint before each interruption to the interruption
+goodput.down_s | s | Time between an end and the next start
 source.kind | – | harness or import
 source.format source_format | – | Format of an imported file
 source.file | – | Name of the imported file
 source.sha256 | – | SHA-256 of the imported file
 source.supplied | – | Facts that the imported file lacks and `--set` supplied, by key
-logged[].name | – | Column as an imported log reckons it, with its unit; used in no figure
+logged[].name | – | Derived column of an imported log, with its unit; used in no figure
 logged[].values | – | Its values, one per step
     """,
     by="core.records.assemble",
@@ -325,7 +327,7 @@ _VIEWS = topic(
     "Columns of the views that name, group or judge runs.",
     """
 precision | – | Short name of the precision policy, or its dtypes (param/compute/reduce) | Precision
-scaling_baseline | – | What scaling is counted from: the declared baseline, or the smallest number of ranks
+scaling_baseline | – | Reference for scaling: the declared baseline, or the smallest number of ranks
 scaling_kind | – | strong, weak or equal cores | Scaling
 run_ids | – | Runs of a set of repeats
 title | – | Title of a study

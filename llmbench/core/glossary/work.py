@@ -48,7 +48,7 @@ spec.seq_len seq_len | tokens | Length of a sequence | | recorded
     by="spec.batch.resolve_batch",
     formula=r"B = b_{\text{micro}} \cdot a \cdot d_{\text{dp}} \cdot s",
     source="the request; checked as whole numbers before anything starts",
-    silent="that every token was a new one: short data repeat",
+    silent="that every token was a new one: a small data set repeats",
 )
 
 # %% ../../../nbs/10_core/glossary/20_work.ipynb #7a6bf582
@@ -86,12 +86,12 @@ _STEP_TIME = topic(
     "Step time",
     "From the start of an optimizer step to its end: forward, backward, accumulation, "
     "communication and update. On a CPU the host's clock is read at both ends. On a GPU two "
-    "events are recorded in the device's stream, and the time between them is read later: "
-    "nothing waits for the device before the first, and what the device does or leaves undone "
-    "between two steps is in neither. The others wait for the slowest rank, so its time is the "
-    "step's. The first *w* steps (allocation, caches, compilation) are warm-up: recorded, "
-    "shown, and left out of every estimate. A run has the median of the rest; a set of repeats "
-    "has the geometric mean of its runs' medians.",
+    "events are recorded in the device's stream, and the time between them is read later: the "
+    "host does not synchronise before the first event, and what the device does between two "
+    "steps, or its idle time there, belongs to neither step. All ranks wait for the slowest, so "
+    "its time is the step's. The first *w* steps (allocation, caches, compilation) are warm-up: "
+    "recorded, shown, and left out of every estimate. A run has the median of the rest; a set of "
+    "repeats has the geometric mean of its runs' medians.",
     """
 step_time_s | s | Time per optimizer step, median over steps; of a set the geometric mean over repeats | Step time (ms); Step time (s); Median step time (ms); Median step, ms (95 %); Step (ms)
 step_time_ci_low step_time_ci_high | s | Ends of the 95 % interval over the steps of a run | | interval over steps
@@ -100,22 +100,22 @@ step_time_s_low step_time_s_high | s | Ends of the 95 % interval over repeats | 
     by="analysis.rates.throughput",
     formula=r"t = \operatorname*{median}_{k \ge w} \; \max_{r}\, t_{k,r}",
     source="Hoefler and Belli 2015, SC15, rules 5 to 8",
-    silent="what stalls cost that come once in a hundred steps (they are among the points of "
-    "[Latency](latency.qmd)), nor the time to make and move the batch, which lies outside of "
-    "the step: both are in the time spent",
+    silent="the cost of rare stalls, such as one in a hundred steps ([Latency](latency.qmd) "
+    "shows them), nor the time to make and move the batch, which is outside the step: both are "
+    "in the time spent",
 )
 
 # %% ../../../nbs/10_core/glossary/20_work.ipynb #e82f161a
 _SPENT = topic(
     "spent",
     "Time spent",
-    "The wall time of the measured window: from an idle device before the first step that is "
-    "not warm-up to an idle device after the last, on the rank where that takes longest. "
-    "Making and moving batches (`data_time_pct`), gaps of the host, idle time of the device "
-    "and the harness's own bookkeeping are in it; pauses for checkpoints and for other runs' "
-    "turns are not. `mean_step_s` is its share per step, `between_steps_pct` what of it lies "
-    "between steps. Files that have no such window count the sum of their steps, with the wait "
-    "for data where the host's clock timed them.",
+    "The wall time of the measured window: from an idle device before the first step that is not "
+    "warm-up to an idle device after the last, on the rank where that takes longest. Making and "
+    "moving batches (`data_time_pct`), delays of the host, idle time of the device and the "
+    "harness's own bookkeeping are in it; pauses for checkpoints and for other runs' turns are "
+    "not. `mean_step_s` is the time spent per step, `between_steps_pct` the share of it between "
+    "steps. For files without such a window it is the sum of the step times, and of the wait for "
+    "data if the host's clock timed the steps.",
     """
 window_s | s | Wall time of the measured steps and of what lies between them
 mean_step_s | s | Time spent per step | | window_s / steps
@@ -126,8 +126,8 @@ between_steps_pct | % | Time between steps, of the time spent | | 100 × (window
     formula=r"W = \max_r W_r, \qquad \text{else}\quad \sum_{k \ge w} \bigl(\max_r "
     r"t_{k,r} + \max_r d_{k,r}\bigr)",
     source="measured in each run",
-    silent="what made a step long: other load on the machine counts like the strategy's work; "
-    "only repeats tell them apart",
+    silent="why a step was long: other load on the machine counts like the strategy's work; only "
+    "repeats can separate them",
 )
 
 # %% ../../../nbs/10_core/glossary/20_work.ipynb #a7007eaa
@@ -138,7 +138,7 @@ _INTERVAL = topic(
     "changes between runs (placement, clocks, other load). With *n* repeats the interval is "
     "Student's, over the logarithms of the *n* values. With one repeat it can only cover the "
     "steps (order statistics of the sign test), which the page states. Repeats come in rounds "
-    "(A B C A B C), so that a minute of other load slows all alike.",
+    "(A B C A B C), so that a minute of other load slows all strategies alike.",
     """
 repeats | 1 | Repeats that ended ok | Repeats | recorded
 failed | 1 | Repeats that did not end ok | | recorded
@@ -150,17 +150,17 @@ all_ok | – | Whether every repeat ended ok | | recorded
     formula=r"\log \hat t \;\pm\; t_{0.95,\,n-1}\,\frac{s}{\sqrt n}",
     source="Davison and Hinkley 1997, section 3.8; Hesterberg 2015, The American Statistician "
     "69:371; Conover 1999, section 3.2",
-    silent="that the truth is inside: of twenty such intervals one is expected to miss",
+    silent="that the true value is inside: of twenty such intervals, one is expected to miss it",
 )
 
 # %% ../../../nbs/10_core/glossary/20_work.ipynb #4c87caa0
 _UNSTEADY = topic(
     "unsteady",
     "Unsteady",
-    "Whether the level of the measured steps changed: the split with the largest rank "
-    "sum, where it would come by chance in at most one of a hundred runs and the "
-    "medians differ by at least 5 %. The run keeps all its steps and carries △ with the "
-    "first step after the change.",
+    "Whether the level of the measured step times changed during the run: the split with the "
+    "largest rank sum counts if chance gives such a sum in at most one of a hundred runs and the "
+    "medians differ by at least 5 %. The run keeps all its steps and is marked △ with the first "
+    "step after the change.",
     """
 unsteady | – | Whether the level of the step time changed; of a set how many repeats it changed in
 unsteady_from_step | – | First step after the change
@@ -169,7 +169,8 @@ unsteady_from_step | – | First step after the change
     formula=r"\max_{c} \frac{|U_c|}{\sqrt{c\,(n-c)(n+1)/3}}, \qquad U_c = \sum_{i \le c}\sum_{j > c} "
     r"\operatorname{sgn}(t_j - t_i)",
     source="Pettitt 1979, Applied Statistics 28:126; Lausen and Schumacher 1992, Biometrics 48:73",
-    silent="why: other load, heat and a slow start look alike; below ten measured steps nothing is said",
+    silent="why: other load, heat and a slow start look alike; runs with fewer than ten measured "
+    "steps are not tested",
 )
 
 # %% ../../../nbs/10_core/glossary/20_work.ipynb #52c97d35
@@ -192,9 +193,9 @@ overhead_pct | % | Time spent on measuring, of the step time
 _STATED = topic(
     "stated",
     "Stated by a log",
-    "What an imported log prints itself in its rows: the median after warm-up, of a smoothed "
-    "figure the last value, of memory the largest. They stand beside the derived figures and "
-    "are never compared with them.",
+    "Figures that an imported log prints in its rows: the median after warm-up, for a smoothed "
+    "figure the last value, for memory the largest. They are shown beside the derived figures "
+    "and never compared with them.",
     """
 stated_tokens_per_s_per_gpu | tokens/s | Throughput of a rank that an imported log states
 stated_tflops_per_gpu | TFLOP/s | Model FLOP/s of a rank that an imported log states
@@ -204,16 +205,17 @@ stated_memory_gib | GiB | Largest memory that an imported log states
     by="analysis.stated.stated",
     formula=r"\operatorname*{median}_{k \ge w} \; x_k",
     source="the imported log",
-    silent="by which count of FLOPs, of which peak and over which time; nothing of runs of this harness",
+    silent="which count of FLOPs, which peak and which time the log used; runs of this harness "
+    "have no such figure",
 )
 
 # %% ../../../nbs/10_core/glossary/20_work.ipynb #1b34288c
 _THROUGHPUT = topic(
     "throughput",
     "Throughput",
-    "Tokens of the measured steps over all ranks, per second of time spent; a set of repeats "
-    "has the geometric mean over its runs. The second column is for one rank, which holds one "
-    "accelerator; there is no number for a “core”.",
+    "Tokens of the measured steps over all ranks, per second of time spent; a set of repeats has "
+    "the geometric mean over its runs. `tokens_per_s_per_gpu` is per rank, which has one "
+    "accelerator; there is no figure per “core”.",
     """
 tokens_per_s | tokens/s | Tokens per second of time spent, over all ranks | Throughput (tokens/s); Tokens/s; Tokens/s (95 %)
 tokens_per_s_low tokens_per_s_high | tokens/s | Ends of its 95 % interval over repeats | | interval over repeats
@@ -222,18 +224,17 @@ tokens_per_s_per_gpu | tokens/s | Tokens per second of time spent, per rank | Pe
     by="analysis.rates.throughput",
     formula=r"T = \frac{\sum_{k \ge w} B_k}{W}, \qquad T_{\text{rank}} = \frac{T}{N}",
     source="tokens and times of the run file",
-    silent="how fast the model learns: a larger batch has more tokens per second "
-    "and takes fewer steps for them",
+    silent="how fast the model learns: a larger batch has more tokens per second and fewer "
+    "updates per token",
 )
 
 # %% ../../../nbs/10_core/glossary/20_work.ipynb #e12be663
 _FLOPS = topic(
     "flops",
     "Model FLOP/s",
-    "Arithmetic that the mathematics of the model needs for a token, forward and "
-    "backward, by throughput. *P* counts weights that take part in a matrix product, LM "
-    "head included and of the experts only the active ones; attention counts the "
-    "positions that a causal mask lets through.",
+    "FLOPs that the mathematics of the model needs per token, forward and backward, times the "
+    "throughput. *P* counts the weights in matrix products, with the LM head and with the active "
+    "experts only; attention counts the positions that the causal mask keeps.",
     """
 tflops_per_gpu | TFLOP/s | Model FLOPs per second and rank | TFLOP/s per rank
     """,
@@ -241,18 +242,17 @@ tflops_per_gpu | TFLOP/s | Model FLOPs per second and rank | TFLOP/s per rank
     formula=r"F = 3\,\bigl(2\,P_{\text{matmul}} + F_{\text{attention}}\bigr), \qquad "
     r"\frac{T \cdot F}{10^{12}\,N}",
     source="Kaplan et al. 2020, arXiv:2001.08361; checked against torch's own counter within 0.5 %",
-    silent="what was executed: recomputation and padding are not in it",
+    silent="what was executed: recomputation and padding are not included",
 )
 
 # %% ../../../nbs/10_core/glossary/20_work.ipynb #e478ec74
 _BOUND = topic(
     "bound",
     "Theoretical bound",
-    "What the devices would train at most, if they did nothing but the model's arithmetic "
-    "at their ceiling *C*. For an accelerator that is the dense rate of the vendor's data "
-    "sheet in the dtype of the arithmetic, from a table with date and source; for a CPU a "
-    "matrix product that each run measures on all its ranks at once. A device that the "
-    "table does not hold has no bound.",
+    "The throughput if the devices did nothing but the model's arithmetic, at their ceiling *C*. "
+    "For an accelerator that is the dense rate of the vendor's data sheet in the dtype of the "
+    "arithmetic, from a table with date and source; for a CPU a matrix product that each run "
+    "measures on all its ranks at once. A device that is not in the table has no bound.",
     """
 ceiling_tokens_per_s | tokens/s | Throughput if the devices did nothing but the model's arithmetic | Theoretical bound (tokens/s)
     """,
@@ -267,10 +267,10 @@ ceiling_tokens_per_s | tokens/s | Throughput if the devices did nothing but the 
 _MFU = topic(
     "mfu",
     "MFU and HFU",
-    "Throughput as a share of the bound. Of attention only the causal half is counted, here "
-    "and in the bound; PaLM counts all of it, which gives a larger share (for Llama 3.1 8B at "
-    "8,192 tokens 12.5 % larger). HFU counts recomputed arithmetic too, so it is the larger "
-    "one under recomputation and equal without.",
+    "Throughput as a share of the bound. Only the causal half of attention is counted, here and "
+    "in the bound; PaLM counts all of it, which gives a larger share (for Llama 3.1 8B at "
+    "8,192 tokens 12.5 % larger). HFU also counts recomputed arithmetic, so it is larger than MFU "
+    "with recomputation and equal without.",
     """
 mfu_pct | % | Model FLOPs as a share of the devices' ceiling | MFU (%)
 hfu_pct | % | The same with recomputed FLOPs | | MFU × F_executed / F
@@ -279,8 +279,8 @@ hfu_pct | % | The same with recomputed FLOPs | | MFU × F_executed / F
     formula=r"\text{MFU} = 100\,\frac{T}{T_{\max}}, \qquad \text{HFU} = \text{MFU} \cdot "
     r"\frac{F_{\text{executed}}}{F}",
     source="Chowdhery et al. 2022, arXiv:2204.02311, appendix B",
-    silent="anything across ceilings of two kinds: a share of a measured product "
-    "is not a share of a data sheet",
+    silent="anything across the two kinds of ceiling: a share of a measured matrix product and a "
+    "share of a data sheet's peak cannot be compared",
 )
 
 # %% ../../../nbs/10_core/glossary/20_work.ipynb #6cd081d2

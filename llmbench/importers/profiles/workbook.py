@@ -62,7 +62,7 @@ class _Parser(_Handlers):
     fed_bytes = 0
 
     def feed(self, piece: bytes) -> None:
-        "Take the next bytes; empty ones end the part."
+        "Take the next bytes; empty ones end the part. ValueError beyond a bound."
         self.fed_bytes += len(piece)
         self.expat.Parse(piece, not piece)
         if self.fed_bytes - self.expat.CurrentByteIndex > _MOST_MARKUP:
@@ -111,7 +111,9 @@ class _Cells(_Texts):
         self.done: list[Any] = []
 
     def end(self, name: str) -> None:
-        "A cell is kept as (kind, text); a row as its cells, a shared string as its text."
+        """Keep a cell as (kind, text), a row as its cells, a shared string as its text. ValueError
+        for a row with too many cells.
+        """
         self.inside -= name in ("t", "v")
         if name == "c":
             if len(self.cells) >= _MOST_CELLS:

@@ -122,7 +122,9 @@ DIALECTS = (_NEMO, _NEMO_OLD, _TORCHTITAN, _MAXTEXT, _NEOX, _MEGATRON, _TRANSFOR
 
 # %% ../../../nbs/50_importers/results/28_dialects.ipynb #df6974ca
 def dialect_of(tags: Iterable[str]) -> Dialect | None:
-    "The first dialect whose sign is among the tags; else that of a loss logged without times."
+    """The first dialect whose identifying tag is among the tags; else that of a loss logged without
+    times.
+    """
     tags = set(tags)
     found = next((d for d in DIALECTS if d.sign in tags), None)
     return found or (

@@ -75,9 +75,9 @@ engine: markdown
 sidebar: {bar}
 ---
 
-Each page is a notebook: the question, the code, a shown result, a test. From a number on the site \
-the way leads over the [glossary](/glossary.qmd) to its [formula](/methods.qmd), to the notebook \
-that computes it, and from there to its tests. Nothing was executed for these pages.
+Each page is a notebook: the question, the code, a shown result, a test. From a number on the site, the \
+[glossary](/glossary.qmd) leads to its [formula](/methods.qmd), to the notebook that computes it, and \
+from there to its tests. Nothing was executed for these pages.
 """
 
 

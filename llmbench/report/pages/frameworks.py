@@ -137,8 +137,8 @@ def framework_sentence(row: Mapping[str, Any], reference: str) -> str:
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #d7709cea
 @dataclass(frozen=True)
 class Frameworks:
-    """A study of several frameworks: who the reference is, where steps are compared, the judged
-    sets, their losses' distance at each step.
+    """A study of several frameworks: the reference, the location at which steps are compared, the
+    judged sets, and the difference of their losses at each step.
     """
 
     reference: str

@@ -15,8 +15,8 @@ from ..parts import LABEL, Column, md_text, number_column
 from ..workbench import Study, Workbench, study_table
 
 # %% ../../../nbs/80_report/pages/65_links.ipynb #ae705433
-# of bytes over bandwidth; gloo's sums and copies take a few per cent, a second stream on the link a
-# whole
+# of bytes over bandwidth; gloo's sums and copies add a few percent, a second stream on the link
+# adds 100 %
 AGREES = 0.20
 
 

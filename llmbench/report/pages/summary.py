@@ -47,7 +47,7 @@ def summary_part(answer: Answer, more: Sequence[str] = ()) -> Md:
 
 # %% ../../../nbs/80_report/pages/75_summary.ipynb #03c14f3d
 def summary_md(title: str, parts: Sequence[str]) -> str:
-    "The report as plain Markdown, one part a study."
+    "The report as plain Markdown, one part per study."
     closing = (
         "Intervals are 95 %, over steps and repeats. All rows: `metrics.csv` beside this "
         "file; the site: `index.html`.\n"

@@ -37,7 +37,7 @@ def find_quarto() -> str | None:
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #976a6056
 def theme_folder(source: Path) -> Path:
-    "The theme beside the pages, else the one of the project's own report."
+    "The theme beside the pages, else that of the project's own report; RequestError without both."
     places = (source / "_theme", project_root() / "reports" / "_theme")
     found = next((place for place in places if (place / "template.html").is_file()), None)
     if not found:
@@ -129,7 +129,7 @@ def _plain(fragment: str) -> str:
 
 
 def search_entries(rendered: str, url: str, title: str, limit: int = 4000) -> list[dict[str, str]]:
-    "What the search knows about a page: one entry per section, at most `limit` characters of each."
+    "The search entries of a page: one per section, with at most `limit` characters of it."
     body = rendered.partition('<article class="content">')[2].rpartition("</article>")[0]
     parts = _HEADING.split(_NOT_TEXT.sub(" ", body))
     sections = [("", "", parts[0]), *zip(parts[1::3], parts[2::3], parts[3::3], strict=True)]
@@ -210,7 +210,7 @@ def _copy_files(website: Website, out: Path) -> None:
             inner for path in found for inner in (path, *path.rglob("*")) if inner.is_file()
         ):
             name = file.relative_to(website.source).as_posix()
-            # the site itself may stand among the sources
+            # the site itself may be among the sources
             if not name.startswith((".", "_site/")):
                 _copy(website.source, out, name)
 
@@ -234,7 +234,7 @@ def _check_links(website: Website, out: Path, problems: list[str] | None = None)
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #360ee515
 def _rendered(website: Website, page: Page, scratch: Path, problems: list[str] | None) -> str:
-    "A page as HTML; where pandoc refuses it and there is a list of problems, one that says so."
+    "A page as HTML; if pandoc refuses it and there is a list of problems, a page with the reason."
     try:
         return render_page(website, page, scratch)
     except LlmbenchError as e:
@@ -322,8 +322,8 @@ def render_site(
     """Render the Quarto website in `source` to `out`, all of it or nothing; returns `out`.
 
     `auto` takes quarto where it is installed and the built-in renderer elsewhere. With a list of
-    `problems` a page that the built-in renderer refuses says so itself, and it and broken links are
-    added to the list.
+    `problems`, a page that the built-in renderer refuses becomes one with the reason; it and broken
+    links are added to the list.
     """
     source, out = Path(source).resolve(), Path(out).resolve()
     if engine not in ("auto", "quarto", "pandoc"):

@@ -177,8 +177,8 @@ def failed_page(path: PurePosixPath, error: Exception, problems: list[str]) -> P
 
 # %% ../../../nbs/80_report/site/10_website.ipynb #5ca7f21d
 def load_website(source: Path, problems: list[str] | None = None) -> Website:
-    """Read `_quarto.yml`, `_variables.yml` and every page; shortcodes are expanded. With `problems`
-    a wrong page becomes one that says so.
+    """Read `_quarto.yml`, `_variables.yml` and every page; shortcodes are expanded. With
+    `problems`, a wrong page becomes one with the reason. RequestError if `source` is no website.
     """
     if not (source / "_quarto.yml").is_file():
         raise RequestError(f"{source} is no Quarto website: it has no _quarto.yml")

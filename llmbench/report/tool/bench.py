@@ -64,7 +64,7 @@ def _links(name: str, table: str) -> str:
 
 # %% ../../../nbs/80_report/tool/20_bench.ipynb #467b2e60
 def witness_of(facts: Facts) -> str:
-    "The column that load touches least: instructions where all were counted, else cpu_s."
+    "The column that other load affects least: instructions where all were counted, else cpu_s."
     counted = [v for repeat in facts["peers"][0]["repeats"] for v in repeat.get("instructions", [])]
     return "instructions" if counted and None not in counted else "cpu_s"
 

@@ -43,7 +43,9 @@ class BuiltStrategy(Protocol):
         "param_bytes and optimizer_bytes that this rank holds between steps."
 
     def parameter_norm(self) -> float:
-        "L2 norm of the parameters that this rank holds: what does not change was not trained."
+        """L2 norm of the parameters that this rank holds; if it does not change, nothing was
+        trained.
+        """
 
     loss_scale: Tensor | None  # factor of the next step's loss; None without one
 
@@ -54,7 +56,7 @@ def learning_rate(step: int, optimizer: Optimizer) -> float:
 
 
 def make_adamw(parameters: list[nn.Parameter], optimizer: Optimizer) -> torch.optim.AdamW:
-    "torch's AdamW with the request's settings, over every parameter alike."
+    "torch's AdamW with the request's settings, the same for every parameter."
     return torch.optim.AdamW(
         parameters,
         lr=optimizer.lr,

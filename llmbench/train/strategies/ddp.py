@@ -56,7 +56,7 @@ def compress(wrapped: DistributedDataParallel, spec: RunSpec) -> None:
 
 
 def _bucket(strategy: Strategy) -> float | None:
-    "torch's default begins with a smaller bucket; any size that is said holds for all of them."
+    "Bucket size in MiB, for all buckets; None: torch's default, whose first bucket is smaller."
     return (
         None
         if strategy.bucket_mib == Strategy.model_fields["bucket_mib"].default
