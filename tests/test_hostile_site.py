@@ -94,7 +94,7 @@ HOSTILE = [
 # what names a run, a place or a moment has a grammar, and a file that breaks it may be set aside;
 # all other texts are free
 NAMES = re.compile(
-    r"run_id|study|spec\.name|spec\.strategy\.name|env\.framework|env\.hostnames\.0|env\.hosts\.0\.hostname|ranks\.0\.host|started_at|ended_at|logged\.0\.name"
+    r"run_id|study|spec\.name|spec\.strategy\.name|env\.framework|env\.hostnames\.0|env\.hosts\.0\.hostname|ranks\.0\.host|telemetry\.0\.host|started_at|ended_at|logged\.0\.name"
 )
 
 
@@ -166,6 +166,7 @@ def full_run(strategy: str, attempt: int, study: str) -> dict[str, Any]:
     ]
     run["logged"] = [{"name": "mfu_pct", "values": [1.0] * len(run["steps"]["step"])}]
     run["spec"]["data"]["paths"] = ["a.txt"]
+    run["telemetry"] = [{"rank": 0, "time_s": [0.0], "busy_pct": [50.0], "lowered": [""]}]
     return run
 
 

@@ -52,6 +52,16 @@ def host(name):
     }
 
 
+def samples(host, rank):
+    "The series of a host, or of a card of it."
+    ends = {"window_start_s": 0.5, "window_end_s": 9.5, "cost_s": 1e-4, "time_s": [0.0, 10.0]}
+    card = {"temperature_c": [50.0, 60.0], "clock_mhz": [1980.0] * 2, "lowered": ["", ""]}
+    source = {"source": "proc", "network_gb_s": [None, 0.1]}
+    more = source if rank is None else {"source": "nvml", "busy_pct": [0.0, 99.0]} | card
+    known = {"memory_gib": [1.0, 2.0], "power_w": [100.0, 600.0]}
+    return {"host": host, "rank": rank} | ends | known | more
+
+
 def made_run(strategy="zero2", attempt=1, step_s=0.5, platform="cuda", hosts=1):
     "A run file in which every field has a value, invented, and in agreement with itself."
     spec = resolve_run(
@@ -167,6 +177,8 @@ def made_run(strategy="zero2", attempt=1, step_s=0.5, platform="cuda", hosts=1):
                 "window": {"steps": 2, "time_s": 1.0, "exposed_s": 0.1},
                 "events": [{"kind": "warning", "text": "nothing"}],
                 "goodput": {"starts": 1, "wall_s": 30.0},
+                "telemetry": [samples(names[0], r) for r in (None, 0)],
+                "memory_timeline": [{"rank": 0, "time_ms": [0.0], "allocated_bytes": [1]}],
                 "logged": [{"name": "mfu_pct", "values": [1.0] * STEPS}],
             }
         )
@@ -222,6 +234,9 @@ OTHER = {  # values that a plain change of a number or a text would not give
     "spec.strategy.layers_per_stage": [1, 3],
     "spec.optimizer.betas": [0.5, 0.6],
     "logged[].values": [2.0] * STEPS,
+    "telemetry[].source": "amdgpu",
+    "telemetry[].network_gb_s": [0.5, 0.5],
+    "telemetry[].lowered": ["", "temperature"],
 }
 NEEDS = {  # what has to hold so that a field means anything
     "spec.strategy.bucket_mib": {"spec.strategy.name": "ddp"},

@@ -20,10 +20,12 @@ from .stated import STATED_COLUMNS, stated
 from .steady import MIN_STEPS, find_shift
 from .steps import median, step_interval
 from llmbench.analysis.window import (
+    MACHINE_COLUMNS,
     column_or_none,
     copy_times,
     data_time_s,
     global_tokens,
+    machine_use,
     measured,
     wall_s,
     window_of,
@@ -56,7 +58,7 @@ _ORDER = (
     "unsteady unsteady_from_step ceiling_tokens_per_s overhead_pct ep live_memory_gib "
     "window_s mean_step_s data_time_pct between_steps_pct mean_loss "
     "usd_per_hour tokens_per_usd d2h_gb_s step_h2d_gb_s step_d2h_gb_s step_h2d_bytes "
-    "step_d2h_bytes input_path"  # new ones only at the end
+    "step_d2h_bytes input_path " + " ".join(MACHINE_COLUMNS)  # new ones only at the end
 )
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #9ff43264
@@ -380,6 +382,7 @@ def run_rates(run: Mapping[str, Any], ceiling: float | None = None) -> dict[str,
         "mean_loss": mean_loss(run),
         "overhead_pct": overhead_pct(run),
         **time_shares(run),
+        **machine_use(run),
         **stated(run),
     }
     return row | {old: row[name] for old, name in OLD_NAMES.items()}

@@ -287,6 +287,27 @@ def _ranks(run: Mapping[str, Any]) -> Iterator[str]:
         world_size,
     )
 
+# %% ../../nbs/10_core/25_bounds.ipynb #b133473f
+_SERIES = ("telemetry", "memory_timeline")
+
+
+def _uneven(name: str, series: Mapping[str, Any]) -> str | None:
+    "The problem of a series whose columns differ in length, or whose times decrease."
+    columns = {k: v for k, v in series.items() if isinstance(v, list)}
+    if len({len(v) for v in columns.values()}) > 1:
+        return f"{name}: columns of different lengths: { {k: len(v) for k, v in columns.items()} }"
+    times = columns.get("time_s") or columns.get("time_ms") or []
+    if any(later < earlier for earlier, later in zip(times, times[1:], strict=False)):
+        return f"{name}: its times decrease"
+    return None
+
+
+def _series(run: Mapping[str, Any]) -> Iterator[str]:
+    for name in _SERIES:
+        for series in run[name]:
+            if problem := _uneven(name, series):
+                yield problem
+
 # %% ../../nbs/10_core/25_bounds.ipynb #0803a725
 def contradiction(run: Mapping[str, Any], request: str | None = None) -> str | None:
     """The first contradiction in a whole run file, with its field; None without one.
@@ -296,7 +317,7 @@ def contradiction(run: Mapping[str, Any], request: str | None = None) -> str | N
     own = run["source"]["kind"] == "harness"
     if problem := request_problem(run["spec"], own) if request is None else request:
         return problem
-    for problem in (*_ranks(run), *_steps(run, own)):
+    for problem in (*_ranks(run), *_steps(run, own), *_series(run)):
         return problem
     window = run["window"]
     if (

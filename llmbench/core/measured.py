@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DeviceRecord', 'CpuRecord', 'GitRecord', 'HostRecord', 'EnvRecord', 'StepsRecord', 'RankRecord', 'CollectiveRecord',
-           'WindowRecord', 'MeasurementRecord', 'TransferRecord', 'EventRecord', 'GoodputRecord', 'LoggedRecord',
-           'SourceRecord']
+           'WindowRecord', 'MeasurementRecord', 'TransferRecord', 'TelemetryRecord', 'TimelineRecord', 'EventRecord',
+           'GoodputRecord', 'LoggedRecord', 'SourceRecord']
 
 # %% ../../nbs/10_core/38_measured.ipynb #7601a699
 from typing import Literal
@@ -203,6 +203,39 @@ class TransferRecord(Record):
     input_path: Literal["pinned", "in_place"] | None = None
     all_reduce_bus_gb_s: Amount | None = None
     link_gb_s: Amount | None = None
+
+# %% ../../nbs/10_core/38_measured.ipynb #941416da
+class TelemetryRecord(Record):
+    """Samples of a host (`rank` null) or of the card of a rank; each entry of a column is a mean
+    since the entry before. A column that the machine does not tell is null.
+
+    time_s: since the first sample. window_start_s, window_end_s: of the timed steps, on that clock.
+    lowered: why the clock of a card was lowered; empty if it was not. cost_s: processor time of a
+    reading.
+    """
+
+    host: Identifier | None = None
+    rank: Rank | None = None
+    source: Literal["proc", "nvml", "amdgpu"] | None = None
+    cost_s: Seconds | None = None
+    window_start_s: Seconds | None = None
+    window_end_s: Seconds | None = None
+    time_s: Column[Seconds] = []
+    busy_pct: Column[Amount | None] | None = None
+    memory_gib: Column[Amount | None] | None = None
+    power_w: Column[Amount | None] | None = None
+    temperature_c: Column[Value | None] | None = None
+    clock_mhz: Column[Amount | None] | None = None
+    network_gb_s: Column[Amount | None] | None = None
+    lowered: Column[Text | None] | None = None
+
+# %% ../../nbs/10_core/38_measured.ipynb #cbd8d903
+class TimelineRecord(Record):
+    "Bytes of the tensors of a rank over the profiled steps: the highest of each short interval."
+
+    rank: Rank
+    time_ms: Column[Amount] = []
+    allocated_bytes: Column[Bytes] = []
 
 # %% ../../nbs/10_core/38_measured.ipynb #75de39bb
 class EventRecord(Record):

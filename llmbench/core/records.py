@@ -27,6 +27,7 @@ from llmbench.core.lines import (
     rank_file,
     read_ranks,
     resumptions,
+    telemetry,
     utc_now,
 )
 from .schema import SCHEMA, HostRecord, RunFile, Status, dump_run, validate_run
@@ -309,6 +310,13 @@ def _measured(
         **_window(ranks),
         "events": _events(told, ranks),
         "goodput": goodput(told[0], steps["time_s"], ended_at),
+        "telemetry": [series for rows in ranks for series in telemetry(rows)],
+        "memory_timeline": [
+            {k: row[k] for k in ("rank", "time_ms", "allocated_bytes")}
+            for rows in ranks
+            for row in rows
+            if row["kind"] == "memory_timeline"
+        ],
     }
 
 # %% ../../nbs/10_core/60_records.ipynb #fe9852e0

@@ -38,6 +38,8 @@ from llmbench.core.measured import (
     RankRecord,
     SourceRecord,
     StepsRecord,
+    TelemetryRecord,
+    TimelineRecord,
     TransferRecord,
     WindowRecord,
 )
@@ -114,6 +116,8 @@ class RunFile(_Run):
     energy_j: Amount | None = None
     events: Records[EventRecord] = []
     goodput: GoodputRecord | None = None
+    telemetry: Records[TelemetryRecord] = []
+    memory_timeline: Records[TimelineRecord] = []
     source: SourceRecord = SourceRecord()
     logged: Records[LoggedRecord] = []
 

@@ -75,10 +75,12 @@ def train_command(ranks: int, arguments: list[str], python: str) -> tuple[str, .
 # %% ../../nbs/40_launch/20_command.ipynb #14dc177b
 def nsys_command(settings: Profile, report: str) -> tuple[str, ...]:
     "The words before the training command: record `trace` in the profiler's range to `report`."
+    memory = ("--cuda-memory-usage=true",) if settings.memory else ()
     return (
         "nsys",
         "profile",
         f"--trace={settings.trace}",
+        *memory,
         "--capture-range=cudaProfilerApi",
         "--capture-range-end=stop",
         "--force-overwrite=true",

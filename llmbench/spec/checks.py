@@ -249,10 +249,26 @@ def _check_lengths(spec: RunSpec) -> None:
             f"warmup_steps {spec.warmup_steps} leaves none of {spec.steps} steps to measure; "
             f"write warmup_steps: {max(0, spec.steps // 5)}, or more steps"
         )
-    if spec.profile and max(spec.profile.ranks, default=0) >= spec.world_size:
+
+# %% ../../nbs/15_spec/45_checks.ipynb #466eaa7c
+def _check_observers(spec: RunSpec) -> None:
+    if 0 < spec.telemetry_s < 0.1:
+        raise RequestError(
+            f"telemetry_s {spec.telemetry_s:g}: at least 0.1 s between two samples, or 0 for none;"
+            " write telemetry_s: 0.1"
+        )
+    if spec.profile is None:
+        return
+    if max(spec.profile.ranks, default=0) >= spec.world_size:
         raise RequestError(
             f"profile.ranks {list(spec.profile.ranks)}: the run has ranks 0 to"
             f" {spec.world_size - 1}; write ranks: [0]"
+        )
+    ignored = [name for name in ("stacks", "shapes") if getattr(spec.profile, name)]
+    if spec.profile.tool == "nsys" and ignored:
+        raise RequestError(
+            f"profile.{ignored[0]}: only torch's profiler records it; write tool: torch, or leave"
+            f" {ignored[0]} out"
         )
 
 # %% ../../nbs/15_spec/45_checks.ipynb #3e9f8e8c
@@ -310,6 +326,7 @@ _CHECKS = (
     _check_compression,
     _check_attention,
     _check_lengths,
+    _check_observers,
     _check_data,
     _check_weights,
 )

@@ -114,14 +114,16 @@ class Timeouts(_Part):
 
 # %% ../../nbs/15_spec/40_request.ipynb #eadab166
 class Profile(_Part):
-    """A profiler over `steps` extra steps on some `ranks`: torch's, or Nsight Systems around the
-    process.
+    """A profiler over `steps` extra steps on some `ranks`, after `after` others: torch's, or Nsight
+    Systems around the process.
 
-    stacks, shapes, memory: also recorded by torch's profiler. trace: recorded by Nsight. stats:
-    write Nsight's kernel summary as CSV; export: a format of `nsys export` (sqlite, json) or none.
+    stacks, shapes: also recorded by torch's profiler. memory: allocations over time, by either.
+    trace: recorded by Nsight. stats: write Nsight's kernel summary as CSV; export: a format of
+    `nsys export` (sqlite, json) or none.
     """
 
     tool: Literal["torch", "nsys"] = "torch"
+    after: int = Field(0, ge=0, le=100_000)
     steps: Positive = 3
     ranks: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
     stacks: bool = False
@@ -182,11 +184,12 @@ class RunSpec(_Part):
     launcher: str = "local"
     timeouts: Timeouts = Timeouts()
     collective_steps: int = Field(2, ge=0)  # profiled after the timed steps
+    telemetry_s: float = Field(1.0, ge=0, le=60)  # between samples of the machine; 0: none
     profile: Profile | None = None
     checkpoint: Checkpoint | None = None
 
 # %% ../../nbs/15_spec/40_request.ipynb #cc57dfd6
-_OBSERVES = {"timeouts", "collective_steps", "profile", "checkpoint"}
+_OBSERVES = {"timeouts", "collective_steps", "telemetry_s", "profile", "checkpoint"}
 _NOT_HASHED = {"study", "name", "launcher", "hardware"} | _OBSERVES
 _NEW_SETTINGS = (
     "dp_replicate schedule stages_per_rank layers_per_stage compression bucket_mib offload"

@@ -87,20 +87,25 @@ class Stopwatch:
     stop.
 
     The device must be idle at both ends; then its work, its idle time and delays of the host are
-    included.
+    included. began_at_s, ended_at_s: the first start and the last stop on the host's monotonic
+    clock.
     """
 
     def __init__(self):
         self.seconds: float | None = None
+        self.began_at_s: float | None = None
+        self.ended_at_s: float | None = None
         self._since = 0.0
 
     def start(self) -> None:
         "Begin a span."
         self._since = time.perf_counter()
+        self.began_at_s = self._since if self.began_at_s is None else self.began_at_s
 
     def stop(self) -> None:
         "End the span and add it."
-        self.seconds = (self.seconds or 0.0) + time.perf_counter() - self._since
+        self.ended_at_s = time.perf_counter()
+        self.seconds = (self.seconds or 0.0) + self.ended_at_s - self._since
 
 # %% ../../nbs/30_train/15_measure.ipynb #1adaa602
 _PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -50,6 +50,7 @@ from ..spec.resolve import load_run
 from ..spec.restarts import resume_folder
 from .measure import clock_cost_s, limit_memory, make_memory
 from .profiler import profile_steps
+from .telemetry.sampler import sampling
 
 gc.enable()
 log = logging.getLogger(__name__)
@@ -120,7 +121,9 @@ def _log_totals(
     strategy, memory, ranks = trainer.strategy, trainer.memory, trainer.ranks
     state = {**memory.peaks(), **strategy.state_bytes(), "grad_bytes": trainer.gradient_bytes}
     norms = {"param_norm_before": norm_before, "param_norm_after": strategy.parameter_norm()}
-    rank_log.write("wall", measured_wall_s=trainer.window.seconds)
+    window = trainer.window
+    ends = {"began_at_s": window.began_at_s, "ended_at_s": window.ended_at_s}
+    rank_log.write("wall", measured_wall_s=window.seconds, **ends)
     rank_log.write("memory", **state, **norms, memory_source=memory.source)
     counts = ranks.device.type == "cuda" or ranks.local_rank == 0
     rank_log.write("energy", energy_j=meter.joules, counts=counts)
@@ -146,6 +149,23 @@ def _train(trainer: Trainer, out: Path, rank_log: RankLog, keeper: Checkpoints, 
         _observe(trainer, out, rank_log)
         rank_log.write("end", status=Status.ok, reason=None, time=utc_now())
 
+# %% ../../nbs/30_train/60_worker.ipynb #b7193945
+def _card(rank: int, index: int) -> str:
+    "A card as the sampler takes it: by its UUID, or on ROCm by its address on the PCI bus."
+    card = torch.cuda.get_device_properties(index)
+    if torch.version.hip is None:
+        return f"{rank}=nvml:{card.uuid}"
+    place = f"{card.pci_domain_id:04x}:{card.pci_bus_id:02x}:{card.pci_device_id:02x}.0"
+    return f"{rank}=amdgpu:{place}"
+
+
+def _cards(ranks: mesh.Ranks) -> list[str]:
+    "The cards of the ranks of this host, of which this is the first."
+    if ranks.device.type != "cuda":
+        return []
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return [_card(ranks.rank + i, ranks.device.index + i) for i in range(here)]
+
 # %% ../../nbs/30_train/60_worker.ipynb #a2042edd
 def train_rank(
     spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None = None
@@ -159,10 +179,12 @@ def train_rank(
     if gate:
         gate()
     log_ceilings(spec, ranks, rank_log)
-    strategy, memory = _built(spec, ranks, out)
-    keeper = Checkpoints(strategy, spec, out, rank_log)
-    trainer = Trainer(strategy, spec, ranks, memory, keeper.begin(resume))
-    _train(trainer, out, rank_log, keeper, gate)
+    interval_s = 0.0 if ranks.local_rank else spec.telemetry_s
+    with sampling(out, rank_log, interval_s, _cards(ranks)):
+        strategy, memory = _built(spec, ranks, out)
+        keeper = Checkpoints(strategy, spec, out, rank_log)
+        trainer = Trainer(strategy, spec, ranks, memory, keeper.begin(resume))
+        _train(trainer, out, rank_log, keeper, gate)
     gathered = mesh.gather_to_main(rank_log.rows)
     del trainer, strategy, keeper
     gc.collect()
@@ -202,7 +224,9 @@ def _observe(trainer: Trainer, out: Path, rank_log: RankLog) -> None:
         ),
     )
     if spec.profile:
-        profile_steps(lambda: trainer.step(next(numbers)), spec.profile, ranks, out)
+        step = lambda: trainer.step(next(numbers))
+        if timeline := profile_steps(step, spec.profile, ranks, out):
+            rank_log.write("memory_timeline", rank=ranks.rank, **timeline)
 
 # %% ../../nbs/30_train/60_worker.ipynb #6d4491cc
 def _save_config(strategy: Any, ranks: mesh.Ranks, out: Path) -> None:

@@ -105,19 +105,8 @@ def places_not_honoured(run: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 _OF_HOSTS = (
-    "driver",
-    "cuda",
-    "rocm",
-    "nccl",
-    "topology",
-    "kernel",
-    "cpu",
-    "python",
-    "versions",
-    "git",
-    "container_digest",
-    "lock_hash",
-    "variables",
+    *("driver", "cuda", "rocm", "nccl", "topology", "kernel", "cpu", "python", "versions", "git"),
+    *("container_digest", "lock_hash", "variables"),
 )
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #f1b81041
@@ -149,7 +138,7 @@ def _happened(run: Mapping[str, Any]) -> tuple[bool, int]:
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #b5280efa
 def _measured(run: Mapping[str, Any]) -> tuple:
     """Clock, turns, counter, steps, tokens of a step, whether rows are means, sources of memory,
-    updates left out, facts that a person supplied.
+    updates left out, facts that a person supplied, why clocks of cards were lowered.
     """
     measurement, steps = run.get("measurement") or {}, run.get("steps") or {}
     source = run.get("source") or {}
@@ -165,7 +154,15 @@ def _measured(run: Mapping[str, Any]) -> tuple:
         run.get("skipped_steps") or 0,
         # with the file, so that two runs with supplied facts have a remark, too
         [f"{', '.join(said)} for {source.get('file')}"] if (said := source.get("supplied")) else [],
+        _lowered(run.get("telemetry") or ()),
     )
+
+
+def _lowered(series: Iterable[Mapping[str, Any]]) -> str | None:
+    "The reasons for which clocks of cards were lowered; None where no card was sampled."
+    texts = [text for s in series for text in s.get("lowered") or () if text is not None]
+    reasons = {reason for text in texts for reason in text.split(", ") if reason}
+    return (", ".join(sorted(reasons)) or "nothing") if texts else None
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #5fc6858c
 def facts_key(run: Mapping[str, Any]) -> FactsKey:
@@ -327,7 +324,7 @@ def _without_use(
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #e1139de0
 def _about_measurement(measured: Sequence[Any], happened: Sequence[Any]) -> dict[str, Any]:
-    clock, turns, counter, steps, tokens, means, sources, skipped, supplied = measured
+    clock, turns, counter, steps, tokens, means, sources, skipped, supplied, lowered = measured
     return {
         "measurement.clock": clock,
         "measurement.turns": turns,
@@ -338,6 +335,7 @@ def _about_measurement(measured: Sequence[Any], happened: Sequence[Any]) -> dict
         "memory_source": joined(sources),
         "precision.skipped_steps": skipped,
         "source.supplied": joined(supplied) or "nothing",
+        "telemetry.lowered": lowered,
         "events.oversubscribed": happened[0],
         "events.restarts": happened[1],
     }

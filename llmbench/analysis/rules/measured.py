@@ -99,6 +99,12 @@ _RANKS = (
 _PROFILED = (
     *rules("collectives[].", "kind calls bytes time_s exposed_s alone_s", "free", "an outcome"),
     *rules("window.", "steps time_s exposed_s", "free", "an outcome, of steps that are not timed"),
+    *rules(
+        "memory_timeline[].",
+        "rank time_ms allocated_bytes",
+        "free",
+        "an outcome, of steps that are not timed",
+    ),
 )
 
 # %% ../../../nbs/60_analysis/rules/25_measured.ipynb #9e98b460
@@ -136,6 +142,22 @@ _CONDITIONS = (
 _COPIES = (
     *rules("transfer.", "d2h_gb_s", "free", "the link of h2d_gb_s, which is judged"),
     *rules("transfer.", "input_path", "free", "follows from the kind of the device"),
+)
+_TELEMETRY = (
+    *rules(
+        "telemetry[].",
+        "lowered",
+        "remark",
+        "a card whose clock is lowered by heat or by its power limit is another card",
+        "telemetry.lowered",
+    ),
+    *rules(
+        "telemetry[].",
+        "host rank source cost_s window_start_s window_end_s time_s busy_pct memory_gib power_w"
+        " temperature_c clock_mhz network_gb_s",
+        "free",
+        "samples explain a run and decide nothing",
+    ),
 )
 
 # %% ../../../nbs/60_analysis/rules/25_measured.ipynb #75d4d91e
@@ -218,6 +240,7 @@ MEASURED = (
     *_PROFILED,
     *_CONDITIONS,
     *_COPIES,
+    *_TELEMETRY,
     *_MEASURING,
     *_EVENTS,
     *_ORIGINS,

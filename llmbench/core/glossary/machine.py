@@ -163,6 +163,57 @@ energy_j_per_token | J | Energy per token over the measured steps
     "device's counter",
 )
 
+# %% ../../../nbs/10_core/glossary/25_machine.ipynb #a0c6326e
+_TELEMETRY = topic(
+    "telemetry",
+    "Samples of the machine",
+    "A sampler reads the host and its cards once per second, in a process of its own. A sample is "
+    "the mean since the one before it.",
+    """
+telemetry[].host | – | Host of a series
+telemetry[].rank | – | Rank whose card it is; null: the host
+telemetry[].source | – | Where it was read: proc (Linux), nvml or amdgpu
+telemetry[].cost_s | s | Processor time of a reading, at most
+telemetry[].window_start_s | s | Begin of the measured steps, since the first sample
+telemetry[].window_end_s | s | End of the measured steps, since the first sample
+telemetry[].time_s telemetry_time_s | s | Time since the first sample
+telemetry[].busy_pct busy_pct | % | Busy time: of all cores of the host, or with a kernel running on the card | Busy (%)
+telemetry[].memory_gib memory_gib | GiB | Memory in use by all programs, of the host or of the card | Memory (GiB)
+telemetry[].power_w power_w | W | Power of the processors of the host, or of the card | Power (W)
+telemetry[].temperature_c temperature_c | °C | Temperature of the card | Temperature (°C)
+telemetry[].clock_mhz clock_mhz | MHz | Clock of the card | Clock (MHz)
+telemetry[].network_gb_s network_gb_s | GB/s | Received and sent by all network and InfiniBand ports of the host but the loopback | Network (GB/s)
+telemetry[].lowered | – | Why the clock of the card was lowered: power limit, power brake, temperature or hardware; empty: it was not
+memory_timeline[].rank | – | Rank whose tensors were traced in the profiled steps
+memory_timeline[].time_ms timeline_ms | ms | Time since the first allocation of the profiled steps
+memory_timeline[].allocated_bytes | bytes | Most bytes of tensors since the entry before | Tensors of the profiled steps (GiB)
+    """,
+    by="core.lines.telemetry",
+    formula=r"\bar u = \frac{1}{n}\sum_{i=1}^{n} u_i",
+    source="the kernel's files, NVIDIA's NVML, the amdgpu driver",
+    silent="what happened between two readings",
+)
+
+# %% ../../../nbs/10_core/glossary/25_machine.ipynb #5e0a44aa
+_USE = topic(
+    "machine-use",
+    "The machine during the run",
+    "Means over the samples between the begin and the end of the measured steps; null for a run "
+    "whose steps were interleaved with those of others.",
+    """
+host_busy_pct | % | Busy time of all cores of the hosts in the measured steps | | mean of busy_pct of hosts
+gpu_busy_pct | % | Time with a kernel running, mean of the cards in the measured steps | | mean of busy_pct of cards
+gpu_power_w | W | Power of a card in the measured steps, mean of the cards | | mean of power_w of cards
+gpu_temperature_c | °C | Highest temperature of a card in the measured steps | | largest temperature_c
+clock_lowered_pct | % | Samples of the measured steps in which the clock of a card was lowered | | share of samples with a reason
+    """,
+    by="analysis.window.machine_use",
+    formula=r"\frac{1}{n}\sum_{i \in \text{window}} u_i",
+    source="the samples of the run file",
+    silent="what a program would gain: a card is busy while one small kernel runs, and a host "
+    "counts other programs, too",
+)
+
 # %% ../../../nbs/10_core/glossary/25_machine.ipynb #56bd08bb
 _LOSS = topic(
     "loss",
@@ -214,6 +265,8 @@ MACHINE_TOPICS = {
         _LINK,
         _TRANSFER,
         _ENERGY,
+        _TELEMETRY,
+        _USE,
     ),
     "Learning": (
         _LOSS,

@@ -154,10 +154,12 @@ def goodput_table(goodput: Mapping[str, Any]) -> Md:
 
 # %% ../../../nbs/80_report/pages/15_run.ipynb #7192174a
 def run_page(
-    run: Mapping[str, Any], *, steps: str, summary: Mapping[str, Any], request: bool
-) -> Md:
+    run: Mapping[str, Any], *, steps: str, summary: Mapping[str, Any], request: bool,
+    machine: Md | None = None,
+) -> Md:  # fmt: skip
     """The page of one run: `run` is the run file, `steps` the figure of its steps as Markdown,
-    `summary` derived values by name, `request` whether its parameter file lies beside it.
+    `summary` derived values by name, `request` whether its parameter file lies beside it, `machine`
+    the figures of its samples.
     """
     spec = run["spec"]
     kind = {"strategy": spec["strategy"]["name"], "world_size": spec["world_size"]}
@@ -174,6 +176,7 @@ def run_page(
         badge=status_badge(run["status"]),
         summary=facts_table(summary),
         steps=Md(steps),
+        machine=machine,
         request=request,
         spec=facts_table(flat(spec)),
         env=facts_table(flat(run["env"])),

@@ -17,6 +17,7 @@ from ...core.files import below, slug, write_json_atomic
 from ...core.numbers import significant
 from ..charts import chart_html
 from ..curves import run_steps_chart
+from .machine import machine_part
 from .run import request_yaml, run_page
 from ..parts import figure_md
 from ..workbench import Workbench, drawn
@@ -106,7 +107,8 @@ def _run_text(bench: Workbench, row: Mapping[str, Any]) -> str:
     if ours:
         bench.write("data", "runs", f"{name}.yaml", text=request_yaml(run))
     steps = _run_steps(bench, row["run_id"], row["unsteady_from_step"])
-    return run_page(run, steps=steps, summary=_run_summary(row), request=ours)
+    machine = machine_part(run, f"[run file](../data/runs/{name}.json)")
+    return run_page(run, steps=steps, summary=_run_summary(row), request=ours, machine=machine)
 
 # %% ../../../nbs/80_report/pages/17_runpages.ipynb #a2e9a44d
 def run_records(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
