@@ -93,6 +93,11 @@ MISSING := for pair in $(CLUSTER_TOOLS); do PATH="$$PATH:/usr/sbin:/sbin" comman
 	@$(PIP) -e '.[bench]'
 	@touch $@
 
+.venv/.trackers: .venv/.base
+	$(SAY) "  wandb and mlflow-skinny (210 MB), for the trackers' tests"
+	@$(PIP) -e '.[export]'
+	@touch $@
+
 .venv/.lab: .venv/.base
 	$(SAY) "  jupyterlab"
 	@$(PIP) -e '.[lab]'
@@ -177,7 +182,7 @@ test: .venv/.deepspeed .venv/.dev .venv/.browser
 test-notebooks: .venv/.deepspeed .venv/.dev
 	@OMP_WAIT_POLICY=passive $(BIN)/nbdev-test --n-workers 2
 
-test-slow: .venv/.bench .venv/.dev .venv/.browser .venv/.cluster
+test-slow: .venv/.bench .venv/.dev .venv/.browser .venv/.cluster .venv/.trackers
 	$(SAY) "Slow tests"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -m slow --durations=25 -rs tests
 

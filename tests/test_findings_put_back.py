@@ -269,8 +269,8 @@ MARKUP = {
     ),
     "a tracker is given a path as a name": Fault(
         "store/trackers.py",
-        "        name=slug(run.run_id)[:128],\n",
-        "        name=run.run_id[:128],\n",
+        "        return slug(self.run_id)[:128]\n",
+        "        return self.run_id[:128]\n",
         f"{EXPORTS}::test_trackers_are_given_safe_names",
         "'<script>alert(1)</script>'",
     ),

@@ -176,7 +176,7 @@ def test_tables_hold_no_formula_and_no_sql(tmp_path):
         run = hostile_run(value)
         head, *rows = csv.reader(io.StringIO(csv_text(run)))
         assert len(rows) == 2 and not [c for c in head if c.startswith(("=", "+", "-", "@"))]
-        path = write_parquet(run, tmp_path / f"{i}.parquet")
+        path = write_parquet([run], tmp_path / f"{i}.parquet")
         names = [c[0] for c in duckdb.sql(f"DESCRIBE FROM '{path}'").fetchall()]
         assert len(names) == len(head) and names[-1] == f"logged_{value}".replace(
             "\x00", "\ufffd"
@@ -191,7 +191,7 @@ def test_names_from_a_run_are_files_below_the_folder(to, tmp_path, monkeypatch):
     here.mkdir(parents=True)
     monkeypatch.chdir(here)
     for value in sorted(HOSTILE, key=lambda value: ".." not in value):
-        written = Path(_written(hostile_run(value), to, None)).resolve()
+        written = Path(_written([hostile_run(value)], to, None)).resolve()
         assert written.is_relative_to(here) and written != here, f"{value!r} leads to {written}"
     assert (
         not [p for p in tmp_path.rglob("*") if p.is_file() and not p.is_relative_to(here)]
@@ -204,15 +204,21 @@ def test_trackers_are_given_safe_names(tmp_path, monkeypatch):
     import sys
     import types
 
+    (tmp_path / "x").mkdir()
     told = []
     logged = types.SimpleNamespace(
         log=lambda values, step: told.extend(values),
         summary={},
         dir=str(tmp_path / "x/files"),
+        log_artifact=lambda artifact: None,
         finish=lambda exit_code: None,
     )
     fake = types.SimpleNamespace(
         Settings=lambda **_: None,
+        Artifact=lambda name, type: (
+            told.append(name)
+            or types.SimpleNamespace(add_file=lambda file, name: told.append(name))
+        ),
         init=lambda **given: (
             told.extend([given["group"] or "none", given["name"], given["id"]]) or logged
         ),
@@ -220,5 +226,5 @@ def test_trackers_are_given_safe_names(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", fake)
     monkeypatch.setattr(trackers, "_needs", lambda package: None)
     for value in HOSTILE:
-        trackers.to_wandb(hostile_run(value), tmp_path)
+        trackers.send(hostile_run(value), "wandb", tmp_path)
     assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) for name in told), told

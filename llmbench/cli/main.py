@@ -19,7 +19,7 @@ from .verbs import PLAIN
 from ..core.errors import LlmbenchError, RequestError, unknown_name
 
 # %% ../../nbs/90_cli/65_main.ipynb #4cabe054
-_VERBS = {
+_TRAINING = {
     "show": ("runs", "the resolved request of a file, its layout and hash"),
     "run": ("runs", "one run, through the run sheet"),
     "sweep": ("runs", "all runs of a study; what is finished is skipped"),
@@ -30,6 +30,10 @@ _VERBS = {
     "launch": ("launch_verb", "a run or a study on a cluster: rendered, or submitted"),
     "k8s": ("launch_verb", "what the nodes of a Kubernetes cluster offer, as a table"),
     "image": ("image_verb", "an image for training: built, described, pushed, tried offline"),
+}
+
+# %% ../../nbs/90_cli/65_main.ipynb #5e0f0001
+_READING = {
     "query": ("reading", "SQL over the views runs and steps"),
     "compare": ("reading", "is A faster than B, by how much, how certain, and is that fair?"),
     "winners": ("reading", "the winner of each category: throughput, step time, memory, cost"),
@@ -43,11 +47,13 @@ _VERBS = {
     "tokenize": ("data_verbs", "text as tokens in Megatron's format (.bin, .idx)"),
     "convert": ("data_verbs", "weights from Hugging Face safetensors, and back"),
     "import": ("import_verb", "logs and results of other tools, as run files"),
-    "export": ("export_verb", "a run for another tool: table, dashboard or tracker"),
+    "export": ("export_verb", "a run or a study for another tool: table, dashboard or tracker"),
+    "follow": ("export_verb", "runs into a tracker, step by step while they train"),
     "backend": ("backend_verbs", "the same request under another framework, run or rendered"),
     "doctor": ("doctor", "what this machine can run, and what to type for what is missing"),
     "schema": ("runs", "the JSON Schema of the run file"),
 }
+_VERBS = _TRAINING | _READING
 VERBS = tuple(_VERBS)
 
 # %% ../../nbs/90_cli/65_main.ipynb #4af1f238
@@ -62,6 +68,10 @@ _EXAMPLES = {
     "launch": "k8s params/studies/oci-a10.yaml --ranks-per-node 1 --render k8s-files",
     "k8s": "check",
     "image": "build cpu && llmbench image verify-offline cpu",
+}
+
+# %% ../../nbs/90_cli/65_main.ipynb #5e0f0002
+_EXAMPLES |= {
     "query": '"SELECT strategy, median(tokens_per_s) FROM runs GROUP BY 1 ORDER BY 2 DESC"',
     "compare": "strategy=zero2 strategy=ddp --where study=cpu-quickstart --fail-if-slower 3%",
     "winners": "cpu-quickstart",
@@ -76,6 +86,7 @@ _EXAMPLES = {
     "convert": "from-hf DOWNLOADED weights",
     "import": "slurm-17.out trainer_state.json",
     "export": "imported.slurm-17.27a9352c.1 --to csv",
+    "follow": "--to tensorboard --out results/tensorboard",
     "backend": "hf params/cpu/ddp.yaml --render rendered/hf",
     "doctor": "",
     "schema": "> run.schema.json",

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Rows', 'utc_now', 'rank_file', 'telemetry_file', 'with_samples', 'mended', 'read_rank', 'read_ranks', 'RankLog',
-           'starts_of', 'resumed_at', 'folded', 'resumptions', 'interruptions', 'goodput', 'telemetry']
+           'LineFollower', 'starts_of', 'resumed_at', 'folded', 'resumptions', 'interruptions', 'goodput', 'telemetry']
 
 # %% ../../nbs/10_core/55_lines.ipynb #5a1b2c3f
 import json
@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from .errors import LlmbenchError
 from .numbers import finite_or_none
 
 # %% ../../nbs/10_core/55_lines.ipynb #bfc5e87e
@@ -100,6 +101,28 @@ class RankLog:
     def close(self) -> None:
         "Close the file; the rows stay."
         os.close(self._file)
+
+# %% ../../nbs/10_core/55_lines.ipynb #4e8ce241
+class LineFollower:
+    "New rows of a JSON-lines file that another process appends to, up to the last whole line."
+
+    def __init__(self, path: Path | str):
+        self.path, self.position = Path(path), 0
+
+    def rows(self) -> list[dict[str, Any]]:
+        "The rows completed since the last call; [] while there is no file."
+        try:
+            with self.path.open("rb") as f:
+                f.seek(self.position)
+                data = f.read()
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self.position += len(whole)
+        try:
+            return [json.loads(line) for line in whole.splitlines()]
+        except ValueError as e:
+            raise LlmbenchError(f"{self.path.name}: a line is not JSON: {e}") from e
 
 # %% ../../nbs/10_core/55_lines.ipynb #96cc610e
 Rows = list[dict[str, Any]]

@@ -266,8 +266,8 @@ def _number(number: int, value: int) -> bytes:
     return bytes([*head, value])
 
 # %% ../../nbs/50_importers/50_eventfile.ipynb #eb4af048
-def event_bytes(logged: list[Point]) -> bytes:
-    "An event file with these points, as TensorBoard's writers make it."
+def event_bytes(logged: list[Point], version: bool = True) -> bytes:
+    "An event file with these points; without `version` what is appended to one."
     out = []
     for p in logged:
         if isinstance(p.value, str):
@@ -281,8 +281,8 @@ def event_bytes(logged: list[Point]) -> bytes:
             + _sized(5, _sized(1, _sized(1, p.tag.encode()) + kept))
         )
         out.append(event)
-    version = b"\x09" + struct.pack("<d", 0.0) + _sized(3, b"brain.Event:2")
-    return b"".join(_framed([version, *out]))
+    head = b"\x09" + struct.pack("<d", 0.0) + _sized(3, b"brain.Event:2")
+    return b"".join(_framed([head, *out] if version else out))
 
 
 def _framed(payloads: list[bytes]) -> Iterator[bytes]:

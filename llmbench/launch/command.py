@@ -5,11 +5,10 @@
 # %% auto #0
 __all__ = ['threads_per_rank', 'oversubscription', 'Launch', 'train_command', 'nsys_command', 'nsys_after', 'host_variables',
            'command_again', 'path_operand', 'train_arguments', 'render', 'lines_of', 'visible_gpus', 'profile_of',
-           'package_version', 'refusal', 'LineFollower']
+           'package_version', 'refusal']
 
 # %% ../../nbs/40_launch/20_command.ipynb #6f5ccfe7
 import importlib.util
-import json
 import os
 import re
 import shlex
@@ -23,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from ..core.errors import LlmbenchError, RequestError
+from ..core.errors import RequestError
 from ..core.files import project_root
 from ..core.hardware import accelerator, cpu_record, usable_cores
 from ..core.records import PARTIAL
@@ -354,25 +353,3 @@ def refusal(spec: RunSpec, **found: Any) -> str | None:
     return reason or _host_refusal(
         spec, found["host_gib"] if "host_gib" in found else cpu_record().memory_gib
     )
-
-# %% ../../nbs/40_launch/20_command.ipynb #4e8ce241
-class LineFollower:
-    "New rows of a JSON-lines file that another process appends to, up to the last whole line."
-
-    def __init__(self, path: Path | str):
-        self.path, self.position = Path(path), 0
-
-    def rows(self) -> list[dict[str, Any]]:
-        "The rows completed since the last call; [] while there is no file."
-        try:
-            with self.path.open("rb") as f:
-                f.seek(self.position)
-                data = f.read()
-        except FileNotFoundError:
-            return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self.position += len(whole)
-        try:
-            return [json.loads(line) for line in whole.splitlines()]
-        except ValueError as e:
-            raise LlmbenchError(f"{self.path.name}: a line is not JSON: {e}") from e

@@ -17,6 +17,7 @@ from threading import Event
 from typing import Any
 
 from ..core.errors import LlmbenchError
+from ..core.lines import LineFollower
 from llmbench.core.records import (
     assemble,
     empty_run,
@@ -28,7 +29,7 @@ from llmbench.core.records import (
     write_run,
 )
 from ..core.schema import EventRecord, RunFile, Status
-from .command import Launch, LineFollower, refusal, render
+from .command import Launch, refusal, render
 from .processes import guarded, kill_tree, start
 from .ranks import LOG_PREFIX
 from ..spec.notice import Notice, notice_file

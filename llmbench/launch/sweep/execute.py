@@ -26,9 +26,9 @@ from papermill.exceptions import PapermillExecutionError
 
 from ...core.errors import RequestError
 from ...core.files import project_root
+from ...core.lines import LineFollower
 from ...core.records import read_run, write_run
 from ...core.schema import RunFile, Status
-from ..command import LineFollower
 from ..local import Ending, judge
 from ..processes import TAG, guarded
 from ...spec.notice import notice_file
