@@ -8,7 +8,7 @@ __all__ = ['LATEST', 'checkpoint_in', 'open_checkpoint', 'configuration', 'shape
 
 # %% ../../../nbs/30_train/megatron/50_convert.ipynb #8bccc1c0
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,13 +69,6 @@ def open_checkpoint(folder: Path | str) -> ClassicFolder | ShardedFolder:
     return ShardedFolder(found) if (found / ".metadata").is_file() else ClassicFolder(found)
 
 # %% ../../../nbs/30_train/megatron/50_convert.ipynb #5f828df5
-_CONFIGS = {
-    "../context/model.yaml": "config",
-    "context/model.yaml": "config",
-    "run_config.yaml": "model",
-}
-
-
 class _Plain(yaml.SafeLoader):
     "YAML without objects: a tuple is a list, and an object of Python has no content."
 
@@ -84,10 +77,16 @@ _Plain.add_constructor("tag:yaml.org,2002:python/tuple", yaml.SafeLoader.constru
 _Plain.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, tag, node: None)
 
 
+def _configs(folder: Path) -> Iterator[tuple[Path, str]]:
+    "Where a configuration may be, and its key there."
+    if folder.name == "weights":
+        yield folder.parent / "context/model.yaml", "config"
+    yield folder / "run_config.yaml", "model"
+
+# %% ../../../nbs/30_train/megatron/50_convert.ipynb #5c0f19ae
 def configuration(source: ClassicFolder | ShardedFolder) -> tuple[Mapping[str, Any], str]:
     "The fields that describe a checkpoint's model, and where they are; raises RequestError."
-    for name, key in _CONFIGS.items():
-        path = source.folder / name
+    for path, key in _configs(source.folder):
         if path.is_file():
             try:
                 told = yaml.load(path.read_text(encoding="utf-8"), Loader=_Plain)

@@ -83,6 +83,7 @@ _ALLOWED = {(c.__module__, c.__qualname__): c for c in _CLASSES}
 _ALLOWED |= {
     ("collections", "OrderedDict"): collections.OrderedDict,
     ("torch", "Size"): torch.Size,
+    ("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata"): metadata.Metadata,
     ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
 }
 _ALLOWED |= {("torch", n): d for n, d in vars(torch).items() if isinstance(d, torch.dtype)}

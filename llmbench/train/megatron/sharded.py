@@ -9,6 +9,7 @@ __all__ = ['Place', 'places', 'read_tensor', 'ShardedFolder', 'write_sharded']
 import argparse
 import io
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -221,6 +222,9 @@ def write_sharded(
     common: what Megatron keeps in `common.pt`, as its arguments. prefix: `module.` for NeMo.
     """
     writer = dcp.FileSystemWriter(folder, single_file_per_rank=True, thread_count=1)
-    dcp.save({}, storage_writer=writer, planner=_OneByOne(source, prefix, dtype), no_dist=True)
+    planner = _OneByOne(source, prefix, dtype)
+    with warnings.catch_warnings():  # one process is what is wanted
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        dcp.save({}, storage_writer=writer, planner=planner, no_dist=True)
     torch.save(dict(common), folder / "common.pt")
     write_json_atomic(folder / "metadata.json", _BACKENDS)
