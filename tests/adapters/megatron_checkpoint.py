@@ -10,6 +10,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import random
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +19,7 @@ import cuda_on_cpu
 
 redirect = cuda_on_cpu.install()
 
+import numpy  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from megatron.core import dist_checkpointing, parallel_state  # noqa: E402
@@ -117,6 +119,8 @@ def save_classic(model: GPTModel, a: argparse.Namespace, folder: Path, tp: int, 
     at = folder / "iter_0000007" / place / "model_optim_rng.pt"
     at.parent.mkdir(parents=True)
     told = {"args": a, "checkpoint_version": 3.0, "iteration": 7}
+    random_states = (random.getstate(), numpy.random.get_state(), torch.get_rng_state())
+    told["rng_state"] = [random_states]  # as Megatron-LM: none of it is needed
     torch.save(told | {"model": model.state_dict_for_save_checkpoint()}, at)
     if dist.get_rank() == 0:
         (folder / "latest_checkpointed_iteration.txt").write_text("7")
