@@ -1,11 +1,13 @@
-"""The logits of converted models are those of transformers, both ways; tiny random weights, on the
-processor.
+"""The logits of converted models are those of transformers, Megatron-core and NeMo, both ways; tiny
+random weights, on the processor.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,11 +15,13 @@ import torch
 from llmbench.core.errors import RequestError
 from llmbench.core.files import project_root
 from llmbench.core.numbers import test_near
+from llmbench.frameworks.base import is_installed
 from llmbench.launch.local import run_local
 from llmbench.model.decoder import build_model
 from llmbench.spec.presets import preset
 from llmbench.spec.resolve import resolve_run
 from llmbench.train.convert import from_hf, load_weights, read_shape, save_weights, to_hf
+from llmbench.train.megatron.convert import MegatronLayout, from_megatron, to_megatron
 
 pytestmark = pytest.mark.slow
 
@@ -235,3 +239,153 @@ def test_a_run_starts_from_converted_weights_in_every_layout(carried, tmp_path, 
     assert run.spec.weights == weights
     test_near(run.steps.loss, one.steps.loss, rel=1e-5)
     test_near(run.steps.grad_norm, one.steps.grad_norm, rel=1e-3)
+
+
+MEGATRON = {  # the arguments of Megatron-LM; a window of [left, 0] shows left + 1 tokens
+    "num_layers": 4,
+    "hidden_size": 64,
+    "ffn_hidden_size": 112,
+    "num_attention_heads": 4,
+    "group_query_attention": True,
+    "num_query_groups": 2,
+    "max_position_embeddings": 128,
+    "norm_epsilon": 1e-5,
+    "normalization": "RMSNorm",
+    "swiglu": True,
+    "add_bias_linear": False,
+    "add_qkv_bias": False,
+    "untie_embeddings_and_output_weights": True,
+    "position_embedding_type": "rope",
+    "rotary_base": 500_000,
+    "use_rope_scaling": False,
+    "rope_scaling_factor": 8.0,
+    "vocab_size": 131,
+    "padded_vocab_size": 256,
+    "window_size": None,
+    "transformer_impl": "local",
+    "tokens": TOKENS.tolist(),
+}
+_QWEN = {"add_qkv_bias": True, "rotary_base": 1_000_000, "norm_epsilon": 1e-6}
+FAMILIES = {
+    "llama": {},
+    "llama3.1": {"use_rope_scaling": True},
+    "llama-tied": {"untie_embeddings_and_output_weights": False},
+    "qwen2.5": _QWEN,
+    "qwen2.5-tied": _QWEN | {"untie_embeddings_and_output_weights": False},
+    "mistral": {"rotary_base": 1_000_000},
+    "mistral-window": {"window_size": [47, 0]},
+}
+LAYOUTS = {
+    "to-torch-dist": MegatronLayout(),
+    "to-classic": MegatronLayout("torch", transformer_impl="local"),
+    "to-split": MegatronLayout("torch", tp=2, pp=2, vocab_multiple=64, transformer_impl="local"),
+}
+ADAPTERS = Path(__file__).parent / "adapters"
+
+
+def _megatron_python():
+    "A Python with megatron-core, and what to add to its path; skips where there is none."
+    found = os.environ.get("MEGATRON_PYTHON")
+    path = os.environ.get("MEGATRON_PATH")
+    if not found and not path and not is_installed("megatron.core"):
+        pytest.skip(
+            "no megatron-core; type: python3 -m venv .venv-megatron && .venv-megatron/bin/pip"
+            " install torch==2.13.0 megatron-core==0.16.1 psutil && export"
+            " MEGATRON_PYTHON=$PWD/.venv-megatron/bin/python"
+        )
+    return found or sys.executable, [] if found or not path else [path]
+
+
+def _by_megatron(python, path, *words, ranks=1):
+    """Runs the adapter. Its output goes to a file: the processes that Megatron writes with would
+    keep a pipe open.
+    """
+    many = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command = [python, "-W", "ignore", *(many if ranks > 1 else []), *map(str, words)]
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ADAPTERS), *path]),
+        "OMP_NUM_THREADS": "1",
+    }
+    with tempfile.TemporaryFile("w+") as told:
+        done = subprocess.run(command, env=env, stdout=told, stderr=told, timeout=600)
+        told.seek(0)
+        assert done.returncode == 0, told.read()[-3000:]
+
+
+@pytest.fixture(scope="module")
+def megatron(tmp_path_factory):
+    """Random models of Megatron-core in each format, ours from them, and Megatron's formats from
+    ours with the logits that Megatron computes from them.
+    """
+    python = _megatron_python()
+    script = ADAPTERS / "megatron_checkpoint.py"
+    at = tmp_path_factory.mktemp("megatron")
+    folders = [at / name for name in FAMILIES]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "model.json").write_text(json.dumps(MEGATRON | FAMILIES[folder.name]))
+    _by_megatron(*python, script, "new", *folders)
+    _by_megatron(*python, script, "split", 2, 2, *folders, ranks=4)
+    for folder in folders:
+        from_megatron(folder / "torch_dist", folder / "ours")
+        for name, layout in LAYOUTS.items():
+            to_megatron(folder / "ours", folder / name, layout=layout)
+    _by_megatron(*python, script, "join", 2, 2, *folders, ranks=4)
+    written = ("to-torch-dist", "to-classic", "joined")
+    _by_megatron(*python, script, "logits", *(f / name for f in folders for name in written))
+    return at
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_are_those_of_megatron(megatron, name):
+    """From torch_dist, from the same with gate and up apart, from classic files of one rank and of
+    2 x 2 that Megatron has split.
+    """
+    folder = megatron / name
+    theirs = torch.load(folder / "logits.pt")
+    assert theirs.shape[-1] == 256 and theirs.std() > 0.5, "the logits say something"
+    for form in ("torch_dist", "apart", "classic", "split"):
+        shape = from_megatron(folder / form, folder / f"{form}-ours")
+        length = min(shape.max_seq_len, 96)
+        assert (shape.vocab_size, length) == (131, 48 if "window" in name else 96)
+        ours = _logits(_ours(folder / f"{form}-ours"), TOKENS[:, :length])
+        assert (ours - theirs[:, :length, :131]).abs().max() <= 1e-4, form
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_megatron_reads_what_is_written(megatron, name):
+    "torch_dist, classic files, and those of 2 x 2 ranks, joined by Megatron."
+    folder = megatron / name
+    ours = _logits(_ours(folder / "ours"))
+    length = 48 if "window" in name else 96
+    for form in ("to-torch-dist", "to-classic", "joined"):
+        theirs = torch.load(folder / f"{form}.logits.pt")
+        assert (ours - theirs[..., :131])[:, :length].abs().max() <= 1e-4, form
+        assert not theirs[..., 131:].any(), "the padding has no weights"
+
+
+def test_a_window_of_megatron_is_the_longest_sequence(megatron):
+    "One token further, the two models part."
+    folder = megatron / "mistral-window"
+    theirs = torch.load(folder / "logits.pt")[..., :131]
+    difference = (_logits(_ours(folder / "ours")) - theirs).abs().amax(dim=(0, 2))
+    assert difference[:48].max() <= 1e-4 and difference[48] > 1e-3
+
+
+def test_a_checkpoint_of_nemo_both_ways(tmp_path):
+    "Written by NeMo 2 with its context, and read back by it (2.7.3 was tried)."
+    python = os.environ.get("NEMO_PYTHON") or str(project_root() / ".venv-nemo/bin/python")
+    if not Path(python).is_file():
+        pytest.skip("no NeMo: type make nemo-env, or let NEMO_PYTHON name its python")
+    script = ADAPTERS / "nemo_checkpoint.py"
+    tokens = torch.randint(0, 512, (2, 64), generator=torch.Generator().manual_seed(5))
+    (tmp_path / "tokens.json").write_text(json.dumps(tokens.tolist()))
+    _by_megatron(python, [], script, tmp_path, "first")
+    shape = from_megatron(tmp_path / "first", tmp_path / "ours")
+    assert (shape.n_layers, shape.vocab_size, shape.rope_scaling.factor) == (2, 512, 8.0)
+    ours = _logits(_ours(tmp_path / "ours"), tokens)
+    theirs = torch.load(tmp_path / "first.logits.pt")
+    assert theirs.std() > 0.5 and (ours - theirs).abs().max() <= 1e-4
+    to_megatron(tmp_path / "ours", tmp_path / "back", layout=MegatronLayout("nemo"))
+    _by_megatron(python, [], script, tmp_path, "second", tmp_path / "back")
+    assert (torch.load(tmp_path / "second.logits.pt") - ours).abs().max() <= 1e-4

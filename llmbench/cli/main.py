@@ -45,7 +45,7 @@ _READING = {
     "plots": ("reading", "figures of studies as PNG and SVG, for slides and documents"),
     "data": ("data_verbs", "which tokens a run will see, as fingerprints"),
     "tokenize": ("data_verbs", "text as tokens in Megatron's format (.bin, .idx)"),
-    "convert": ("data_verbs", "weights from Hugging Face safetensors, and back"),
+    "convert": ("data_verbs", "weights from Hugging Face, Megatron or NeMo, and back"),
     "import": ("import_verb", "logs and results of other tools, as run files"),
     "export": ("export_verb", "a run or a study for another tool: table, dashboard or tracker"),
     "follow": ("export_verb", "runs into a tracker, step by step while they train"),
