@@ -28,11 +28,12 @@ from llmbench.frameworks.base import (
     shell_text,
 )
 from llmbench.frameworks.run import BACKENDS, run_backend
+from llmbench.frameworks.strategies import is_fsdp
 from llmbench.frameworks.study import under_frameworks
 from llmbench.launch.local import run_local
 from llmbench.launch.sweep.sweep import sweep
 from llmbench.report.build import build_report
-from llmbench.spec.named import GOALS, MODELS, named_request
+from llmbench.spec.named import GOALS, MODELS, named_request, own_strategies
 from llmbench.spec.resolve import resolve_run
 from llmbench.spec.study import resolve_study
 
@@ -445,16 +446,14 @@ def nemo_python() -> str:
 
 @pytest.mark.slow
 def test_nemo_takes_its_recipes(tmp_path):
-    """Five strategies and two models, built in NeMo 2.7.3; its configuration refuses an attribute
-    that it does not have.
+    """Five strategies and three models, whose model, trainer and optimizer are built in NeMo 2.7.3;
+    its configuration refuses an attribute that it does not have.
     """
-    python, asked = nemo_python(), {}
+    python, asked, own = nemo_python(), {}, own_strategies()
     for strategy in GOALS:
-        for model in MODELS:
-            spec, file = (
-                resolve_run(named_request(strategy, model, "h100")),
-                tmp_path / f"{strategy}_{model}.py",
-            )
+        for model in (*MODELS, "mistral-7b"):
+            spec = resolve_run(named_request(strategy, model, "h100", own))
+            file = tmp_path / f"{strategy}_{model}.py"
             file.write_text(render_backend(BACKENDS["nemo"], spec, "OUT").files["recipe.py"])
             asked[str(file)] = spec
     done = subprocess.run(
@@ -465,17 +464,23 @@ def test_nemo_takes_its_recipes(tmp_path):
         cwd=tmp_path,
     )
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"file"')]
-    assert len(told) == len(asked), done.stderr[-1500:]
+    assert len(told) == len(asked) == 15, done.stderr[-1500:]
     for line in told:
-        spec = asked[line["file"]]
-        sequences = spec.batch.micro * spec.batch.accum * spec.strategy.dp
-        assert (line["tp"], line["pp"], line["steps"], line["sequences"], line["seq_len"]) == (
-            spec.strategy.tp,
-            spec.strategy.pp,
-            spec.steps,
-            sequences,
-            spec.seq_len,
-        )
+        spec = asked[line.pop("file")]
+        s, m = spec.strategy, spec.model
+        assert line == {
+            "tp": s.tp,
+            "pp": s.pp,
+            "steps": spec.steps,
+            "devices": spec.world_size,
+            "sequences": spec.batch.micro * spec.batch.accum * s.dp,
+            "seq_len": spec.seq_len,
+            "shape": [m.n_layers, m.d_model, m.n_heads],
+            "kv_heads": m.n_kv_heads,
+            "lr": spec.optimizer.lr,
+            "distributed": is_fsdp(s.name),
+            "plugin": "MegatronMixedPrecision",
+        }
 
 
 NEMO_APART = 1e-4  # absolute, in losses of about 6; measured: 4e-6 at most

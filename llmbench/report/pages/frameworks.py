@@ -104,11 +104,25 @@ def _verdict(row: Mapping[str, Any]) -> str:
     return "–" if row["verdict"] is None else md_text(verdict_words(row["verdict"], 3))
 
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #ce8fb14d
+def _adapter_sentence(row: Mapping[str, Any], name: str, reference: str) -> str:
+    "What a run through an adapter shows: its losses, and no speed."
+    limit, apart = apart_at_most(row["precision"]), row["apart"]
+    if apart is None:
+        said = "trained; its losses cannot be compared"
+    elif apart <= limit:
+        said = f"trained to the same loss as {reference}, at most {apart:.0e} apart"
+    else:
+        said = f"trained to another loss than {reference}, up to {apart:.0e} apart"
+    return f"**{name}** {said}. Its steps ran through an adapter, so its speed is not compared."
+
+
 def framework_sentence(row: Mapping[str, Any], reference: str) -> str:
     "How fast a framework is compared with the reference, or why this cannot be stated."
     name, reference = md_text(row["title"]), md_text(reference)
     if row["status"] != "ok":
         return f"**{name}** did not train: {md_text(row['why'] or row['status'])}."
+    if row["adapter"]:
+        return _adapter_sentence(row, name, reference)
     if row["ratio"] is None:
         return f"**{name}** cannot be compared: {reference} did not train this request."
     said = f"{ratio_cell(row['ratio'])} times as fast as {reference}"
@@ -160,6 +174,11 @@ def _run_of(bench: Workbench, row: Mapping[str, Any] | None) -> Mapping[str, Any
     "The first run file of a set; None where there is no set, or no run file."
     return bench.runs.get(row["run_ids"][0]) if row else None
 
+
+def _through_adapter(run: Mapping[str, Any] | None) -> bool:
+    "Whether a run's times are those of an adapter (`frameworks.on_cpu`)."
+    return any(event["kind"] == "adapter" for event in (run or {}).get("events") or ())
+
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #b429a08c
 def _judged(
     bench: Workbench,
@@ -170,7 +189,7 @@ def _judged(
     at: Location,
 ) -> list[dict[str, Any]]:
     """Rows with title, counterpart, ratio, verdict, largest difference of the loss, and why one did
-    not train.
+    not train. A run through an adapter has no speed.
     """
     several, found = len({(r["strategy"], r["world_size"]) for r in rows}) > 1, []
     varies = (*(study.varies or DEFAULT_VARIES), "framework")
@@ -186,7 +205,10 @@ def _judged(
             "why": one and one.get("reason"),
             "beside_ratio": speed_over(row, other, at),
             "is_reference": row["framework"] == reference,
+            "adapter": _through_adapter(one),
         }
+        if more["adapter"]:
+            more |= dict.fromkeys(("ratio", "beside_ratio", "tokens_per_s"))
         found.append(dict(row) | more)
     return found
 
@@ -196,9 +218,11 @@ def _speeds(study: Study, found: Frameworks) -> str:
     shown = [
         line
         for r in found.rows
-        if not r["is_reference"]
+        if not (r["is_reference"] or r["adapter"])
         for line in ratio_rows(r["title"], {spent: r["ratio"], found.at: r["beside_ratio"]})
     ]
+    if not shown:
+        return ""
     return ratio_figure(study, "frameworks", shown, found.reference, "frameworks")
 
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #1e0380fa
