@@ -522,3 +522,34 @@ def test_nemo_trains_the_same_on_cpu_ranks(tmp_path, monkeypatch, layout):
     (problem,) = training_is_real(dump_run(run))
     assert problem.startswith("timed through an adapter")
     assert str(run_verdict(dump_run(run), dump_run(own))).startswith("no: timed through an adapter")
+
+
+@pytest.mark.slow
+def test_a_named_strategy_trains_under_nemo(tmp_path):
+    """The verb benchmark with --framework: a layout of one's own for a CPU, trained by NeMo and by
+    llmbench to the same losses.
+    """
+    python = nemo_python()
+    (tmp_path / "settings.ini").write_text("[study]\nresults = results\n")
+    (tmp_path / "params").mkdir()
+    cell = "parallelism: {tiny: {llama-tiny: {cpu: {dp: 2, strategy: ddp}}}}\n"
+    (tmp_path / "params/strategies.yaml").write_text(cell)
+    small = ["precision=fp32", "seq_len=32", "batch.global_tokens=128", "steps=4"]
+    words = ["--model", "llama-tiny", "--parallel", "tiny", "--hardware", "cpu", "--direct"]
+    words += [word for change in small for word in ("-o", change)]
+    losses = {}
+    for framework in ("llmbench", "nemo"):
+        done = subprocess.run(
+            [sys.executable, "-m", "llmbench.cli", "benchmark", *words, "--framework", framework],
+            cwd=tmp_path,
+            env=os.environ | {"NEMO_PYTHON": python},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        name = "cpu-llama-tiny-tiny" + ("-nemo" if framework == "nemo" else "")
+        (file,) = tmp_path.glob(f"results/named-strategies/*.{name}.*/run.json")
+        losses[framework] = json.loads(file.read_text())["steps"]["loss"]
+    apart = [abs(a - b) for a, b in zip(losses["nemo"], losses["llmbench"], strict=True)]
+    assert len(apart) == 4 and max(apart) < NEMO_APART, apart
