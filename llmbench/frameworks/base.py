@@ -156,8 +156,8 @@ def _lacks(backend: "Backend", spec: RunSpec) -> str | None:
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #a752bfa6
 @dataclass(frozen=True)
-class Backend:
-    """A framework that can train a request.
+class _Facts:
+    """What is known of a backend.
 
     strategies: name of ours and its counterpart. honours: settings of the request, or parts of it,
     that its files have. because: for the other settings, what happens instead. home: the
@@ -183,6 +183,11 @@ class Backend:
     venv: str | None = None
     on_cpu: "Backend | None" = None
 
+# %% ../../nbs/55_frameworks/30_base.ipynb #8aa41e22
+@dataclass(frozen=True)
+class Backend(_Facts):
+    "A framework that can train a request."
+
     def on(self, spec: RunSpec) -> "Backend":
         "The backend for the request's hardware."
         return self.on_cpu if self.on_cpu and spec.hardware == "cpu" else self
@@ -202,7 +207,7 @@ def is_installed(package: str) -> bool:
 
 
 def own_python(variable: str, venv: str, default: str) -> str:
-    "The Python that a variable names, else that of a folder below the project's root, else default."
+    "The Python that a variable names, else that of a folder in the project's root, else default."
     below = project_root() / venv / "bin" / "python"
     return os.environ.get(variable) or (str(below) if below.is_file() else default)
 

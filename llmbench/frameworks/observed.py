@@ -77,7 +77,7 @@ def innermost(optimizer: Any) -> Any:
         optimizer = inner
     return optimizer
 
-
+# %% ../../nbs/55_frameworks/15_observed.ipynb #8abdddfb
 def optimizer_facts(optimizer: Any) -> dict[str, Any]:
     "The fields of `spec.optimizer` that an optimizer has; `lr` is the rate before any schedule."
     inner = innermost(optimizer)

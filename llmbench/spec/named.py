@@ -139,7 +139,7 @@ def _check_free(path: Path, name: str, models: Any) -> None:
             " fixed; take another name, or another model"
         )
 
-
+# %% ../../nbs/15_spec/55_named.ipynb #cc1ad7e8
 def own_strategies(
     path: Path | str | None = None,
 ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:

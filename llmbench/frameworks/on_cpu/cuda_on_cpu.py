@@ -96,7 +96,7 @@ def _fork(self: Any, name: str = "") -> Iterator[None]:
 
 
 def without_random_states(random: ModuleType) -> None:
-    "Let Megatron's module `tensor_parallel.random` keep no states of GPUs; for models without dropout."
+    "Let Megatron's `tensor_parallel.random` keep no states of GPUs; for models without dropout."
     random.CudaRNGStatesTracker.fork = _fork
     random.CudaRNGStatesTracker.add = _nothing()
     random._get_all_rng_states = tuple

@@ -60,7 +60,7 @@ def megatron_weights(ours: dict[str, Tensor], shape: ModelShape) -> dict[str, Te
 
 # %% ../../../nbs/55_frameworks/on_cpu/20_megatron_model.ipynb #7e2b6b49
 def slice_of(whole: Tensor, dim: int, *, of: int, index: int, joined: int = 1) -> Tensor:
-    "Slice `index` of `of` along `dim`, of each of the `joined` tensors that lie behind one another."
+    "Slice `index` of `of` along `dim`, of each of `joined` tensors that lie behind one another."
     return torch.cat([part.chunk(of, dim)[index] for part in whole.chunk(joined, dim)], dim)
 
 
@@ -72,7 +72,7 @@ def _whole_name(name: str, numbers: list[int]) -> str:
     own, _, rest = rest.partition(".")
     return f"{head}{layers}{numbers[int(own)]}.{rest}"
 
-
+# %% ../../../nbs/55_frameworks/on_cpu/20_megatron_model.ipynb #6ea84f1e
 def load_weights(
     module: nn.Module, weights: dict[str, Tensor], *, gated: bool, tp: int, tp_rank: int
 ) -> None:

@@ -74,7 +74,7 @@ def _family(spec: RunSpec) -> dict[str, Any]:
     found |= {"position_embedding_type": "rope", "rotary_base": int(m.rope_theta)}
     return found | {"add_bias_linear": False, "add_qkv_bias": m.bias}
 
-
+# %% ../../../nbs/55_frameworks/on_cpu/30_nemo.ipynb #75c94a3b
 def gpt_config(spec: RunSpec) -> dict[str, Any]:
     "Fields of NeMo's GPTConfig; the activation is a name."
     m, whole = spec.model, {"recompute_method": "uniform", "recompute_num_layers": 1}
@@ -179,7 +179,7 @@ def next_batch(batches):
 """
 
 # %% ../../../nbs/55_frameworks/on_cpu/30_nemo.ipynb #0fb17a99
-_CLASSES = '''\
+_DATA = '''\
 class Data(pl.LightningDataModule):
     """Our sequences, which NeMo's sampler deals out."""
 
@@ -195,6 +195,10 @@ class Data(pl.LightningDataModule):
         return DataLoader(parts.data)
 
 
+'''
+
+# %% ../../../nbs/55_frameworks/on_cpu/30_nemo.ipynb #7864d07b
+_MODEL = '''\
 class Schedule(LRSchedulerModule):
     """The request's rate."""
 
@@ -246,7 +250,7 @@ def write_nemo_on_cpu(spec: RunSpec, site: Site) -> Rendered:
     check_nemo_on_cpu(spec)
     files = {
         "nemo.json": json.dumps(nemo_settings(spec), indent=1) + "\n",
-        "train.py": (_HEAD + _IMPORTS + _CLASSES + _RUN).format(run_id=site.run_id),
+        "train.py": (_HEAD + _IMPORTS + _DATA + _MODEL + _RUN).format(run_id=site.run_id),
     }
     own = replace(site, python=own_python("NEMO_PYTHON", ".venv-nemo", site.python))
     remarks = clip_remarks(spec) + ((_WHOLE_SEQUENCES,) if spec.strategy.tp > 1 else ())
