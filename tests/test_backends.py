@@ -492,7 +492,10 @@ NEMO_LAYOUTS = {
     "pp": {"strategy": "pp", "world_size": 2},
     "gpt": {"model": {"name": "gpt-tiny", "n_layers": 2, "d_model": 64, "d_ff": 128}},
     "qwen": {"model": {"name": "qwen-tiny", "n_layers": 2}},
+    "mixed": {"strategy": {"name": "mixed", "tp": 2, "pp": 2}, "world_size": 4},
+    "tp-dp": {"strategy": {"name": "tp", "tp": 2, "dp": 2}, "world_size": 4},
     "recomputed": {"recompute": "full"},
+    "core recomputed": {"recompute": "selective"},
 }
 
 
