@@ -106,12 +106,17 @@ MISSING := for pair in $(CLUSTER_TOOLS); do PATH="$$PATH:/usr/sbin:/sbin" comman
 # NeMo wants older versions of numpy, transformers and lightning than we do, so it never shares an environment with us.
 .venv-nemo/.ready: docker/nemo.txt
 	$(SAY) "Setting up .venv-nemo (once; several minutes)"
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' || { echo "NeMo 2.7.3 needs Python 3.10 to 3.12; type make nemo-env PYTHON=/path/to/python3.11"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || { echo "llmbench with NeMo 2.7.3 needs Python 3.11 or 3.12; type make nemo-env PYTHON=/path/to/python3.11"; exit 2; }
 	@$(PYTHON) -m venv .venv-nemo
 	@$(NEMO_PIP) "$(TORCH)"
 	@$(NEMO_PIP) -r docker/nemo.txt
 	@$(NEMO_PIP) --no-deps nemo_toolkit==2.7.3
 	@.venv-nemo/bin/python -W ignore -c 'from nemo.collections import llm; [getattr(llm, n).pretrain_recipe for n in ("llama31_8b", "qwen25_7b", "mistral_7b")]' 2>&1 | tail -3; exit $${PIPESTATUS[0]}
+	@touch $@
+
+# llmbench is installed there without what it needs: the scripts of its backend take only what NeMo has brought.
+.venv-nemo/.llmbench: .venv-nemo/.ready
+	@$(NEMO_PIP) --no-deps -e .
 	@touch $@
 
 # --- what people type -----------------------------------------------------------------------------------------------
@@ -149,8 +154,8 @@ ancestors: .venv/.deepspeed
 	$(SAY) "What the three ancestors did, typed here"
 	@$(BIN)/python -m llmbench.bench.ancestors $(if $(SLOW),--slow) --out results/bench/ancestors.json
 
-nemo-env: .venv-nemo/.ready
-	@echo "NeMo 2.7.3 is in .venv-nemo; for llmbench backend nemo type: export NEMO_PYTHON=$$PWD/.venv-nemo/bin/python"
+nemo-env: .venv-nemo/.llmbench
+	@echo "NeMo 2.7.3 is in .venv-nemo; now type: llmbench backend nemo params/cpu/single.yaml"
 
 gpu-study: .venv/.deepspeed .venv/.bench
 	$(SAY) "Training on this machine's GPU: $(GPU_STUDIES)"

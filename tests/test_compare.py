@@ -429,12 +429,18 @@ def test_a_strategy_that_trains_something_else_wins_nothing(tmp_path):
 
 
 def test_what_the_published_studies_say_of_the_same_training():
-    """Levers, settings, splits and frameworks train the same, one alone does not: PowerSGD."""
+    """Levers, settings, splits and frameworks train the same, one alone does not: PowerSGD. NeMo on
+    a CPU trains the same and is not compared: its steps ran through an adapter.
+    """
     rows = query(
         ROOT / "reports/published",
         "SELECT name, fairness FROM groups WHERE study <> 'cpu-nodes-1gbit' AND fairness <> 'yes'",
     )[1]
-    assert [name for name, _ in rows] == ["powersgd"] and "8.7e-02 apart" in rows[0][1]
+    adapted = {name: said for name, said in rows if name.endswith("-nemo")}
+    assert len(adapted) == 4 and all("through an adapter" in said for said in adapted.values())
+    assert not any("apart" in said for said in adapted.values()), "their losses are ours"
+    (other,) = [row for row in rows if row[0] not in adapted]
+    assert other[0] == "powersgd" and "8.7e-02 apart" in other[1]
 
 
 def test_a_clock_on_the_host_is_no_clock_of_an_accelerator(tmp_path):

@@ -56,6 +56,7 @@ def _updated(steps: Mapping[str, Any]) -> tuple[list[float | None], list[float |
 _EVENTS = {
     "data_repeated": "data repeated",
     "profiled": "profiled: the timed steps ran under a profiler",
+    "adapter": "timed through an adapter",
 }
 
 

@@ -56,6 +56,7 @@ def _trained(chosen: Any, spec: Any, results: Path, attempt: int) -> int:
     run, folder = run_under(chosen, spec, results, attempt)
     said = [
         f"{run.run_id}  {run.status.value}" + (f": {run.reason}" if run.reason else ""),
+        *(f"  adapter: {e.text}" for e in run.events if e.kind == "adapter"),
         *(f"  not honoured: {e.text}" for e in run.events if e.kind == "not_honoured"),
     ]
     out("\n".join(said))

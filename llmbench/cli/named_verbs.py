@@ -6,6 +6,7 @@
 __all__ = ['hardware_here', 'named_specs', 'benchmark', 'standalone']
 
 # %% ../../nbs/90_cli/20_named_verbs.ipynb #0d7d8f67
+import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from llmbench.cli.verbs import (
     outcome_text,
     results_folder,
 )
-from ..core.errors import RequestError
+from ..core.errors import RequestError, unknown_name
 from ..core.files import write_text_atomic
 
 # %% ../../nbs/90_cli/20_named_verbs.ipynb #87253268
@@ -70,18 +71,46 @@ _FOLDER = "folder of all results (default: OUTPUT_DIR, then [study] results in s
 _DIRECT = "without notebooks, for a machine with only the packages for training"
 
 
-def _train(specs: list[Any], runs: int, folder: Path, force: bool, direct: bool) -> int:
+def _train(specs: list[Any], runs: int, folder: Path, force: bool, run_one: Any) -> int:
     "Train each request `runs` times, the models alternating, and print how each ended."
     from llmbench.launch.sweep.sheet import SheetRequest
-    from llmbench.launch.sweep.sweep import directly, run_requests, through_the_sheet
+    from llmbench.launch.sweep.sweep import run_requests
 
     requests = [
         SheetRequest(spec, attempt, folder) for attempt in range(1, runs + 1) for spec in specs
     ]
-    outcome = run_requests(requests, force=force, run_one=directly if direct else through_the_sheet)
+    outcome = run_requests(requests, force=force, run_one=run_one)
     out(outcome_text(outcome, requests[0].folder.parent))
     sys.stderr.write(f"{os.path.relpath(requests[0].folder.parent)}\n")
     return outcome.exit_code
+
+# %% ../../nbs/90_cli/20_named_verbs.ipynb #3af00163
+_OWN = "llmbench"
+_PLATFORMS = {"nemo": ("nvidia", "cpu"), "primus": ("amd",)}  # of the framework
+_FRAMEWORKS = "llmbench, nemo (NVIDIA) or primus (AMD) (default llmbench)"
+
+
+def _under(framework: str, hardware: str, specs: list[Any], direct: bool) -> tuple[list[Any], Any]:
+    "The requests with the framework in their names, and what runs one of them."
+    if framework == _OWN:
+        from llmbench.launch.sweep.sweep import directly, through_the_sheet
+
+        return specs, directly if direct else through_the_sheet
+    from llmbench.spec.named import platform_of
+
+    if framework not in _PLATFORMS:
+        raise RequestError(unknown_name("framework", framework, (_OWN, *_PLATFORMS)))
+    if (here := platform_of(hardware)) not in _PLATFORMS[framework]:
+        able = [_OWN, *(name for name, platforms in _PLATFORMS.items() if here in platforms)]
+        raise RequestError(
+            f"--framework {framework} has no {hardware}; type --framework {able[-1]}"
+        )
+    from llmbench.frameworks.run import backend_named, spec_under
+    from llmbench.frameworks.study import run_or_refuse, under
+
+    backend = backend_named(framework)
+    specs = [spec_under(backend, spec) for spec in specs]
+    return specs, under(functools.partial(run_or_refuse, backend))
 
 # %% ../../nbs/90_cli/20_named_verbs.ipynb #842ebcf7
 def benchmark(
@@ -96,14 +125,17 @@ def benchmark(
     direct: Annotated[bool, option(_DIRECT)] = False,
     force: Annotated[Force, option("repeat finished runs")] = False,
     override: Annotated[Override, option("change one value; may be repeated")] = (),
+    framework: Annotated[str, option(_FRAMEWORKS, "NAME")] = _OWN,
 ) -> int:
     "Train a named strategy for one or both models, `runs` times."
     if runs < 1:
         raise RequestError(f"--runs {runs}: must be at least 1")
     parallel = parallel or os.environ.get("PARALLEL") or "minimal_communication"
-    specs = named_specs(model, parallel, hardware or hardware_here(), override)
+    hardware = hardware or hardware_here()
+    specs = named_specs(model, parallel, hardware, override)
+    specs, run_one = _under(framework, hardware, specs, direct)
     folder = results_folder(output_dir or os.environ.get("OUTPUT_DIR"))
-    return _train(specs, runs, folder, force, direct)
+    return _train(specs, runs, folder, force, run_one)
 
 # %% ../../nbs/90_cli/20_named_verbs.ipynb #77abafe9
 def standalone(

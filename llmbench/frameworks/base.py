@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['AUTOCAST', 'FLOAT32_NORM', 'OUR_DECODER', 'settings_of', 'matters', 'not_honoured', 'Site', 'Rendered', 'Backend',
-           'is_installed', 'absent_packages', 'backend_refusal', 'render_backend', 'differences', 'shell_text',
-           'write_rendering', 'torchrun', 'mixed_precision', 'clip_remarks']
+           'is_installed', 'own_python', 'absent_packages', 'backend_refusal', 'render_backend', 'differences',
+           'shell_text', 'write_rendering', 'torchrun', 'mixed_precision', 'clip_remarks']
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #d78e94bb
 import importlib.util
@@ -14,6 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +25,12 @@ from pydantic import BaseModel
 
 from ..core.bounds import tidied
 from ..core.errors import RequestError
-from ..core.files import write_text_atomic
+from ..core.files import project_root, write_text_atomic
 from ..core.schema import EventRecord
 from ..launch.command import Launch, path_operand, refusal, render
 from ..spec.layout_rules import split_degrees
 from ..spec.request import RunSpec, run_id
-from ..spec.strategies import with_setting
+from ..spec.strategies import STRATEGY_TABLE, with_setting
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #62ee2e75
 _WHOLE = ("profile", "checkpoint", "model.rope_scaling")  # each counts as one setting
@@ -130,29 +131,40 @@ class Rendered:
     remarks: tuple[str, ...] = ()
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #de144e31
+def _nearest(name: str, allowed: Iterable[str]) -> str:
+    "The allowed strategy that is most like one which is not: it shards as that does, or splits."
+    kind = lambda row: (bool(row.shards), not row.shards and bool(row.splits), row.one_process)
+    wanted = kind(STRATEGY_TABLE[name])
+    differs = lambda n: sum(a != b for a, b in zip(kind(STRATEGY_TABLE[n]), wanted, strict=True))
+    return min(allowed, key=differs)
+
+
 def _lacks(backend: "Backend", spec: RunSpec) -> str | None:
     "Why a backend cannot train the request's strategy, with what to change."
     name, has = spec.strategy.name, backend.strategies
+    able = [n for n in has if spec.hardware != "cpu" or n in (backend.cpu or has)]
     if name not in has:
-        return f"has no strategy {name}; it has {', '.join(has)}"
+        return f"has no strategy {name}; it has {', '.join(able)}"
     splits = split_degrees(spec.strategy)
     if lacks := [f"{d} {getattr(spec.strategy, d)}" for d in splits if d not in has]:
         missing = f"has no {' and no '.join(lacks)} beside {name}"
         return f"{missing}; leave it out, or use a backend that splits models"
-    if spec.hardware == "cpu" and backend.cpu and name not in backend.cpu:
-        allowed = f"it has {', '.join(backend.cpu)}; for another, -o hardware=h100"
-        return f"has no {name} on a CPU; {allowed}"
+    if name not in able:
+        instead = f"type -o strategy={_nearest(name, able)}, or -o hardware=h100"
+        return f"has no {name} on a CPU; it has {', '.join(able)}; {instead}"
     return None
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #a752bfa6
 @dataclass(frozen=True)
-class Backend:
-    """A framework that can train a request.
+class _Facts:
+    """What is known of a backend.
 
     strategies: name of ours and its counterpart. honours: settings of the request, or parts of it,
     that its files have. because: for the other settings, what happens instead. home: the
     environment variable with its folder. entry: a file in it. cpu: its strategies on a CPU.
-    interpreter: the environment variable with the Python of its own environment.
+    interpreter: the environment variable with the Python of its own environment; venv: the folder
+    of that environment below the project's root, without the variable. on_cpu: the backend that
+    trains a request for a CPU in its place.
     """
 
     name: str
@@ -168,10 +180,21 @@ class Backend:
     because: dict[str, str] = field(default_factory=dict)
     cpu: tuple[str, ...] = ()
     interpreter: str | None = None
+    venv: str | None = None
+    on_cpu: "Backend | None" = None
+
+# %% ../../nbs/55_frameworks/30_base.ipynb #8aa41e22
+@dataclass(frozen=True)
+class Backend(_Facts):
+    "A framework that can train a request."
+
+    def on(self, spec: RunSpec) -> "Backend":
+        "The backend for the request's hardware."
+        return self.on_cpu if self.on_cpu and spec.hardware == "cpu" else self
 
     def check(self, spec: RunSpec) -> None:
         "RequestError if the framework lacks the request's strategy, or a degree of it."
-        if problem := _lacks(self, spec):
+        if problem := _lacks(self.on(spec), spec):
             raise RequestError(f"backend {self.name} {problem}")
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #bda20761
@@ -183,6 +206,12 @@ def is_installed(package: str) -> bool:
         return False
 
 
+def own_python(variable: str, venv: str, default: str) -> str:
+    "The Python that a variable names, else that of a folder in the project's root, else default."
+    below = project_root() / venv / "bin" / "python"
+    return os.environ.get(variable) or (str(below) if below.is_file() else default)
+
+
 _ASK = (
     "import importlib.util as u, sys; print(*[p for p in sys.argv[1:] if "
     "u.find_spec(p.split('.')[0]) is None or u.find_spec(p) is None])"
@@ -191,7 +220,7 @@ _ASK = (
 # %% ../../nbs/55_frameworks/30_base.ipynb #9c206bb7
 def absent_packages(backend: Backend) -> list[str]:
     "Packages of a backend that are missing here, or in its own environment."
-    python = backend.interpreter and os.environ.get(backend.interpreter)
+    python = backend.interpreter and own_python(backend.interpreter, backend.venv or "", "")
     if not python:
         return [p for p in backend.packages if not is_installed(p)]
     try:
@@ -201,6 +230,7 @@ def absent_packages(backend: Backend) -> list[str]:
             text=True,
             timeout=120,
             check=True,
+            cwd=tempfile.gettempdir(),  # in a clone, llmbench is found without being installed
         )
     except (OSError, subprocess.SubprocessError):
         return list(backend.packages)
@@ -223,6 +253,7 @@ def _home_problem(backend: Backend) -> str | None:
 # %% ../../nbs/55_frameworks/30_base.ipynb #410fca40
 def backend_refusal(backend: Backend, spec: RunSpec, **found: Any) -> str | None:
     "Why this machine cannot run the request under a backend, or None. `found` is for tests."
+    backend = backend.on(spec)
     absent = absent_packages(backend)
     if absent:
         lacks = f"backend {backend.name} needs {' and '.join(absent)}, not installed"
@@ -252,6 +283,7 @@ def render_backend(
     RequestError if the backend cannot.
     """
     backend.check(spec)
+    backend = backend.on(spec)
     out = path_operand(out)
     plain = render(spec, out, attempt=attempt, cores=cores, python=python)
     made = backend.write(spec, Site(out, run_id(spec, attempt), python, attempt))

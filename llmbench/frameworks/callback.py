@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmbench.frameworks.observed import (
+    counts_here,
     held_bytes,
     model_facts,
     optimizer_facts,
@@ -281,6 +282,14 @@ def lightning_facts(trainer: Any) -> dict[str, Any]:
 # %% ../../nbs/55_frameworks/20_callback.ipynb #e725cc8c
 _SPLIT = {"tp": "tensor_model_parallel", "pp": "pipeline_model_parallel", "cp": "context_parallel"}
 
+
+def _megatron_norm(trainer: Any) -> float | None:
+    "The gradient norm that NeMo logs for Megatron's optimizer, if it is on the host."
+    if not hasattr(trainer.strategy, "tensor_model_parallel_size"):
+        return None
+    norm = trainer.callback_metrics.get("grad_norm")
+    return None if norm is None or norm.device.type != "cpu" else float(norm)
+
 # %% ../../nbs/55_frameworks/20_callback.ipynb #527ebc14
 class _LightningStart:
     "The Trainer's settings, when training begins."
@@ -295,7 +304,7 @@ class _LightningStart:
         facts["precision"] = precision_facts(module, compute)
         facts, self._step_tokens = _with_tokens(facts, self.seq_len or facts.get("seq_len"))
         self._done = trainer.global_step
-        packages = ("lightning", "pytorch-lightning", "nemo_toolkit")
+        packages = ("lightning", "pytorch-lightning", "nemo-toolkit", "megatron-core")
         device = trainer.strategy.root_device
         _begin(self.recording, module, trainer.optimizers[0], facts, device, packages)
 
@@ -315,7 +324,9 @@ class LightningEvents(_LightningStart):
         self._losses += [] if loss is None else [loss.detach()]
         if trainer.global_step > self._done:
             known = {"step_tokens": self._step_tokens} if self._step_tokens else {}
+            known |= {} if counts_here() else {"counts": False}
             self.recording.rows.end(self._losses, weight=1.0, **known)
+            self.recording.rows.amend(grad_norm=_megatron_norm(trainer))
             self._losses, self._inside, self._done = [], False, trainer.global_step
 
     def on_train_end(self, trainer: Any, module: Any) -> None:

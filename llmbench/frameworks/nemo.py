@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from ..core.errors import RequestError
-from .base import Backend, Rendered, Site
+from .base import Backend, Rendered, Site, own_python
 from llmbench.frameworks.megatron import (
     MEGATRON_BECAUSE,
     MEGATRON_HONOURS,
@@ -22,6 +22,7 @@ from llmbench.frameworks.megatron import (
     shards_moments,
     training_settings,
 )
+from .on_cpu.nemo import NEMO_CPU
 from .strategies import COUNTERPARTS, is_fsdp
 from ..spec.request import RunSpec
 from ..spec.strategies import zero_stage
@@ -136,7 +137,7 @@ def write_nemo(spec: RunSpec, site: Site) -> Rendered:
         gpus=spec.world_size,
         settings=lines,
     )
-    python = os.environ.get("NEMO_PYTHON", site.python)
+    python = own_python("NEMO_PYTHON", ".venv-nemo", site.python)
     remarks = (
         "model: the recipe's own, its vocabulary padded by its tokenizer",
         *megatron_remarks(spec),
@@ -153,9 +154,11 @@ NEMO = Backend(
     MEGATRON_HONOURS,
     write_nemo,
     packages=("nemo", "nemo_run"),
-    install="make nemo-env, and set NEMO_PYTHON to its python",
+    install="make nemo-env",
     interpreter="NEMO_PYTHON",
+    venv=".venv-nemo",
     reads="nemo-2",
+    on_cpu=NEMO_CPU,
     because=MEGATRON_BECAUSE | {"data": "the recipe's mock data"},
 )
 

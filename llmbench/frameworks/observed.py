@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['parameter_count_of', 'model_facts', 'innermost', 'optimizer_facts', 'rate_of', 'uneven_settings', 'precision_facts',
-           'held_bytes', 'versions_of']
+           'held_bytes', 'versions_of', 'counts_here']
 
 # %% ../../nbs/55_frameworks/15_observed.ipynb #7277aee0
 import contextlib
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,18 @@ from ..model.hf import shape_from_config
 _SHARDS_OF = "FullyShardedDataParallel"
 
 
+def _is_piece(model: Any) -> bool:
+    "Whether this rank has only a part of the model: FSDP 1, or a split by Megatron."
+    config = getattr(model, "config", None)
+    degrees = (getattr(config, f"{d}_model_parallel_size", 1) for d in ("tensor", "pipeline"))
+    return any(n > 1 for n in degrees) or any(
+        type(m).__name__ == _SHARDS_OF for m in model.modules()
+    )
+
+
 def parameter_count_of(model: Any) -> int | None:
     "Parameters of the whole model; None if a rank has only a piece."
-    if any(type(m).__name__ == _SHARDS_OF for m in model.modules()):
+    if _is_piece(model):
         return None
     # ds_numel: sharded by ZeRO-3
     return sum(getattr(p, "ds_numel", None) or p.numel() for p in model.parameters())
@@ -53,13 +63,21 @@ def _same(groups: list[dict[str, Any]], key: str) -> Any:
     return values[0] if all(v == values[0] for v in values) else None
 
 
+def _inside(optimizer: Any) -> Any:
+    "What a wrapper holds; None if there is nothing, or if there are several (Megatron's chain)."
+    if len(getattr(optimizer, "chained_optimizers", ())) > 1:
+        return None
+    names = ("mcore_optimizer", "optimizer")
+    return next((getattr(optimizer, name) for name in names if hasattr(optimizer, name)), None)
+
+
 def innermost(optimizer: Any) -> Any:
-    "The optimizer inside the wrappers of Accelerate and DeepSpeed."
-    while hasattr(optimizer, "optimizer"):
-        optimizer = optimizer.optimizer
+    "The optimizer inside the wrappers of Accelerate, DeepSpeed and NeMo."
+    while (inner := _inside(optimizer)) is not None:
+        optimizer = inner
     return optimizer
 
-
+# %% ../../nbs/55_frameworks/15_observed.ipynb #8abdddfb
 def optimizer_facts(optimizer: Any) -> dict[str, Any]:
     "The fields of `spec.optimizer` that an optimizer has; `lr` is the rate before any schedule."
     inner = innermost(optimizer)
@@ -110,9 +128,10 @@ def held_bytes(model: Any, optimizer: Any) -> dict[str, int | None]:
     from llmbench.train.strategies.base import optimizer_bytes, tensor_bytes
 
     inner = innermost(optimizer)
+    known = hasattr(getattr(inner, "state", None), "values")  # a chain of Megatron's has no dict
     return {
         "param_bytes": tensor_bytes(model.parameters()),
-        "optimizer_bytes": optimizer_bytes(inner) if hasattr(inner, "state") else None,
+        "optimizer_bytes": optimizer_bytes(inner) if known else None,
     }
 
 
@@ -123,3 +142,12 @@ def versions_of(*packages: str) -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
+
+# %% ../../nbs/55_frameworks/15_observed.ipynb #f6f27461
+def counts_here() -> bool:
+    "Whether this rank's losses and sequences count: under Megatron, the last stage's first rank's."
+    state = sys.modules.get("megatron.core.parallel_state")
+    if state is None or not state.model_parallel_is_initialized():
+        return True
+    last = state.is_pipeline_last_stage(ignore_virtual=True)
+    return last and state.get_tensor_model_parallel_rank() == 0

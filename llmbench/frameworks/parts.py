@@ -103,13 +103,16 @@ def schedule_for(optimizer: torch.optim.Optimizer, spec: RunSpec) -> LambdaLR:
 
 # %% ../../nbs/55_frameworks/25_parts.ipynb #6c59b5e8
 class Parts:
-    "Everything that a framework's script takes from the request in `folder`/spec.yaml."
+    """Everything that a framework's script takes from the request in `folder`/spec.yaml.
 
-    def __init__(self, folder: Path):
+    engine: load DeepSpeed for a strategy of ZeRO, which needs it under most frameworks.
+    """
+
+    def __init__(self, folder: Path, *, engine: bool = True):
         self.spec = load_run(folder / "spec.yaml")
         self.device = device_of(self.spec)
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
-        if zero_stage(self.spec.strategy.name):
+        if engine and zero_stage(self.spec.strategy.name):
             from llmbench.train.strategies.zero import load
 
             load(self.device)

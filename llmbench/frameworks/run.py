@@ -226,6 +226,7 @@ def run_backend(
     """
     out = Path(out)
     backend.check(spec)
+    backend = backend.on(spec)
     if reason := backend_refusal(backend, spec):
         return refused_under(backend, spec, reason, out, attempt)
     launch = _ready_launch(backend, spec, out, attempt)

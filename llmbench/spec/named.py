@@ -128,11 +128,23 @@ def _inside(
     return list(given.items())
 
 # %% ../../nbs/15_spec/55_named.ipynb #ed790fc1
+def _check_free(path: Path, name: str, models: Any) -> None:
+    "RequestError for a name that is taken, or for a model whose row among the five is fixed."
+    if name == "all":
+        raise RequestError(f"{path}: all asks for all five named strategies; take another name")
+    fixed = [m for m in (*MODELS, *MODELS.values()) if isinstance(models, dict) and m in models]
+    if name in GOALS and fixed:
+        raise RequestError(
+            f"{path}: {name} is one of the five named strategies, and its row for {fixed[0]} is"
+            " fixed; take another name, or another model"
+        )
+
+# %% ../../nbs/15_spec/55_named.ipynb #cc1ad7e8
 def own_strategies(
     path: Path | str | None = None,
 ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
-    """Name, model, platform and degrees in params/strategies.yaml; {} without the file.
-    RequestError for a wrong one.
+    """Name, model, platform and degrees in params/strategies.yaml; {} without the file. Under one
+    of the five names: rows for more models. RequestError for a wrong one.
     """
     path = Path(path) if path else project_root() / "params" / "strategies.yaml"
     if not path.is_file():
@@ -140,13 +152,7 @@ def own_strategies(
     found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
     ((_, given),) = _inside(str(path), read_yaml(path), "key", ("parallelism",))
     for name, models in _inside(f"{path}: parallelism", given, "name"):
-        if name in (*GOALS, "all"):
-            taken = (
-                "asks for all five named strategies"
-                if name == "all"
-                else "is one of the five named strategies"
-            )
-            raise RequestError(f"{path}: {name} {taken}; take another name")
+        _check_free(path, name, models)
         for model, platforms in _inside(f"{path}: {name}", models, "model", (*MODELS, *PRESETS)):
             if MODELS.get(model) in models:
                 raise RequestError(
@@ -161,8 +167,8 @@ def own_strategies(
 
 # %% ../../nbs/15_spec/55_named.ipynb #2e76e04c
 def models_of(name: str, own: dict[str, Any] | None = None) -> list[str]:
-    "The models with a row for a strategy: both for the five, or those in `own`."
-    return list((own or {}).get(name, MODELS.values()))
+    "The models that stand for all under a strategy: both for the five, or those in `own`."
+    return list(MODELS.values() if name in GOALS else (own or {}).get(name, MODELS.values()))
 
 # %% ../../nbs/15_spec/55_named.ipynb #522861a9
 def _degrees(name: str, model: str, platform: str, own: dict[str, Any]) -> dict[str, Any]:
@@ -170,12 +176,12 @@ def _degrees(name: str, model: str, platform: str, own: dict[str, Any]) -> dict[
     if name not in (*GOALS, *own):
         raise RequestError(unknown_name("strategy", name, (*GOALS, *own)))
     short = next((s for s, long in MODELS.items() if long == model), None)
-    if name in own:
+    if name in own and (name not in GOALS or model in own[name]):
         cells = own[name].get(model, {})
     elif short is None:
+        has = ", ".join((*MODELS.values(), *own.get(name, ())))
         raise RequestError(
-            f"{name} has no row for {model}; it has {', '.join(MODELS.values())}; write your own in"
-            " params/strategies.yaml"
+            f"{name} has no row for {model}; it has {has}; write your own in params/strategies.yaml"
         )
     else:
         cells = {

@@ -4,10 +4,13 @@ WITH members AS (
     SELECT strategy, world_size, name, spec_hash, framework, hardware, unnest(run_ids) AS run_id
     FROM groups
     WHERE study = $study
+), packages AS (  -- NeMo's package has another name
+    SELECT m.run_id, CAST(json_extract(d.env, '$.versions') AS MAP(VARCHAR, VARCHAR))[if(m.framework = 'nemo', 'nemo-toolkit', m.framework)] AS version
+    FROM members m JOIN details d USING (run_id)
 ), versions AS (
     SELECT m.strategy, m.world_size, m.name, m.spec_hash, m.framework, m.hardware,
-           string_agg(DISTINCT CAST(json_extract(d.env, '$.versions') AS MAP(VARCHAR, VARCHAR))[m.framework], ', ' ORDER BY CAST(json_extract(d.env, '$.versions') AS MAP(VARCHAR, VARCHAR))[m.framework]) AS version
-    FROM members m JOIN details d USING (run_id)
+           string_agg(DISTINCT v.version, ', ' ORDER BY v.version) AS version
+    FROM members m JOIN packages v USING (run_id)
     GROUP BY ALL
 ), slowest AS (
     SELECT m.strategy, m.world_size, m.name, m.spec_hash, m.framework, m.hardware, m.run_id, r.mean_step_s, s.step, max(s.time_s) AS time_s

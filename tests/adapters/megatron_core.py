@@ -5,9 +5,9 @@ import os
 import sys
 from pathlib import Path
 
-import cuda_on_cpu
+from llmbench.frameworks.on_cpu.cuda_on_cpu import redirect, without_random_states
 
-redirect = cuda_on_cpu.install()
+redirected = redirect()  # before Megatron is imported
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -21,39 +21,17 @@ from megatron.core.models.gpt import GPTModel  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
 from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E402
+from megatron.core.tensor_parallel import random  # noqa: E402
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
 
+from llmbench.frameworks.on_cpu.megatron_model import (  # noqa: E402
+    load_weights,
+    megatron_batch,
+    megatron_weights,
+)
 from llmbench.frameworks.parts import Parts, leave  # noqa: E402
 from llmbench.train import mesh  # noqa: E402
 from llmbench.train.strategies.base import learning_rate  # noqa: E402
-
-
-def its_weights(ours: dict[str, torch.Tensor], shape) -> dict[str, torch.Tensor]:
-    """Our decoder's weights by Megatron's names: query, key and value of a group lie together, gate
-    and up behind one another.
-    """
-    found = {
-        "embedding.word_embeddings.weight": ours["embedding.weight"],
-        "decoder.final_layernorm.weight": ours["norm.weight"],
-        "output_layer.weight": ours["head.weight"],
-    }
-    for layer in range(shape.n_layers):
-        a, b = f"blocks.{layer}.", f"decoder.layers.{layer}."
-        q, k, v = (
-            ours[f"{a}attention.{n}.weight"].unflatten(0, (shape.n_kv_heads, -1))
-            for n in ("query", "key", "value")
-        )
-        found |= {
-            f"{b}self_attention.linear_qkv.weight": torch.cat([q, k, v], dim=1).flatten(0, 1),
-            f"{b}self_attention.linear_proj.weight": ours[f"{a}attention.out.weight"],
-            f"{b}mlp.linear_fc1.weight": torch.cat(
-                [ours[f"{a}mlp.gate.weight"], ours[f"{a}mlp.up.weight"]]
-            ),
-            f"{b}mlp.linear_fc2.weight": ours[f"{a}mlp.down.weight"],
-            f"{b}input_layernorm.weight": ours[f"{a}attention_norm.weight"],
-            f"{b}pre_mlp_layernorm.weight": ours[f"{a}mlp_norm.weight"],
-        }
-    return found
 
 
 def model_of(spec, weights) -> tuple[TransformerConfig, GPTModel]:
@@ -91,10 +69,7 @@ def model_of(spec, weights) -> tuple[TransformerConfig, GPTModel]:
         rotary_base=int(m.rope_theta),
         share_embeddings_and_output_weights=False,
     )
-    left = model.load_state_dict(its_weights(weights, m), strict=False)
-    assert not left.unexpected_keys and all(
-        name.endswith("_extra_state") for name in left.missing_keys
-    ), left
+    load_weights(model, megatron_weights(weights, m), gated=True, tp=1, tp_rank=0)
     return config, model
 
 
@@ -109,7 +84,7 @@ def main(folder: Path) -> None:
             "gloo", init_method=f"file://{folder.resolve()}/meet", rank=0, world_size=1
         )
     parallel_state.initialize_model_parallel(create_gloo_process_groups=True)
-    cuda_on_cpu.without_random_state()
+    without_random_states(random)
     config, plain = model_of(spec, parts.model.state_dict())
     model = DistributedDataParallel(
         config,
@@ -128,14 +103,11 @@ def main(folder: Path) -> None:
         clip_grad=o.clip_norm or 0.0,
     )
     optimizer = get_megatron_optimizer(settings, [model])
-    seen = torch.arange(spec.seq_len)[None]
-    hidden = torch.ones(1, 1, spec.seq_len, spec.seq_len, dtype=torch.bool).triu(1)
 
     def forward(batches, run):
-        tokens = next(batches)
-        losses = run(
-            tokens[:, :-1], seen.expand(len(tokens), -1), hidden, labels=tokens[:, 1:].contiguous()
-        )
+        batch = megatron_batch(next(batches))
+        place = (batch["position_ids"], batch["attention_mask"])
+        losses = run(batch["tokens"], *place, labels=batch["labels"])
         return losses, lambda given: (given.float().mean(), {"loss": given.detach().float().mean()})
 
     batches, told = iter(parts.loader(dp_rank=dist.get_rank())), []

@@ -189,7 +189,8 @@ _EVENTS = (
         "kind",
         "no",
         "more ranks than cores, or a start from a checkpoint, change the timed steps; other events"
-        " do not. Data seen twice and steps under a profiler are faults of the run",
+        " do not. Data seen twice, steps under a profiler and steps through an adapter are faults of"
+        " the run",
         "events.oversubscribed",
         when="equal numbers of ranks",
     ),

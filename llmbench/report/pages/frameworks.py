@@ -104,26 +104,41 @@ def _verdict(row: Mapping[str, Any]) -> str:
     return "–" if row["verdict"] is None else md_text(verdict_words(row["verdict"], 3))
 
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #ce8fb14d
+def _no_comparison(row: Mapping[str, Any]) -> str | None:
+    "Why the times of a set are not comparable with the reference's."
+    if row["verdict"].verdict != "yes":
+        return md_text(verdict_words(row["verdict"]))
+    if row["apart"] is None:
+        return "its losses are unknown"
+    if row["apart"] > apart_at_most(row["precision"]):
+        return f"its losses are up to {row['apart']:.0e} apart"
+    return None
+
+
+def _adapter_sentence(row: Mapping[str, Any], name: str, reference: str) -> str:
+    "What a run through an adapter shows: its losses, and no speed."
+    limit, apart = apart_at_most(row["precision"]), row["apart"]
+    if apart is None:
+        said = "trained; its losses cannot be compared"
+    elif apart <= limit:
+        said = f"trained to the same loss as {reference}, at most {apart:.0e} apart"
+    else:
+        said = f"trained to another loss than {reference}, up to {apart:.0e} apart"
+    return f"**{name}** {said}. Its steps ran through an adapter, so its speed is not compared."
+
+# %% ../../../nbs/80_report/pages/55_frameworks.ipynb #6a997fa0
 def framework_sentence(row: Mapping[str, Any], reference: str) -> str:
     "How fast a framework is compared with the reference, or why this cannot be stated."
     name, reference = md_text(row["title"]), md_text(reference)
     if row["status"] != "ok":
         return f"**{name}** did not train: {md_text(row['why'] or row['status'])}."
+    if row["adapter"]:
+        return _adapter_sentence(row, name, reference)
     if row["ratio"] is None:
         return f"**{name}** cannot be compared: {reference} did not train this request."
     said = f"{ratio_cell(row['ratio'])} times as fast as {reference}"
-    if row["verdict"].verdict != "yes":
-        return (
-            f"**{name}** took steps {said}, but this is not a comparison: "
-            f"{md_text(verdict_words(row['verdict']))}."
-        )
-    if row["apart"] is None or row["apart"] > apart_at_most(row["precision"]):
-        apart = (
-            "its losses are unknown"
-            if row["apart"] is None
-            else f"its losses are up to {row['apart']:.0e} apart"
-        )
-        return f"**{name}** took steps {said}, but this is not a comparison: {apart}."
+    if reason := _no_comparison(row):
+        return f"**{name}** took steps {said}, but this is not a comparison: {reason}."
     if row["ratio"].low is None or row["ratio"].steps_only or not row["ratio"].excludes(1.0):
         return (
             f"**{name}** is not shown to be faster or slower than "
@@ -160,6 +175,14 @@ def _run_of(bench: Workbench, row: Mapping[str, Any] | None) -> Mapping[str, Any
     "The first run file of a set; None where there is no set, or no run file."
     return bench.runs.get(row["run_ids"][0]) if row else None
 
+
+_NO_SPEED = dict.fromkeys(("ratio", "beside_ratio", "tokens_per_s"))  # of a run by an adapter
+
+
+def _through_adapter(run: Mapping[str, Any] | None) -> bool:
+    "Whether a run's times are those of an adapter (`frameworks.on_cpu`)."
+    return any(event["kind"] == "adapter" for event in (run or {}).get("events") or ())
+
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #b429a08c
 def _judged(
     bench: Workbench,
@@ -177,17 +200,18 @@ def _judged(
     for row in rows:
         other = counterpart(row, rows, reference)
         one, base = _run_of(bench, row), _run_of(bench, other)
-        judged = one and base and row is not other
+        judged = run_verdict(one, base, varies) if one and base and row is not other else None
         more = {
             "title": framework_label(row, several),
             "ratio": speed_over(row, other),
-            "verdict": run_verdict(one, base, varies) if judged else None,
+            "verdict": judged,
             "apart": worst.get(_who(row)),
             "why": one and one.get("reason"),
             "beside_ratio": speed_over(row, other, at),
             "is_reference": row["framework"] == reference,
+            "adapter": _through_adapter(one),
         }
-        found.append(dict(row) | more)
+        found.append(dict(row) | more | (_NO_SPEED if more["adapter"] else {}))
     return found
 
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #cc1e4545
@@ -196,9 +220,11 @@ def _speeds(study: Study, found: Frameworks) -> str:
     shown = [
         line
         for r in found.rows
-        if not r["is_reference"]
+        if not (r["is_reference"] or r["adapter"])
         for line in ratio_rows(r["title"], {spent: r["ratio"], found.at: r["beside_ratio"]})
     ]
+    if not shown:
+        return ""
     return ratio_figure(study, "frameworks", shown, found.reference, "frameworks")
 
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #1e0380fa
