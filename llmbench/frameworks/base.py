@@ -77,6 +77,7 @@ _RESULTS = (
     "name",
     "launcher",
     "timeouts.run_s",
+    "telemetry_s",
     "warmup_steps",
     "world_size",
     "batch.global_tokens",
