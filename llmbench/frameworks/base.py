@@ -133,6 +133,8 @@ class Rendered:
 def _lacks(backend: "Backend", spec: RunSpec) -> str | None:
     "Why a backend cannot train the request's strategy, with what to change."
     name, has = spec.strategy.name, backend.strategies
+    if spec.optimizer.one_bit:
+        return f"has no optimizer {spec.optimizer.name}; write name: adamw"
     if name not in has:
         return f"has no strategy {name}; it has {', '.join(has)}"
     splits = split_degrees(spec.strategy)
