@@ -92,6 +92,12 @@ def mismatch(told: dict[str, Any], spec: RunSpec) -> str | None:
             " each, and DeepSpeed needs the same ranks to read them; write strategy:"
             f" {told['strategy']['name']} and world_size: {told['world_size']}, or train with fsdp"
         )
+    if spec.optimizer.one_bit and told["step"] >= spec.optimizer.freeze_after_steps:
+        if told["world_size"] != spec.world_size:
+            return (
+                f"it has the compression errors of {told['world_size']} ranks; write world_size:"
+                f" {told['world_size']}"
+            )
     if told["step"] > spec.steps:
         return (
             f"it was made after {told['step']} steps, and {spec.steps} are asked for; write steps:"
