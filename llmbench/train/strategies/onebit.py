@@ -93,7 +93,8 @@ class CompressedMean:
         messages = compress(self.worker_error, self.ranks)
         if self.ranks > 1:
             messages = _to_servers(messages)
-        self.server_error.add_(expand(messages).mean(0))
+        for message in messages.split(1):  # one by one, which needs less memory
+            self.server_error.add_(expand(message)[0], alpha=1 / self.ranks)
         mean = compress(self.server_error, 1)
         if self.ranks > 1:
             mean = _from_servers(mean, self.ranks)
