@@ -35,8 +35,8 @@ def _placement(spec: RunSpec, strategy: str, dp: int, platform: str) -> Placemen
 
 # %% ../../nbs/20_plan/36_onebit_memory.ipynb #36a00007
 def onebit_memory(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:
-    """Bytes of a rank of `ddp` with 1-bit Adam, with the keys of `memory_per_rank`, after its warm-up;
-    the moment "warm-up" is the peak before.
+    """Bytes of a rank of `ddp` with 1-bit Adam after its warm-up, with the keys of
+    `memory_per_rank`; the moment "warm-up" is the peak before.
 
     Source: the derivation in this notebook, from the tensors of our exchange.
     """

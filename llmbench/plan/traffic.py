@@ -235,8 +235,8 @@ def predicted_collectives(
     accum: micro steps per step; compute, reduce: dtypes; ep, tokens (of a rank's micro step) and
     recompute: of expert parallelism, whose all-to-all is a mean over ranks; bucket_mib (None: as
     the strategy's row has it, else 25), compression: of ddp, PowerSGD after its first steps;
-    one_bit: of ddp with 1-bit Adam, after its warm-up. One rank sends nothing. Raises ValueError for an unknown strategy, dtype or compression, and for
-    ep without tokens.
+    one_bit: of ddp with 1-bit Adam, after its warm-up. One rank sends nothing. Raises ValueError
+    for an unknown strategy, dtype or compression, and for ep without tokens.
     """
     _refuse_unknown(compute, reduce, compression)
     sizes = _SIZE[compute], _SIZE[reduce]

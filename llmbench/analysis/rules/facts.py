@@ -84,9 +84,7 @@ def _idle(facts: Mapping[str, Any]) -> Iterator[str]:
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #4db55462
 def _explicit_nulls(facts: dict[str, Any], harness: bool) -> dict[str, Any]:
-    """Nulls that mean 'none' rather than 'unknown' become that word, and so do settings without an
-    effect.
-    """
+    "Nulls that mean 'none', not 'unknown', and settings without an effect become that word."
     if harness and facts["optimizer.clip_norm"] is None and facts["optimizer.name"]:
         facts["optimizer.clip_norm"] = "none"
     plain = {name: value for name, value in _UNRECORDED.items() if harness and facts[name] is None}

@@ -32,8 +32,8 @@ class BuiltStrategy(Protocol):
         """
 
     def optimizer_step(self, lr: float) -> Tensor:
-        """Clip, update with this rate, free the gradients; the global gradient norm before clipping,
-        or another number that is finite on all ranks or on none, if gradients were not averaged.
+        """Clip, update with this rate, free the gradients; the global gradient norm before
+        clipping. If gradients were not averaged, another norm, finite on all ranks or on none.
         """
 
     def gradient_bytes(self) -> int | None:

@@ -32,13 +32,8 @@ class _Frozen:
             start += count
 
 # %% ../../../nbs/30_train/strategies/18_onebit_adamw.ipynb #18a00006
-class OneBitAdamW(_Frozen):
-    """The updates after the warm-up. It takes over the state of torch's AdamW, whose momenta become
-    views of one vector of `elements`, a multiple of ranks × ONEBIT_BLOCK.
-
-    frozen_after: the steps of the warm-up. Source: Tang et al. 2021 (arXiv:2102.02888), algorithm
-    1; with decoupled weight decay and corrected biases, as in AdamW.
-    """
+class _Momentum(_Frozen):
+    "The momentum of this rank, which is averaged over ranks."
 
     def __init__(self, optimizer: torch.optim.AdamW, held: list[nn.Parameter], frozen_after: int,
                  elements: int, ranks: Ranks):  # fmt: skip
@@ -50,6 +45,21 @@ class OneBitAdamW(_Frozen):
         momenta = [state["exp_avg"] for state in self.states]
         torch._foreach_lerp_(momenta, gradients, 1 - self.settings["betas"][0])
 
+    def _terms(self) -> tuple[list[Tensor], list[Tensor], int]:
+        "The momenta, new roots of the variances, and the number of updates with this one."
+        torch._foreach_add_([state["step"] for state in self.states], 1)
+        roots = torch._foreach_sqrt([state["exp_avg_sq"] for state in self.states])
+        return [state["exp_avg"] for state in self.states], roots, int(self.states[0]["step"])
+
+# %% ../../../nbs/30_train/strategies/18_onebit_adamw.ipynb #18a00016
+class OneBitAdamW(_Momentum):
+    """The updates after the warm-up. It takes over the state of torch's AdamW, whose momenta become
+    views of one vector of `elements`, a multiple of ranks × ONEBIT_BLOCK.
+
+    frozen_after: the steps of the warm-up. Source: Tang et al. 2021 (arXiv:2102.02888), algorithm
+    1; with decoupled weight decay and corrected biases, as in AdamW.
+    """
+
     @torch.no_grad()
     def update(self, lr: float) -> Tensor:
         "Average the momentum over ranks and update the parameters; the norm of the momentum."
@@ -60,9 +70,3 @@ class OneBitAdamW(_Frozen):
         torch._foreach_mul_(self.held, 1 - lr * self.settings["weight_decay"])
         torch._foreach_addcdiv_(self.held, momenta, roots, value=-lr / (1 - beta1**updates))
         return norm
-
-    def _terms(self) -> tuple[list[Tensor], list[Tensor], int]:
-        "The momenta, new roots of the variances, and the number of updates with this one."
-        torch._foreach_add_([state["step"] for state in self.states], 1)
-        roots = torch._foreach_sqrt([state["exp_avg_sq"] for state in self.states])
-        return [state["exp_avg"] for state in self.states], roots, int(self.states[0]["step"])
