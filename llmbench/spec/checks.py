@@ -186,8 +186,8 @@ def _check_onebit(spec: RunSpec) -> None:
         given = "is missing" if o.freeze_after_steps is None else str(o.freeze_after_steps)
         raise RequestError(
             f"optimizer {o.name}: freeze_after_steps {given}: the steps of AdamW before the"
-            f" variance is frozen, at most warmup_steps {first}, so that all measured steps"
-            f" exchange the same; write freeze_after_steps: {max(1, first)}"
+            f" variance is frozen (too few, and the loss rises), at most warmup_steps {first}, so"
+            f" that all measured steps exchange the same; write freeze_after_steps: {max(1, first)}"
             + ("" if first else " and warmup_steps: 1")
         )
 
