@@ -131,7 +131,7 @@ class Rendered:
 
 # %% ../../nbs/55_frameworks/30_base.ipynb #de144e31
 def _lacks(backend: "Backend", spec: RunSpec) -> str | None:
-    "Why a backend cannot train the request's strategy, with what to change."
+    "Why a backend cannot train the request's strategy or optimizer, with what to change."
     name, has = spec.strategy.name, backend.strategies
     if spec.optimizer.one_bit:
         return f"has no optimizer {spec.optimizer.name}; write name: adamw"
