@@ -5,6 +5,7 @@ killed.
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from llmbench.core.records import read_run
 from llmbench.launch.local import run_local
 from llmbench.spec.request import run_id
 from llmbench.spec.resolve import resolve_run
-from llmbench.spec.restarts import checkpoint_folder, checkpoints
+from llmbench.spec.restarts import checkpoint_folder, checkpoints, mismatch, read_about
 
 ROOT = Path(__file__).parents[1]
 STEPS, EVERY = 18, 3
@@ -155,6 +156,28 @@ def test_other_ranks_take_it_up_with_the_same_losses(whole, tmp_path, name, to, 
     longer = run_local(spec_of(*ALL[name], steps=STEPS + 4, checkpoint=None), tmp_path / "whole")
     test_near(longer.steps.loss[:STEPS], reference.steps.loss, rel=1e-6)
     test_near(run.steps.loss, longer.steps.loss[STEPS:], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_1_bit_adam_goes_on_with_equal_losses(tmp_path):
+    """From a checkpoint of its warm-up, of its end, and with the errors of both ranks; another
+    number of ranks has no use for these errors.
+    """
+    optimizer = REQUEST["optimizer"] | {"name": "onebit_adamw", "clip_norm": None}
+    more = {"optimizer": optimizer | {"freeze_after_steps": 6}, "warmup_steps": 6}
+    kept = {"checkpoint": {"every": EVERY, "keep": STEPS}}
+    spec = spec_of("ddp", **more, **kept)
+    reference = run_local(spec, tmp_path / "whole")
+    assert reference.status == "ok", reference.reason
+    for done in (3, 6, 12):
+        source = checkpoint_folder(tmp_path / "whole", done)
+        shutil.copytree(source, checkpoint_folder(tmp_path / f"from-{done}", done))
+        run = run_local(spec, tmp_path / f"on-{done}", resume=tmp_path / f"from-{done}")
+        assert run.status == "ok" and run.steps.step == list(range(done, STEPS)), run.reason
+        assert run.steps.loss == reference.steps.loss[done:]
+    one = spec_of("ddp", world_size=1, batch={"micro": 1, "global_tokens": 128}, **more)
+    assert mismatch(read_about(checkpoint_folder(tmp_path / "whole", 3)), one) is None
+    assert mismatch(read_about(source), one).endswith("2 ranks; write world_size: 2")
 
 
 @pytest.mark.slow

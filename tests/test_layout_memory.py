@@ -25,7 +25,8 @@ found, ranks = [], None
 for request in json.loads(sys.argv[1]):
     spec = resolve_run(request)
     ranks = ranks or join_for(spec)
-    steps = 4 if spec.strategy.compression == "powersgd" else 2  # its third is the first with factors
+    # PowerSGD's third step is the first with factors, 1-bit Adam's here the first without gradients
+    steps = 4 if spec.strategy.compression == "powersgd" or spec.optimizer.one_bit else 2
     found.append(measured_memory(spec, ranks, steps))
     gc.collect()
 with open(f"{sys.argv[2]}/{ranks.rank}.json", "w") as f:
@@ -99,6 +100,10 @@ FSDP_EP2, FSDP_EP4, KEPT = (
     dict(name="fsdp", reshard_after_forward=False),
 )
 FACTORS = dict(name="ddp", compression="powersgd")
+ONEBIT = {
+    "optimizer": {"name": "onebit_adamw", "freeze_after_steps": 2, "clip_norm": None},
+    "warmup_steps": 2,
+}
 GPT, BF16, FEW = {"model": "gpt-tiny"}, {"precision": "bf16"}, {"micro": 1, "seq_len": 32}
 TWO = {
     "tp": [
@@ -161,6 +166,11 @@ TWO = {
     ],
     "powersgd": [
         request(FACTORS, **m, **more)
+        for m in ({}, GPT)
+        for more in ({}, {"accum": 1}, BF16, FEW, FEW | BF16 | {"accum": 1}, {"recompute": "full"})
+    ],
+    "onebit": [
+        request("ddp", **m, **more, **ONEBIT)
         for m in ({}, GPT)
         for more in ({}, {"accum": 1}, BF16, FEW, FEW | BF16 | {"accum": 1}, {"recompute": "full"})
     ],
@@ -229,6 +239,7 @@ FOUR = {
         request(dict(name="hsdp", dp_replicate=2, ep=2), "mixtral-tiny", **more)
         for more in ({}, {"accum": 1}, FEW)
     ],
+    "onebit-dp4": [request("ddp", **ONEBIT), request("ddp", **GPT, **FEW, **ONEBIT)],
     "powersgd-dp4": [request(FACTORS), request(FACTORS, **GPT, **FEW)],
 }
 EIGHT = {

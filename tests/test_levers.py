@@ -9,8 +9,10 @@ import pytest
 import yaml
 from notebooks import ROOT
 
+from llmbench.analysis.training import training_is_real
 from llmbench.core.numbers import test_near
 from llmbench.core.records import read_run
+from llmbench.core.schema import dump_run
 from llmbench.launch.local import run_local
 from llmbench.launch.sweep.fitting import find_largest
 from llmbench.launch.sweep.sweep import directly, sweep
@@ -227,3 +229,23 @@ def test_compressed_gradients_send_what_is_predicted(tmp_path, model, compressio
         return
     assert expected.calls <= calls <= expected.calls + 2
     assert abs(bytes_ / expected.bytes - 1) <= 0.01, (bytes_, expected.bytes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gpt-tiny", "llama-tiny"])
+def test_1_bit_adam_sends_what_is_predicted_after_steps_of_adamw(tmp_path, model):
+    """No all-reduce is left after the warm-up, and the norm of the gradients is not known."""
+    onebit = {"name": "onebit_adamw", "freeze_after_steps": 10, "clip_norm": None}
+    more = {"optimizer": REQUEST["optimizer"] | onebit, "warmup_steps": 10, "collective_steps": 2}
+    run = train_two(tmp_path, "ddp", model, **more)
+    expected = predicted_collectives(preset(model), "ddp", 2, run.spec.batch.accum, one_bit=True)
+    seen = {c.kind: (c.calls / 2, c.bytes / 2) for c in run.collectives}
+    assert seen == {c.kind: (c.calls, c.bytes) for c in expected}
+    norms = run.steps.grad_norm
+    assert None not in norms[:10] and set(norms[10:]) == {None} and len(norms) == STEPS
+    assert not training_is_real(dump_run(run))
+    plain = train_two(
+        tmp_path / "adamw", "ddp", model, optimizer=REQUEST["optimizer"] | {"clip_norm": None}
+    )
+    test_near(run.steps.loss[:11], plain.steps.loss[:11], rel=1e-6)
+    assert run.steps.loss[-1] < 0.8 * run.steps.loss[0]

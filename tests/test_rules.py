@@ -251,6 +251,10 @@ NEEDS = {  # what has to hold so that a field means anything
     "spec.strategy.layers_per_stage": {"spec.strategy.pp": 2},
     "spec.precision.loss_scale": {"spec.precision.compute": "float16"},
     "spec.precision.float8_by": {"spec.precision.compute": "float8"},
+    "spec.optimizer.freeze_after_steps": {
+        "spec.optimizer.name": "onebit_adamw",
+        "spec.optimizer.freeze_after_steps": 4,
+    },
     "env.rocm": {"env.platform": "rocm", "env.rocm": "6.4"},
     "measurement.energy_source": {},
     "env.hosts[].rocm": {"env.platform": "rocm", "env.hosts[].rocm": "6.4"},

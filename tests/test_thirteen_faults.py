@@ -218,6 +218,7 @@ class Queued:
     """A strategy that only queues its work on a device and returns at once."""
 
     loss_scale = None
+    gradients_averaged = True
 
     def __init__(self, device, seconds):
         self.device, self.seconds = device, seconds

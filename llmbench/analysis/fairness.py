@@ -178,6 +178,16 @@ def _is_looked_at(
         and name.startswith("software.")
     )
 
+# %% ../../nbs/60_analysis/45_fairness.ipynb #e5f3e2ee
+_OPTIMIZER = "optimizer.name"
+
+
+def _other_optimizer(name: str, one: Any, other: Any) -> list[Difference]:
+    "The remark on two optimizers, where a study varies them."
+    if name != _OPTIMIZER or one == other or None in (one, other):
+        return []
+    return [Difference(name, one, other)]
+
 # %% ../../nbs/60_analysis/45_fairness.ipynb #eaaebd26
 @lru_cache(maxsize=4096)
 def compare_keys(a: FactsKey, b: FactsKey, varies: tuple[str, ...] = DEFAULT_VARIES) -> Verdict:
@@ -188,6 +198,7 @@ def compare_keys(a: FactsKey, b: FactsKey, varies: tuple[str, ...] = DEFAULT_VAR
     for name in left | right:
         one, other = _value(left, name), _value(right, name)
         if NOT_APPLICABLE in (one, other) or not _is_looked_at(name, left, right, varies):
+            remarks += _other_optimizer(name, one, other)
             continue
         if _only_said(name, left, right, varies):
             if one != other and (name == _CLOCK or None not in (one, other)):

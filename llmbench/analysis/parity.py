@@ -17,6 +17,7 @@ from .fairness import DEFAULT_VARIES, Verdict, compare_specs, judge, merged_verd
 from .rules.facts import FactsKey, facts_key, facts_of_key
 from .training import FEWEST_LOSSES, SAME_RATE, training_is_real
 from ..core.numbers import relative_difference
+from ..spec.request import ONE_BIT
 
 # %% ../../nbs/60_analysis/55_parity.ipynb #fd80c999
 def _by_step(run: Mapping[str, Any], column: str) -> dict[int, float]:
@@ -92,6 +93,8 @@ def parity_limit(a: FactsKey, b: FactsKey) -> float | None:
     curve = [name for name in left if name.startswith(_CURVE) and name != "optimizer.fused"]
     if any(left[name] is None or left[name] != right[name] for name in curve):
         return None
+    if left["optimizer.name"] == ONE_BIT and left["world_size"] != right["world_size"]:
+        return None  # other sums are compressed
     least = 0.0 if all(left[name] == right[name] for name in _KERNELS) else OTHER_KERNELS
     return max(_tolerance(left), _tolerance(right), least)
 

@@ -44,12 +44,16 @@ def _gradient_problem(norms: Sequence[float | None]) -> str | None:
     )
 
 # %% ../../nbs/60_analysis/30_training.ipynb #4cfc2397
-def _updated(steps: Mapping[str, Any]) -> tuple[list[float | None], list[float | None]]:
-    "Losses and gradient norms of the steps that were not skipped under a loss scale."
+def _updated(
+    steps: Mapping[str, Any], frozen_after: int | None = None
+) -> tuple[list[float | None], list[float | None]]:
+    """Losses and gradient norms of the steps that were not skipped under a loss scale; without the
+    norms after `frozen_after` steps of 1-bit Adam, which averages no gradients then.
+    """
     loss, norms, scales = (steps.get(k) or [] for k in ("loss", "grad_norm", "loss_scale"))
     skipped = {i for i, (s, n) in enumerate(zip(scales, norms, strict=False)) if s and n is None}
     return [v for i, v in enumerate(loss) if i not in skipped], [
-        v for i, v in enumerate(norms) if i not in skipped
+        v for i, v in enumerate(norms[:frozen_after]) if i not in skipped
     ]
 
 # %% ../../nbs/60_analysis/30_training.ipynb #93ae36d0
@@ -124,7 +128,8 @@ def training_is_real(run: Mapping[str, Any]) -> list[str]:
     """Why this run did not train, or was not timed correctly, one line each; empty where nothing is
     wrong.
     """
-    loss, norms = _updated(run.get("steps") or {})
+    optimizer = (run.get("spec") or {}).get("optimizer") or {}
+    loss, norms = _updated(run.get("steps") or {}, optimizer.get("freeze_after_steps"))
     env, status = run.get("env") or {}, run.get("status") or "ok"
     found = [
         None if status == "ok" else f"it ended as {status}",

@@ -111,7 +111,9 @@ class PrecisionRecord(Record):
 
 # %% ../../nbs/10_core/36_requested.ipynb #42188e23
 class OptimizerRecord(Record):
-    "The optimizer and its settings; `clip_norm` null: no clipping."
+    """The optimizer and its settings; `clip_norm` null: no clipping; `freeze_after_steps` null: the
+    variance is never frozen.
+    """
 
     name: Text | None = None
     lr: LearningRate | None = None
@@ -121,6 +123,7 @@ class OptimizerRecord(Record):
     clip_norm: LearningRate | None = None
     lr_warmup_steps: Number | None = None
     fused: bool | None = None
+    freeze_after_steps: Number | None = None
 
 # %% ../../nbs/10_core/36_requested.ipynb #42188e24
 class DataRecord(Record):

@@ -141,9 +141,11 @@ def _nearest(name: str, allowed: Iterable[str]) -> str:
 
 
 def _lacks(backend: "Backend", spec: RunSpec) -> str | None:
-    "Why a backend cannot train the request's strategy, with what to change."
+    "Why a backend cannot train the request's strategy or optimizer, with what to change."
     name, has = spec.strategy.name, backend.strategies
     able = [n for n in has if spec.hardware != "cpu" or n in (backend.cpu or has)]
+    if spec.optimizer.one_bit:
+        return f"has no optimizer {spec.optimizer.name}; write name: adamw"
     if name not in has:
         return f"has no strategy {name}; it has {', '.join(able)}"
     splits = split_degrees(spec.strategy)

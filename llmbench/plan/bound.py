@@ -74,7 +74,7 @@ def _of_whole_model(spec: RunSpec) -> list[Collective]:
     return predicted_collectives(
         spec.model, s.name, s.dp, b.accum, spec.precision.compute, spec.precision.reduce,
         ep=s.ep, tokens=b.micro * spec.seq_len, recompute=spec.recompute,
-        compression=s.compression,
+        compression=s.compression, one_bit=spec.optimizer.one_bit,
     )  # fmt: skip
 
 # %% ../../nbs/20_plan/50_bound.ipynb #07547f2d

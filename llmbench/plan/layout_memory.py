@@ -13,6 +13,7 @@ from .activations import again_bytes, loss_bytes
 from .factored_memory import factored_memory
 from .flops import experts
 from .memory import memory_per_rank
+from .onebit_memory import onebit_memory
 from llmbench.plan.seats import (
     Backward,
     Seat,
@@ -263,11 +264,13 @@ def _whole_memory(spec: RunSpec, platform: str) -> dict[str, Any]:
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #0604c428
 def memory_of(spec: RunSpec, platform: str = "cpu") -> dict[str, Any]:
-    """The memory of a rank: `layout_memory` for a split model, `factored_memory` for PowerSGD, else
-    `memory_per_rank`; raises as they do.
+    """The memory of a rank: `layout_memory` for a split model, `factored_memory` for PowerSGD,
+    `onebit_memory` for 1-bit Adam, else `memory_per_rank`; raises as they do.
     """
     s = spec.strategy
     _refuse_underived(s)
+    if spec.optimizer.one_bit:
+        return onebit_memory(spec, platform)
     if s.compression == "powersgd":
         return factored_memory(spec, platform)
     split = s.name in SPLIT or s.tp * s.pp * s.cp > 1

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from ..core.errors import RequestError, unknown_name
 from .batch import accum_by_dp, resolve_batch
-from .checks import check_onebit, check_request
+from .checks import check_onebit_name, check_request
 from .layout_rules import Layout, broken_rules, fill_degrees
 from .layouts import check_layout, with_mend
 from .params import is_study, read_yaml, with_overrides
@@ -208,7 +208,7 @@ def _resolve(given: dict[str, Any], mend: bool) -> RunSpec:
 def _checked(full: dict[str, Any]) -> RunSpec:
     full = {key: _with_tuples(key, value) for key, value in full.items()}
     try:
-        check_onebit(full.get("optimizer"))
+        check_onebit_name(full.get("optimizer"))
         spec = RunSpec(**full)
     except ValidationError as e:
         raise RequestError(one_line(e)) from None

@@ -72,6 +72,14 @@ def _differing(there: Any, here: Any, path: str) -> str | None:
         return next((f for f in found if f), None)
     return None if there == here else f"{path} is {_short(there)} there and {_short(here)} here"
 
+# %% ../../nbs/15_spec/65_restarts.ipynb #84f7e2e9
+def _errors_of_others(told: dict[str, Any], spec: RunSpec) -> str | None:
+    "Why 1-bit Adam cannot resume after its warm-up on another number of ranks."
+    one_bit, ranks = spec.optimizer.one_bit, told["world_size"]
+    if not one_bit or told["step"] < spec.optimizer.freeze_after_steps or ranks == spec.world_size:
+        return None
+    return f"it has the compression errors of {ranks} ranks; write world_size: {ranks}"
+
 # %% ../../nbs/15_spec/65_restarts.ipynb #84f7e2ea
 def mismatch(told: dict[str, Any], spec: RunSpec) -> str | None:
     "Why `spec` cannot resume from a checkpoint, in one line; None if it can."
@@ -92,6 +100,8 @@ def mismatch(told: dict[str, Any], spec: RunSpec) -> str | None:
             " each, and DeepSpeed needs the same ranks to read them; write strategy:"
             f" {told['strategy']['name']} and world_size: {told['world_size']}, or train with fsdp"
         )
+    if reason := _errors_of_others(told, spec):
+        return reason
     if told["step"] > spec.steps:
         return (
             f"it was made after {told['step']} steps, and {spec.steps} are asked for; write steps:"

@@ -96,7 +96,7 @@ def _begin_moments(optimizer: torch.optim.Optimizer) -> None:
 # %% ../../nbs/30_train/50_checkpoint.ipynb #46433234
 def state_of(strategy: TorchStrategy) -> dict[str, Tensor]:
     """The state of a rank as views: parameters, both moments, the number of updates, the loss
-    scale.
+    scale, and the errors of 1-bit Adam under names with its rank.
     """
     _begin_moments(strategy.optimizer)
     state: dict[str, Tensor] = {}
@@ -107,6 +107,8 @@ def state_of(strategy: TorchStrategy) -> dict[str, Tensor]:
     state["updates"] = strategy.optimizer.state[strategy.held[0]]["step"]
     if (scale := getattr(strategy, "scale", None)) is not None:
         state |= {"scale.value": scale.value, "scale.good": scale._good}
+    if hasattr(strategy, "own_state"):
+        state |= strategy.own_state()
     return state
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #b833a6d9
@@ -125,12 +127,15 @@ def _write(strategy: Any, folder: Path) -> None:
         dcp.save(state_of(strategy), checkpoint_id=folder, no_dist=not dist.is_initialized())
 
 
-def _read(strategy: Any, folder: Path) -> None:
+def _read(strategy: Any, folder: Path, done: int) -> None:
     if _is_engine(strategy):
         path, _ = strategy.engine.load_checkpoint(str(folder), tag="engine")
         if path is None:
             raise LlmbenchError(f"{folder.name}: DeepSpeed could not read its files")
         return
+    _begin_moments(strategy.optimizer)
+    if hasattr(strategy, "begin_at"):
+        strategy.begin_at(done)
     state = state_of(strategy)
     dcp.load(state, checkpoint_id=folder, no_dist=not dist.is_initialized())
     for told in strategy.optimizer.state.values():
@@ -170,7 +175,7 @@ def load(strategy: BuiltStrategy, spec: RunSpec, checkpoint: Path) -> int:
     if reason := mismatch(told, spec):
         raise RequestError(f"{checkpoint.name}: {reason}")
     with torch.no_grad():
-        _read(strategy, checkpoint)
+        _read(strategy, checkpoint, told["step"])
     return told["step"]
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #f161cb37

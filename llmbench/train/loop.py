@@ -96,6 +96,7 @@ class StepResult:
     mark: Any
     figures: Fetched  # loss per micro batch, gradient norm, loss scale
     scaled: bool  # whether there is a loss scale
+    averaged: bool  # whether gradients were, so that the norm is theirs
     lr: float
     allocated_bytes: int
     bookkeeping_s: float | None  # since the previous step, on the host
@@ -149,7 +150,8 @@ class Trainer(_Rank):
         self._left_at, self._waited_s = time.perf_counter(), 0.0
         figures = fetch([*losses, norm] if scale is None else [*losses, norm, scale])
         held = self.memory.allocated_bytes()
-        return StepResult(step, batch, mark, figures, scale is not None, lr, held, own_s)
+        kinds = scale is not None, self.strategy.gradients_averaged
+        return StepResult(step, batch, mark, figures, *kinds, lr, held, own_s)
 
     def facts(self, done: StepResult) -> dict[str, Any]:
         "The values of a step as a row; waits until the device has finished it."
@@ -165,6 +167,7 @@ def _row(done: StepResult, time_s: float, figures: list[float], counts: bool) ->
     "A step as a row of the rank's lines."
     scale = figures.pop() if done.scaled else None
     *losses, norm = figures
+    known = done.averaged or not math.isfinite(norm)
     scaled = {} if scale is None else {"loss_scale": scale, "skipped": not math.isfinite(norm)}
     return {
         "step": done.step,
@@ -173,7 +176,7 @@ def _row(done: StepResult, time_s: float, figures: list[float], counts: bool) ->
         "bookkeeping_s": done.bookkeeping_s,
         "tokens": done.batch.tokens,
         "loss": sum(losses) / len(losses) if losses else None,
-        "grad_norm": norm,
+        "grad_norm": norm if known else None,
         "lr": done.lr,
         "allocated_bytes": done.allocated_bytes,
         "sequences": done.batch.sequences,
@@ -244,8 +247,8 @@ class _Queue:
             facts = self.trainer.facts(self.waiting.pop(0))
             self.on_step(facts)
             skipped = facts.get("skipped", False) and facts["loss_scale"] > 1.0
-            if not math.isfinite(facts["grad_norm"]) and not skipped:
-                norm, loss = facts["grad_norm"], facts["loss"]
+            norm, loss = facts["grad_norm"], facts["loss"]
+            if norm is not None and not math.isfinite(norm) and not skipped:
                 raise Diverged(f"step {facts['step']}: gradient norm {norm}, loss {loss}")
 
 # %% ../../nbs/30_train/55_loop.ipynb #e21fb9b6

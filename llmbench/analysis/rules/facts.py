@@ -25,6 +25,7 @@ from llmbench.analysis.rules.hosts import (
     software_facts,
 )
 from .table import FACTS, RULES, rule_of_fact
+from ...spec.request import ONE_BIT
 from ...spec.strategies import STRATEGY_TABLE, names_where, with_setting
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #c7310f53
@@ -76,14 +77,14 @@ def _idle(facts: Mapping[str, Any]) -> Iterator[str]:
         yield "precision.loss_scale"
     if facts["precision.compute"] not in (None, "float8"):
         yield "precision.float8_by"
+    if facts["optimizer.name"] != ONE_BIT:
+        yield "optimizer.freeze_after_steps"
     if facts["model.family"] == "gpt2":
         yield from ("model.rope_theta", "model.rope_scaling")
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #4db55462
 def _explicit_nulls(facts: dict[str, Any], harness: bool) -> dict[str, Any]:
-    """Nulls that mean 'none' rather than 'unknown' become that word, and so do settings without an
-    effect.
-    """
+    "Nulls that mean 'none', not 'unknown', and settings without an effect become that word."
     if harness and facts["optimizer.clip_norm"] is None and facts["optimizer.name"]:
         facts["optimizer.clip_norm"] = "none"
     plain = {name: value for name, value in _UNRECORDED.items() if harness and facts[name] is None}

@@ -82,7 +82,7 @@ _ARITHMETIC = (
     ),
     *rules(
         "spec.optimizer.",
-        "name lr betas eps weight_decay clip_norm lr_warmup_steps",
+        "name lr betas eps weight_decay clip_norm lr_warmup_steps freeze_after_steps",
         why="another optimizer trains something else",
         **ASKED,
     ),

@@ -107,7 +107,7 @@ _OPTIMIZER = topic(
     "Optimizer",
     "What updates the parameters.",
     """
-spec.optimizer.name | – | Optimizer
+spec.optimizer.name | – | Optimizer: adamw, or onebit_adamw (1-bit Adam)
 spec.optimizer.lr | 1 | Learning rate after warm-up
 spec.optimizer.betas | 1 | Decay rates of Adam's moments
 spec.optimizer.eps | 1 | Adam's epsilon
@@ -115,6 +115,7 @@ spec.optimizer.weight_decay | 1 | Weight decay
 spec.optimizer.clip_norm | 1 | Gradient norm above which gradients are clipped; null: no clipping
 spec.optimizer.lr_warmup_steps | steps | Steps over which the learning rate rises
 spec.optimizer.fused | – | Whether the update is one kernel
+spec.optimizer.freeze_after_steps | steps | Steps of AdamW before 1-bit Adam freezes the variance; null: AdamW in all steps
     """,
     by="spec.request.spec_record",
 )
@@ -207,7 +208,7 @@ steps.step | – | Number of the step, from 0
 steps.time_s | s | Time of the step: on the slowest rank in the run file, on its own rank in the view `steps`
 steps.tokens | tokens | Tokens of the step over all ranks
 steps.loss | nats per token | Mean cross-entropy of the step, before its update
-steps.grad_norm | 1 | L2 norm of the gradient before clipping
+steps.grad_norm | 1 | L2 norm of the gradient before clipping; null where it is not finite, and where 1-bit Adam does not average gradients
 steps.lr | 1 | Learning rate of the step
 steps.loss_scale | 1 | Scale of the loss in float16; where grad_norm is null too, the update was skipped
 steps.mean_of | steps | Steps that a row of an imported log is the mean of

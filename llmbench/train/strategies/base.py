@@ -32,7 +32,9 @@ class BuiltStrategy(Protocol):
         """
 
     def optimizer_step(self, lr: float) -> Tensor:
-        "Clip, update with this rate, free the gradients; the global gradient norm before clipping."
+        """Clip, update with this rate, free the gradients; the global gradient norm before
+        clipping. If gradients were not averaged, another norm, finite on all ranks or on none.
+        """
 
     def gradient_bytes(self) -> int | None:
         """Bytes of gradients that this rank holds now (called between the last micro step and the
@@ -48,6 +50,7 @@ class BuiltStrategy(Protocol):
         """
 
     loss_scale: Tensor | None  # factor of the next step's loss; None without one
+    gradients_averaged: bool  # whether the last update had the mean of the ranks' gradients
 
 # %% ../../../nbs/30_train/strategies/10_base.ipynb #75c7cb8c
 def learning_rate(step: int, optimizer: Optimizer) -> float:
@@ -105,6 +108,7 @@ class _Held:
 
     # ranks that hold each parameter's elements; None: all ranks hold all
     copies: list[int] | None = None
+    gradients_averaged = True
 
     def __init__(self, model: nn.Module, spec: RunSpec):
         self.model, self.clip_norm, self.loss = model, spec.optimizer.clip_norm, loss_for(spec)

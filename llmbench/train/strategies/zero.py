@@ -137,6 +137,8 @@ def load(device: torch.device) -> Any:
 class _Engine:
     "The steps of a DeepSpeed engine."
 
+    gradients_averaged = True
+
     def __init__(self, engine: Any, stage: int, config: dict[str, Any], loss: Callable):
         self.engine, self.stage, self.config, self.loss = engine, stage, config, loss
 
