@@ -93,6 +93,12 @@ MISSING := for pair in $(CLUSTER_TOOLS); do PATH="$$PATH:/usr/sbin:/sbin" comman
 	@$(PIP) -e '.[bench]'
 	@touch $@
 
+# 3 MB; products in float8 on cards that have them, and their arithmetic in emulation for a test.
+.venv/.fp8: .venv/.base
+	$(SAY) "  torchao (for precision: fp8)"
+	@$(PIP) -e '.[fp8]'
+	@touch $@
+
 .venv/.trackers: .venv/.base
 	$(SAY) "  wandb and mlflow-skinny (210 MB), for the trackers' tests"
 	@$(PIP) -e '.[export]'
@@ -157,7 +163,7 @@ ancestors: .venv/.deepspeed
 nemo-env: .venv-nemo/.llmbench
 	@echo "NeMo 2.7.3 is in .venv-nemo; now type: llmbench backend nemo params/cpu/single.yaml"
 
-gpu-study: .venv/.deepspeed .venv/.bench
+gpu-study: .venv/.deepspeed .venv/.bench .venv/.fp8
 	$(SAY) "Training on this machine's GPU: $(GPU_STUDIES)"
 	@status=0; for study in $(GPU_STUDIES); do \
 	    $(BIN)/llmbench sweep $$study --direct $(FORCE_FLAG) || status=$$?; [ $$status -ne 2 ] || exit 2; done; \
@@ -187,7 +193,7 @@ test: .venv/.deepspeed .venv/.dev .venv/.browser
 test-notebooks: .venv/.deepspeed .venv/.dev
 	@OMP_WAIT_POLICY=passive $(BIN)/nbdev-test --n-workers 2
 
-test-slow: .venv/.bench .venv/.dev .venv/.browser .venv/.cluster .venv/.trackers
+test-slow: .venv/.bench .venv/.dev .venv/.browser .venv/.cluster .venv/.trackers .venv/.fp8
 	$(SAY) "Slow tests"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -m slow --durations=25 -rs tests
 

@@ -58,6 +58,7 @@ _OFF = {
     "optimizer.lr_warmup_steps": 0,
     "optimizer.fused": False,
     "optimizer.clip_norm": None,
+    "optimizer.freeze_after_steps": None,
     "compile": False,
     "recompute": "none",
     "profile": None,

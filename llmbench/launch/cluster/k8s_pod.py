@@ -42,7 +42,7 @@ class _PodOptions:
     gpu: str = ""
     cpu: str = ""
     memory: str = ""
-    shm: str = "1Gi"
+    shm: str = ""
     node_selector: tuple[str, ...] = ()
     tolerate: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
@@ -54,7 +54,8 @@ class K8sOptions(_PodOptions):
     """What the manifests need beside the run.
 
     cpu, memory: of a pod ('': 2 CPUs and 8Gi per rank, more for a large model). gpu: resource name
-    ('' by hardware: nvidia.com/gpu or amd.com/gpu). shm: size of /dev/shm, which counts as memory.
+    ('' by hardware: nvidia.com/gpu or amd.com/gpu). shm: size of /dev/shm, which counts as memory
+    ('': 1 GiB per rank).
     groups: ids of host groups that own the device files. rdma: resources as name:count. queue:
     Kueue's LocalQueue; the job then starts suspended. jobset: a JobSet around the Job. wait_s: for
     node 0's name. restarts: how often all pods may fail. volume: pvc:NAME or host:/PATH for results
@@ -217,7 +218,7 @@ def _results(options: K8sOptions) -> dict[str, Any]:
 
 
 def _volumes(job: Job, options: K8sOptions) -> list[dict[str, Any]]:
-    memory = {"medium": "Memory", "sizeLimit": options.shm}
+    memory = {"medium": "Memory", "sizeLimit": options.shm or f"{job.ranks_per_node}Gi"}
     return [
         {"name": "config", "configMap": {"name": job.name}},
         {"name": "results"} | _results(options),
