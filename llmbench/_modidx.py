@@ -3236,6 +3236,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                                 'llmbench/launch/cluster/containers.py'),
                                                     'llmbench.launch.cluster.containers._arguments': ( '40_launch/cluster/containers.html#_arguments',
                                                                                                        'llmbench/launch/cluster/containers.py'),
+                                                    'llmbench.launch.cluster.containers._check_volume': ( '40_launch/cluster/containers.html#_check_volume',
+                                                                                                          'llmbench/launch/cluster/containers.py'),
                                                     'llmbench.launch.cluster.containers._devices': ( '40_launch/cluster/containers.html#_devices',
                                                                                                      'llmbench/launch/cluster/containers.py'),
                                                     'llmbench.launch.cluster.containers._hosts': ( '40_launch/cluster/containers.html#_hosts',

@@ -429,9 +429,9 @@ def test_a_strategy_that_trains_something_else_wins_nothing(tmp_path):
 
 
 def test_what_the_published_studies_say_of_the_same_training():
-    """Levers, settings, splits and frameworks train the same; PowerSGD does not, and 1-bit Adam does
-    not train at all if it freezes the variance too early. NeMo on a CPU trains the same and is not
-    compared: its steps ran through an adapter.
+    """Levers, settings, splits and frameworks train the same; PowerSGD does not, and 1-bit Adam
+    does not train at all if it freezes the variance too early. NeMo on a CPU trains the same and is
+    not compared: its steps ran through an adapter.
     """
     rows = query(
         ROOT / "reports/published",

@@ -23,6 +23,15 @@ _KINDS = {"image": "image", "gpus": "device", "groups": "group", "subnet": "subn
 _KINDS |= {"shm": "size", "memory": "size", "volume": "mounted"}
 
 
+def _check_volume(volume: str, restarts: int) -> None:
+    if volume and not volume.startswith("/"):
+        raise RequestError(f"-s volume={volume!r}: must be a folder, as /srv/results")
+    if restarts and not volume:
+        raise RequestError(
+            f"-s restarts={restarts} needs -s volume=/FOLDER, where checkpoints outlive a container"
+        )
+
+# %% ../../../nbs/40_launch/cluster/45_containers.ipynb #5e1d0001
 @dataclass(frozen=True)
 class ContainerOptions:
     """tool: docker or podman. gpus: the tool's name for them ('' by hardware). shm: size of
@@ -50,13 +59,7 @@ class ContainerOptions:
         if self.tool not in ("docker", "podman"):
             raise RequestError(f"-s tool={self.tool!r}: must be docker or podman")
         check_options(self, _KINDS)
-        if self.volume and not self.volume.startswith("/"):
-            raise RequestError(f"-s volume={self.volume!r}: must be a folder, as /srv/results")
-        if self.restarts and not self.volume:
-            raise RequestError(
-                f"-s restarts={self.restarts} needs -s volume=/FOLDER, where checkpoints outlive a"
-                " container"
-            )
+        _check_volume(self.volume, self.restarts)
 
 # %% ../../../nbs/40_launch/cluster/45_containers.ipynb #1e55279f
 def group_names(hardware: str, options: ContainerOptions) -> tuple[str, ...]:
@@ -105,7 +108,7 @@ RIGHTS = (
     "1000:1000",
 )
 
-
+# %% ../../../nbs/40_launch/cluster/45_containers.ipynb #5e1d0002
 def shm_of(job: Job, options: ContainerOptions) -> str:
     "The size of /dev/shm: as asked for, or 1 GiB per rank, which share it for NCCL and data."
     return options.shm or f"{job.ranks_per_node}g"
