@@ -89,9 +89,12 @@ def test_locks_hold_what_pyproject_asks_and_agree():
         and not any(n.startswith("nvidia-c") for n in cpu | gpu)
     ), "torch's GPU builds come with the base"
     assert not light & set(cpu), "the image holds the training half only"
+    cards = ("nvidia-ml-py", "torchao")  # their counters, and their products in float8
     assert {n: v for n, v in cpu.items() if n != "torch"} == {
-        n: v for n, v in gpu.items() if n != "nvidia-ml-py"
+        n: v for n, v in gpu.items() if n not in cards
     } and build.items() <= cpu.items()
+    (float8,) = map(Requirement, extras["fp8"])
+    assert float8.specifier.contains(gpu[float8.name])
     written = {
         Requirement(line).name
         for line in (DOCKER / "requirements.in").read_text().splitlines()
