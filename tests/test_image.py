@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -16,8 +17,12 @@ import pytest
 from containers import MORE, PASSWORD, TOOL, base_image, found_in_layers, has, registry
 from notebooks import ROOT
 from packaging.requirements import Requirement
+from waiting import until
 
 from llmbench.cli.main import main
+from llmbench.core.records import read_run
+from llmbench.launch.cluster.plan import make_job
+from llmbench.spec.resolve import load_run
 
 DOCKER = ROOT / "docker"
 LOCKS = {"cpu": ("build", "cpu"), "cuda": ("build", "gpu"), "rocm": ("build", "gpu")}
@@ -210,6 +215,84 @@ def test_an_image_trains_with_the_network_off(built):
         done.stdout.endswith("it trains offline, unprivileged and read-only\n")
         and TOKEN not in done.stdout + done.stderr
     )
+
+
+def pid_of(name: str) -> int:
+    """The process of a running container on this host; 0 where it does not run."""
+    asked = [TOOL, "inspect", "--format", "{{.State.Pid}}", name]
+    done = subprocess.run(asked, capture_output=True, text=True)
+    return int(done.stdout or 0)
+
+
+@pytest.mark.slow
+@needs_tool
+@pytest.mark.skipif(os.geteuid() != 0, reason="ends a container's process from outside: root")
+def test_a_container_that_is_killed_continues_from_its_last_checkpoint(built, tmp_path):
+    """Killed from outside as the kernel would, twice: the tool starts it again, it continues on the
+    volume, and has each step once and the losses of a run that nobody disturbed.
+    """
+    volume, asked = tmp_path / "volume", tmp_path / "asked.yaml"
+    volume.mkdir()
+    asked.write_text(
+        "study: killed\nmodel: gpt-tiny\nstrategy: {name: ddp}\nworld_size: 2\nseq_len: 128\n"
+        "batch: {micro: 4, accum: 1}\nsteps: 40\nwarmup_steps: 2\ncheckpoint: {every: 5}\n"
+    )
+    options = (f"tool={TOOL}", "image=localhost/llmbench:cpu", f"volume={volume}", "restarts=3")
+    words = [word for option in options for word in ("-s", option)]
+    results = tmp_path / "results"
+    command = [sys.executable, "-m", "llmbench.cli", "launch", "docker", str(asked), *words]
+    command += ["--submit", "--results", str(results)]
+    name, steps = make_job(load_run(asked), "docker").name + "-0", volume / "rank-000.jsonl"
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        for kill_at in (8, 22):
+            done = lambda at=kill_at: steps.exists() and f'"step":{at},' in steps.read_text()
+            until(done, 300, process=process, message=lambda: process.stderr.read())
+            os.kill(pid_of(name), signal.SIGKILL)
+        said = process.communicate(timeout=600)[1]
+    assert process.returncode == 0, said
+    (file,) = results.glob("killed/*/run.json")
+    run = read_run(file)
+    assert run.steps.step == list(range(40)) and run.goodput.starts == 3
+    alone = llmbench("run", str(asked), "--results", str(tmp_path / "alone"))
+    assert alone.returncode == 0, alone.stderr
+    (file,) = (tmp_path / "alone").glob("killed/*/run.json")
+    assert run.steps.loss == pytest.approx(read_run(file).steps.loss, rel=1e-5)
+
+
+ASK = 'echo "$HF_TOKEN $(id -u) $(pwd)"; python3 -c "import llmbench"; df -m /dev/shm | tail -1; exit\n'
+
+
+@pytest.mark.slow
+@needs_tool
+def test_a_shell_has_the_results_the_secrets_and_the_user(built, tmp_path):
+    (tmp_path / "secrets.env").write_text(f"HF_TOKEN={TOKEN}\n")
+    words = ("image", "shell", "cpu", "--tool", TOOL, "--secrets", str(tmp_path / "secrets.env"))
+    command = [sys.executable, "-m", "llmbench.cli", *words, "--results", str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=ROOT, input=ASK, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first, shm = done.stdout.splitlines()
+    assert first == f"{TOKEN} {os.geteuid()} /results"
+    assert shm.split()[1] == "2048", "a GiB per rank"
+
+
+@pytest.mark.slow
+@needs_tool
+@pytest.mark.skipif(not shutil.which("tmux"), reason="needs tmux")
+def test_a_shell_in_tmux_outlives_its_terminal(built, tmp_path):
+    session, place = f"llmbench-{os.getpid()}", tmp_path / "out"
+    words = f"{sys.executable} -m llmbench.cli image shell cpu --tool {TOOL} --tmux {session}"
+    terminal = ["script", "-qec", f"{words} --results {place}", "/dev/null"]
+    tmux = lambda *more: subprocess.run(["tmux", *more], capture_output=True, text=True)
+    environment = os.environ | {"TERM": "xterm"}
+    with subprocess.Popen(terminal, cwd=ROOT, stdin=subprocess.PIPE, env=environment) as first:
+        try:
+            until(lambda: tmux("has-session", "-t", session).returncode == 0, 60)
+            first.kill()  # the connection is lost
+            first.wait()
+            tmux("send-keys", "-t", session, "touch /results/here", "Enter")
+            until(lambda: (place / "here").exists(), 60)
+        finally:
+            tmux("kill-session", "-t", session)
 
 
 @pytest.mark.slow
