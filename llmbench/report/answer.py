@@ -17,7 +17,7 @@ from ..analysis.fairness import DEFAULT_VARIES
 from ..analysis.rules.facts import comparable_facts
 from ..analysis.rules.hosts import NOT_APPLICABLE
 from ..analysis.steps import Interval, spent
-from ..analysis.window import copy_times
+from ..analysis.window import copy_times, through_adapter
 from ..compare.compare import fair
 from ..compare.select import RepeatSet
 
@@ -76,7 +76,7 @@ def _contender(
         strategy,
         world_size,
         runs[0]["global_tokens"],
-        [r["times_s"] for r in runs],
+        [[] if through_adapter(r.get("run") or {}) else r["times_s"] for r in runs],
         [[r["live_memory_gib"]] for r in runs if r["live_memory_gib"] is not None],
         _common(runs, "platform"),
         label,

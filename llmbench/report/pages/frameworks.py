@@ -15,6 +15,7 @@ from ...analysis.fairness import DEFAULT_VARIES, Verdict
 from ...analysis.parity import OTHER_KERNELS, run_verdict, tolerance_of
 from ...analysis.stats import compared_ratio
 from ...analysis.steps import Interval, Location, spent, stretched
+from ...analysis.window import through_adapter
 from ...compare.compare import calm_location
 from ...core.escape import known_name, short_label
 from .vendors import verdict_words
@@ -178,11 +179,6 @@ def _run_of(bench: Workbench, row: Mapping[str, Any] | None) -> Mapping[str, Any
 
 _NO_SPEED = dict.fromkeys(("ratio", "beside_ratio", "tokens_per_s"))  # of a run by an adapter
 
-
-def _through_adapter(run: Mapping[str, Any] | None) -> bool:
-    "Whether a run's times are those of an adapter (`frameworks.on_cpu`)."
-    return any(event["kind"] == "adapter" for event in (run or {}).get("events") or ())
-
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #b429a08c
 def _judged(
     bench: Workbench,
@@ -209,7 +205,7 @@ def _judged(
             "why": one and one.get("reason"),
             "beside_ratio": speed_over(row, other, at),
             "is_reference": row["framework"] == reference,
-            "adapter": _through_adapter(one),
+            "adapter": through_adapter(one or {}),
         }
         found.append(dict(row) | more | (_NO_SPEED if more["adapter"] else {}))
     return found
