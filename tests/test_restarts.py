@@ -166,18 +166,24 @@ class Killer(threading.Thread):
         for i, target in enumerate(self.targets):
             rank, early = self.drawn.randrange(2), i % 4 == 3
             wait_s = self.drawn.uniform(0.0, 4.0 if early else 0.05)
-            asked = partial(self.ready, rank, before, -1 if early else target)
-            until(asked, 3000, every_s=0.02)
-            pid = self.living(rank)
-            if self.over.wait(wait_s) or pid is None:
-                return
-            before |= {self.living(0), self.living(1)}
-            at = self.done()
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            self.killed.append((rank, at))
+            while not self.kill(rank, before, -1 if early else target, wait_s):
+                if self.over.is_set():
+                    return
+
+    def kill(self, rank: int, before: set[int | None], target: int, wait_s: float) -> bool:
+        """Kill a rank of the next start; False if it has ended by itself before."""
+        until(partial(self.ready, rank, before, target), 3000, every_s=0.02)
+        pid = self.living(rank)
+        if self.over.wait(wait_s) or pid is None:
+            return False
+        at = self.done()
+        before |= {self.living(0), self.living(1)}
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        self.killed.append((rank, at))
+        return True
 
 
 @pytest.mark.slow
