@@ -4,7 +4,7 @@
 #   make test       all tests that need neither minutes, root nor daemons
 #   make lab        the notebooks in JupyterLab      make docs  the site, with the notebooks as pages
 #   make bench      what a step costs beside a bare loop and other frameworks   (half a gigabyte more; GROWTH_RUNS=10,100,1000 is shorter)
-#   make test-slow  the long tests     make gpu-study  the GPU study, on a machine that has one
+#   make test-slow  the long tests (hours; SLOW_WORKERS=2: two files at a time)     make gpu-study  the GPU study, on a machine that has one
 #   make lock       what the images install, with hashes: docker/requirements.*.lock   (UPGRADE=1: newer versions)
 #   make ancestors  a command for each thing that the three ancestor systems did, typed  (SLOW=1: also those that take minutes)
 #   make nemo-env   NeMo 2.7.3 in .venv-nemo, apart from ours, for `llmbench backend nemo`      (2.5 GB more)
@@ -195,7 +195,7 @@ test-notebooks: .venv/.deepspeed .venv/.dev
 
 test-slow: .venv/.bench .venv/.dev .venv/.browser .venv/.cluster .venv/.trackers .venv/.fp8
 	$(SAY) "Slow tests"
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -m slow --durations=25 -rs tests
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -m slow $(if $(SLOW_WORKERS),-n $(SLOW_WORKERS) --dist loadfile) --durations=25 -rs tests
 
 # --- notebooks ------------------------------------------------------------------------------------------------------
 
