@@ -104,6 +104,11 @@ MISSING := for pair in $(CLUSTER_TOOLS); do PATH="$$PATH:/usr/sbin:/sbin" comman
 	@$(PIP) -e '.[export]'
 	@touch $@
 
+.venv/.store: .venv/.base
+	$(SAY) "  s3fs, and moto (95 MB with what they need), a server that speaks S3, for the object store's tests"
+	@$(PIP) -e '.[store]' 'moto[server]>=5.1'
+	@touch $@
+
 .venv/.lab: .venv/.base
 	$(SAY) "  jupyterlab"
 	@$(PIP) -e '.[lab]'
@@ -193,7 +198,7 @@ test: .venv/.deepspeed .venv/.dev .venv/.browser
 test-notebooks: .venv/.deepspeed .venv/.dev
 	@OMP_WAIT_POLICY=passive $(BIN)/nbdev-test --n-workers 2
 
-test-slow: .venv/.bench .venv/.dev .venv/.browser .venv/.cluster .venv/.trackers .venv/.fp8
+test-slow: .venv/.bench .venv/.dev .venv/.browser .venv/.cluster .venv/.trackers .venv/.fp8 .venv/.store
 	$(SAY) "Slow tests"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -m slow $(if $(SLOW_WORKERS),-n $(SLOW_WORKERS) --dist loadfile) --durations=25 -rs tests
 

@@ -223,6 +223,10 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 # %% ../../nbs/10_core/55_lines.ipynb #aaf71a44
+# a checkpoint, and its copy in an object store
+_SAVES = ("checkpoint_saved", "checkpoint_stored", "checkpoint_not_stored")
+
+
 def goodput(
     rows: Rows, step_times_s: Iterable[float | None], ended_at: str
 ) -> dict[str, Any] | None:
@@ -230,7 +234,7 @@ def goodput(
     count; None for a run without checkpoints and restarts.
     """
     parts, events = starts_of(rows), resumptions(rows)
-    saved = [row for row in rows if row.get("name") == "checkpoint_saved"]
+    saved = [row for row in rows if row.get("name") in _SAVES]
     if not saved and not events:
         return None
     lost = [

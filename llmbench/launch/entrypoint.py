@@ -8,6 +8,8 @@ __all__ = ['node_command', 'node_label', 'node_launch', 'node_refusal', 'on_pres
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #fe2b196e
 import argparse
+import functools
+import logging
 import os
 import signal
 import sys
@@ -39,6 +41,7 @@ from .local import Ending, judge, refused_run, supervise
 from .network import chosen_variables
 from .rendezvous import Place, Ready, get_ready, place_here
 from ..spec.notice import INTERRUPTED_CODE, Notice, give_notice, notice_file
+from ..spec.object_store import put_results, store_refusal
 from ..spec.request import HARDWARE, RunSpec, run_id
 from ..spec.resolve import load_run, resolve_run
 from ..spec.restarts import check_own
@@ -232,9 +235,35 @@ def _run_here(spec: RunSpec, out: Path, place: Place, launch: Launch, attempt: i
     "Run this node's launch to its end, and keep its run file."
     ending = _watched(spec, out, place, launch, "--resume" in launch.command)
     run = judge_node(spec, out, place, ending, attempt=attempt, log=launch.log)
-    return keep(run, out, place, launch.notes)
+    run = keep(run, out, place, launch.notes)
+    if said := put_results(spec, run.run_id, out, place.ranks):
+        logging.getLogger(__name__).warning("%s", said)
+    return run
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #7c50a75e
+def _met(place: Place, wait_s: int) -> Ready | str:
+    "The meeting with the other nodes, or why it did not come about in time."
+    try:
+        return get_ready(place, wait_s=wait_s)
+    except RequestError:
+        raise
+    except LlmbenchError as e:
+        return str(e)
+
+
+def _not_started(
+    spec: RunSpec,
+    out: Path,
+    place: Place,
+    attempt: int,
+    reason: str,
+    status: Status = Status.refused,
+) -> RunFile:
+    "The run file of a start that did not come to its ranks; a timeout may be tried again."
+    run = refused_run(spec, reason, attempt=attempt).model_copy(update={"status": status})
+    return keep(run, out, place, ())
+
+# %% ../../nbs/40_launch/45_entrypoint.ipynb #b0e0cd8c
 def run_node(
     spec: RunSpec,
     out: Path | str,
@@ -252,17 +281,16 @@ def run_node(
     out.mkdir(parents=True, exist_ok=True)
     if resume and (old := _answered(out, name)):
         return old
+    not_started = functools.partial(_not_started, spec, out, place, attempt)
+    if reason := store_refusal(spec, name, out, place.ranks, resume=resume):
+        return not_started(reason, Status.timeout if resume else Status.refused)
     go_on = resume and _continues(out, place, name)
     _clear(out, place, go_on)
     if reason := node_refusal(spec, place):
-        return keep(refused_run(spec, reason, attempt=attempt), out, place, ())
-    try:
-        ready = get_ready(place, wait_s=wait_s)
-    except RequestError:
-        raise
-    except LlmbenchError as e:
-        late = refused_run(spec, str(e), attempt=attempt)
-        return keep(late.model_copy(update={"status": Status.timeout}), out, place, ())
+        return not_started(reason)
+    ready = _met(place, wait_s)
+    if isinstance(ready, str):
+        return not_started(ready, Status.timeout)
     how = {"attempt": attempt, "wait_s": wait_s, "resume": go_on}
     return _run_here(spec, out, place, node_launch(spec, place, ready, out, **how), attempt)
 

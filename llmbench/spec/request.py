@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['Positive', 'Decay', 'Dtype', 'Compute', 'ONE_BIT', 'PRECISIONS', 'STRATEGIES', 'HARDWARE', 'LAUNCHERS', 'Strategy',
-           'Batch', 'Precision', 'Optimizer', 'Data', 'Timeouts', 'Profile', 'Checkpoint', 'precision_name', 'RunSpec',
-           'spec_hash', 'run_id', 'spec_record', 'describe_layout']
+           'Batch', 'Precision', 'Optimizer', 'Data', 'Timeouts', 'Profile', 'store_package', 'Checkpoint',
+           'precision_name', 'RunSpec', 'spec_hash', 'run_id', 'spec_record', 'describe_layout']
 
 # %% ../../nbs/15_spec/40_request.ipynb #5e4c87e2
 import hashlib
 import json
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ..core.errors import RequestError
 from ..core.schema import SpecRecord
@@ -147,11 +148,34 @@ class Profile(_Part):
     export: Literal["sqlite", "json"] | None = None
 
 # %% ../../nbs/15_spec/40_request.ipynb #9308a411
+_STORES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "oci": "ocifs"}
+_PART = "[A-Za-z0-9_@][A-Za-z0-9_@.=-]*"
+_STORE = re.compile(rf"({'|'.join(_STORES)})://{_PART}(/{_PART})*/?|file://(/{_PART})+/?")
+
+
+def _is_store(url: str) -> str:
+    if len(url) > 400 or not _STORE.fullmatch(url):
+        raise ValueError(
+            f"must be BUCKET/PREFIX after {', '.join(f'{s}://' for s in _STORES)}, or"
+            " file:///FOLDER, in letters, digits and _ - . = @; keys go into the environment"
+        )
+    return url
+
+
+def store_package(url: str) -> str:
+    "The package that speaks to an object store; file:// needs none but fsspec."
+    return _STORES.get(url.partition("://")[0], "fsspec")
+
+
 class Checkpoint(_Part):
-    "Write a checkpoint every `every` steps, outside their time; keep the newest `keep`."
+    """Write a checkpoint every `every` steps, outside their time; keep the newest `keep`.
+
+    store: an object store that gets a copy of each, as s3://BUCKET/PREFIX.
+    """
 
     every: Positive
     keep: Positive = 2
+    store: Annotated[str, AfterValidator(_is_store)] | None = None
 
 # %% ../../nbs/15_spec/40_request.ipynb #295e5315
 PRECISIONS = {

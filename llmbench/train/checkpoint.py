@@ -39,6 +39,8 @@ from llmbench.spec.restarts import (
 from . import mesh
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #c733bbd1
+from ..core.lines import rank_file
+from ..spec.object_store import run_store
 from ..spec.weights import weights_folder
 from .strategies.base import BuiltStrategy, TorchStrategy
 
@@ -61,22 +63,14 @@ def _placed_like(local: Tensor, parameter: Tensor) -> Tensor:
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #ebab2652
 def _pieces(strategy: TorchStrategy) -> Iterator[tuple[str, Tensor, Callable[[Tensor], Tensor]]]:
-    """Name, piece and placement of each parameter; distributed experts are slices of
-    their stacks.
-    """
+    "Name, piece and placement of each parameter; distributed experts are slices of stacks."
     dealt = getattr(strategy, "dealt", None) or [False] * len(strategy.held)
     for (name, parameter), held, is_dealt in zip(
         named_parameters(strategy.model), strategy.held, dealt, strict=True
     ):
         if is_dealt:
-            over = (strategy.grid, [Replicate(), Shard(0)])
-            yield (
-                name,
-                held,
-                functools.partial(
-                    DTensor.from_local, device_mesh=over[0], placements=over[1], run_check=False
-                ),
-            )
+            over = {"device_mesh": strategy.grid, "placements": [Replicate(), Shard(0)]}
+            yield name, held, functools.partial(DTensor.from_local, run_check=False, **over)
         else:
             yield name, held, functools.partial(_placed_like, parameter=parameter)
 
@@ -112,10 +106,6 @@ def state_of(strategy: TorchStrategy) -> dict[str, Tensor]:
     return state
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #b833a6d9
-def _is_main() -> bool:
-    return not dist.is_initialized() or dist.get_rank() == 0
-
-
 def _is_engine(strategy: Any) -> bool:
     return hasattr(strategy, "engine")
 
@@ -142,6 +132,27 @@ def _read(strategy: Any, folder: Path, done: int) -> None:
         told["step"].copy_(state["updates"])
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #b61f8217
+def _complete(writing: Path, place: Path, told: dict[str, Any]) -> bool:
+    "Describe a folder that all ranks have written, and give it its name; False if it is gone."
+    try:
+        write_json_atomic(writing / "checkpoint.json", told)
+        shutil.rmtree(place, ignore_errors=True)
+        writing.rename(place)
+    except FileNotFoundError:  # a disk that node 0 shares, which has renamed it
+        return False
+    return True
+
+
+def _completed(writing: Path, place: Path, told: dict[str, Any]) -> bool:
+    "Complete a checkpoint on the disk of each node; whether this rank did it for its own."
+    mine = mesh.is_main() and _complete(writing, place, told)
+    mesh.barrier()
+    if not mesh.is_main() and mesh.is_first_here() and not (place / "checkpoint.json").exists():
+        mine = _complete(writing, place, told)
+    mesh.barrier()
+    return mine
+
+# %% ../../nbs/30_train/50_checkpoint.ipynb #ed258269
 def save(
     strategy: BuiltStrategy,
     spec: RunSpec,
@@ -151,20 +162,22 @@ def save(
     run_id: str | None = None,
 ) -> Path:
     "Write the state after `done` steps on all ranks; returns the folder of the checkpoint."
+    return _save(strategy, spec, done, run_folder, run_id)[0]
+
+
+def _save(
+    strategy: BuiltStrategy, spec: RunSpec, done: int, run_folder: Path | str, run_id: str | None
+) -> tuple[Path, bool]:
+    "As `save`; also whether this rank completed the checkpoint on the disk of its node."
     place = checkpoint_folder(run_folder, done)
     writing = place.with_name(f"{place.name}.writing")
-    if _is_main():
+    if mesh.is_main():
         shutil.rmtree(writing, ignore_errors=True)
         writing.mkdir(parents=True)
     mesh.barrier()
     _write(strategy, writing)
     mesh.barrier()
-    if _is_main():
-        write_json_atomic(writing / "checkpoint.json", about(spec, done, run_id))
-        shutil.rmtree(place, ignore_errors=True)
-        writing.rename(place)
-    mesh.barrier()
-    return place
+    return place, _completed(writing, place, about(spec, done, run_id))
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #2418dd5e
 def load(strategy: BuiltStrategy, spec: RunSpec, checkpoint: Path) -> int:
@@ -216,13 +229,37 @@ class AgreedEnd:
         return self.last is not None and done >= self.last
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #469b4b5f
-class _Saver:
-    "Writes checkpoints as the request demands."
+class _Saved:
+    "A strategy whose state is written, and what the run says of it."
 
     def __init__(self, strategy: BuiltStrategy, spec: RunSpec, run_folder: Path, rank_log: RankLog):
         self.strategy, self.spec, self.rank_log = strategy, spec, rank_log
-        self.folder = Path(run_folder)
+        self.folder, told = Path(run_folder), rank_log.rows[0] if rank_log.rows else {}
+        self.run_id = told.get("run_id")
+        self.store = run_store(spec, self.run_id)
         self.agreed = AgreedEnd() if spec.checkpoint else None
+
+    def _tell(self, name: str, done: int, began: float, **more: Any) -> None:
+        if mesh.is_main():
+            facts = {"step": done, "time": utc_now(), "time_s": time.perf_counter() - began}
+            self.rank_log.write("event", name=name, **facts, **more)
+
+    def _copy(self, done: int, place: Path, mine: bool) -> None:
+        "Copy a checkpoint into the object store; training goes on without, if that fails."
+        began, lines = time.perf_counter(), rank_file(self.folder, self.rank_log.rank)
+        told = mesh.gather_everywhere(self.store.send(place, lines, files=mine))
+        failed = next((error for _, error in told if error), None)
+        if mesh.is_main() and not failed:
+            failed = self.store.complete(place, self.spec.checkpoint.keep)
+        if failed:
+            self._tell("checkpoint_not_stored", done, began, text=failed)
+        else:
+            self._tell("checkpoint_stored", done, began, bytes=sum(size for size, _ in told))
+        mesh.barrier()  # no step begins while one rank still copies
+
+# %% ../../nbs/30_train/50_checkpoint.ipynb #6ae4c468
+class _Saver(_Saved):
+    "Writes checkpoints as the request demands."
 
     def due(self, done: int) -> bool:
         asked = self.spec.checkpoint
@@ -235,15 +272,14 @@ class _Saver:
     def save(self, done: int) -> None:
         "Write a checkpoint, log it and delete old ones."
         began = time.perf_counter()
-        run_id = self.rank_log.rows[0].get("run_id")
-        place = save(self.strategy, self.spec, done, self.folder, run_id=run_id)
-        facts = {"step": done, "time": utc_now(), "time_s": time.perf_counter() - began}
-        if _is_main():
-            facts["bytes"] = folder_bytes(place)
-            self.rank_log.write("event", name="checkpoint_saved", **facts)
-            for old in checkpoints(self.folder)[: -self.spec.checkpoint.keep]:
-                (old / "checkpoint.json").unlink()  # a partly deleted one is not a checkpoint
-                shutil.rmtree(old)
+        place, mine = _save(self.strategy, self.spec, done, self.folder, self.run_id)
+        parts = mesh.gather_everywhere(folder_bytes(place) if mine else 0)
+        self._tell("checkpoint_saved", done, began, bytes=sum(parts))
+        if self.store:
+            self._copy(done, place, mine)
+        for old in checkpoints(self.folder)[: -self.spec.checkpoint.keep] if mine else []:
+            (old / "checkpoint.json").unlink()  # a partly deleted one is not a checkpoint
+            shutil.rmtree(old)
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #64f9f578
 def _check_same(found: str) -> None:
@@ -252,7 +288,8 @@ def _check_same(found: str) -> None:
     if other := next((i for i, name in enumerate(names) if name != names[0]), 0):
         raise LlmbenchError(
             f"rank 0 finds checkpoint {names[0]} and rank {other} {names[other]}; the nodes must"
-            " share the folder of the run, on Kubernetes with -s volume=pvc:NAME"
+            " share the folder of the run, on Kubernetes with -s volume=pvc:NAME, or an object"
+            " store with -o checkpoint.store=s3://BUCKET/PREFIX"
         )
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #d616a6ed
@@ -264,9 +301,9 @@ class Checkpoints(_Saver):
         own = resume is not None and resume.resolve() == self.folder.resolve()
         checkpoint = newest(resume, self.spec, own=own)
         _check_same(checkpoint.name if checkpoint else "none")
-        if _is_main():
-            for left in (self.folder / "checkpoints").glob("*.writing" if own else "*"):
-                shutil.rmtree(left)
+        if mesh.is_first_here():
+            for left in (self.folder / "checkpoints").glob("step-*.*" if own else "*"):
+                shutil.rmtree(left, ignore_errors=True)  # another node may share the disk
         return self.resume(checkpoint) if resume else 0
 
     def resume(self, checkpoint: Path | None) -> int:
@@ -276,7 +313,7 @@ class Checkpoints(_Saver):
             first = load(self.strategy, self.spec, checkpoint)
             source = read_about(checkpoint)["run_id"]
         load_s = time.perf_counter() - began if checkpoint is not None else None
-        other = source if source != self.rank_log.rows[0].get("run_id") else None
+        other = source if source != self.run_id else None
         facts = {"load_s": load_s, "source": f"from {other}" if other else None}
         self.rank_log.write("resume", step=first, time=utc_now(), **facts)
         return first

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['STORE_FD', 'Ranks', 'pick_device', 'join', 'leave', 'Coordinate', 'place_of', 'device_mesh', 'expert_mesh', 'along',
-           'barrier', 'sum_over_ranks', 'gather_to_main', 'gather_everywhere', 'shared_store']
+           'is_main', 'is_first_here', 'barrier', 'sum_over_ranks', 'gather_to_main', 'gather_everywhere',
+           'shared_store']
 
 # %% ../../nbs/30_train/10_mesh.ipynb #0add845e
 import gc
@@ -165,6 +166,16 @@ def along(mesh: DeviceMesh, *names: str) -> DeviceMesh | None:
     return mesh[tuple(present)]._flatten("_".join(present))
 
 # %% ../../nbs/30_train/10_mesh.ipynb #8ff8b099
+def is_main() -> bool:
+    "Whether this is rank 0, or a process without a group."
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def is_first_here() -> bool:
+    "Whether this is the first rank of its node."
+    return _environment_rank()[2] == 0
+
+
 def barrier() -> None:
     "Wait for all ranks."
     if dist.is_initialized():

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from .k8s_pod import K8sOptions, gpu_resource, pod_spec, run_labels
+from .k8s_pod import K8sOptions, gpu_resource, pod_spec, run_labels, stored
 from .k8s_state import read_k8s
 from .plan import Job, Plan
 from ...spec.notice import INTERRUPTED_CODE
@@ -126,8 +126,8 @@ def _text_block(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
 _Dumper.add_representer(str, _text_block)
 
 # %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #9039d22d
-def manifest_text(job: Job, options: K8sOptions = K8sOptions()) -> str:
-    "The manifests of a run as one YAML file."
+def _needs(job: Job, options: K8sOptions) -> list[str]:
+    "Comments of a manifest: what the run needs from the cluster."
     needs = []
     if gpu_resource(job.spec.hardware, options) == "amd.com/gpu" and not options.groups:
         needs += [
@@ -142,12 +142,20 @@ def manifest_text(job: Job, options: K8sOptions = K8sOptions()) -> str:
     if any(rights.values()):
         names = " and ".join(name for name, on in rights.items() if on)
         needs += [f"# needs a namespace with Pod Security level privileged: {names}"]
-    if options.restarts and not options.volume:
-        needs += ["# every restart begins at step 0: add -s volume=pvc:NAME"]
+    if options.restarts and not options.volume and not stored(job):
+        needs += [
+            "# every restart begins at step 0: add -s volume=pvc:NAME, or -o"
+            " checkpoint.store=s3://BUCKET/PREFIX"
+        ]
+    return needs
+
+# %% ../../../nbs/40_launch/cluster/40_k8s.ipynb #1d5d8b2e
+def manifest_text(job: Job, options: K8sOptions = K8sOptions()) -> str:
+    "The manifests of a run as one YAML file."
     head = [
         f"# {job.run_id}: {job.nodes} x {job.ranks_per_node} ranks",
         f"# kubectl apply -f {job.name}.yaml",
-        *needs,
+        *_needs(job, options),
     ]
     return (
         "\n".join(head)

@@ -135,7 +135,7 @@ def read_options(cls: type, given: Iterable[str]) -> Any:
         if _SECRET_VALUE.search(value) or (name.startswith("env.") and _SECRET.search(name)):
             raise RequestError(
                 f"-s {name}=…: looks like a secret, and options are written into manifests; "
-                "put it into docker/secrets.env"
+                "put it into docker/secrets.env, or into a Secret of Kubernetes for -s secret=NAME"
             )
         if name.startswith("env."):
             env[_variable(name)] = value
