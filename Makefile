@@ -18,6 +18,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 NEMO_PIP := .venv-nemo/bin/pip install --quiet --disable-pip-version-check
 TORCH := $(shell sed -n 's/^train = \["\(torch==[^"]*\)".*/\1/p' pyproject.toml)
+NEMO := nemo_toolkit==2.7.3
 SAY := @printf '\033[1m%s\033[0m\n'
 GPU_STUDIES ?= $(patsubst %,params/studies/h200-%.yaml,gpt-124m llama-1b llama-8b-layers llama-8b-precision llama-8b-lengths)
 TEST_WORKERS ?= 3
@@ -121,7 +122,7 @@ MISSING := for pair in $(CLUSTER_TOOLS); do PATH="$$PATH:/usr/sbin:/sbin" comman
 	@$(PYTHON) -m venv .venv-nemo
 	@$(NEMO_PIP) "$(TORCH)"
 	@$(NEMO_PIP) -r docker/nemo.txt
-	@$(NEMO_PIP) --no-deps nemo_toolkit==2.7.3
+	@$(NEMO_PIP) --no-deps $(NEMO)
 	@.venv-nemo/bin/python -W ignore -c 'from nemo.collections import llm; [getattr(llm, n).pretrain_recipe for n in ("llama31_8b", "qwen25_7b", "mistral_7b")]' 2>&1 | tail -3; exit $${PIPESTATUS[0]}
 	@touch $@
 
@@ -215,10 +216,12 @@ outputs-check: .venv/.deepspeed .venv/.dev
 
 # Universal: one file for every Python and system, by markers. torch's GPU builds come with their base images, so only the rest is locked for them.
 lock: .venv/.lock
-	$(SAY) "Writing docker/requirements.cpu.lock and docker/requirements.gpu.lock"
+	$(SAY) "Writing docker/requirements.cpu.lock, requirements.gpu.lock and requirements.nemo.lock"
 	@echo '$(TORCH)+cpu' > .venv/torch.in
 	@$(LOCK) docker/requirements.in .venv/torch.in -o docker/requirements.cpu.lock
 	@$(LOCK) docker/requirements.in docker/requirements.gpu.in .venv/torch.in --no-emit-package torch -o docker/requirements.gpu.lock
+	@$(LOCK) docker/requirements.in docker/requirements.gpu.in docker/nemo.txt .venv/torch.in --no-emit-package torch -o docker/requirements.nemo.lock
+	@echo '$(NEMO)' | $(LOCK) - --no-deps --no-header >> docker/requirements.nemo.lock
 	@$(LOCK) docker/requirements.build.in --constraint docker/requirements.cpu.lock -o docker/requirements.build.lock
 
 clean:

@@ -17,6 +17,7 @@ import pytest
 from containers import MORE, PASSWORD, TOOL, base_image, found_in_layers, has, registry
 from notebooks import ROOT
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from waiting import until
 
 from llmbench.cli.main import main
@@ -25,7 +26,8 @@ from llmbench.launch.cluster.plan import make_job
 from llmbench.spec.resolve import load_run
 
 DOCKER = ROOT / "docker"
-LOCKS = {"cpu": ("build", "cpu"), "cuda": ("build", "gpu"), "rocm": ("build", "gpu")}
+GPU = ("build", "gpu")
+LOCKS = {"cpu": ("build", "cpu"), "cuda": ("build", "${LOCK}"), "rocm": GPU, "primus": GPU}
 
 
 def lock(name: str) -> str:
@@ -49,7 +51,7 @@ def here(name: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", ["build", "cpu", "gpu"])
+@pytest.mark.parametrize("name", ["build", "cpu", "gpu", "nemo"])
 def test_locks_pin_everything_by_hash_and_name_no_index(name):
     found = pins(name)
     assert len(found) > 2 and all(
@@ -98,6 +100,10 @@ def test_locks_hold_what_pyproject_asks_and_agree():
     assert {n: v for n, v in cpu.items() if n != "torch"} == {
         n: v for n, v in gpu.items() if n not in cards
     } and build.items() <= cpu.items()
+    nemo, asked_by_nemo = here("nemo"), (DOCKER / "nemo.txt").read_text().splitlines()
+    for r in (Requirement(line) for line in asked_by_nemo if line and line[0] != "#"):
+        assert r.specifier.contains(nemo[canonicalize_name(r.name)]), f"{r}: type make lock"
+    assert "torch" not in nemo and "nemo-toolkit" in nemo
     (float8,) = map(Requirement, extras["fp8"])
     assert float8.specifier.contains(gpu[float8.name])
     written = {
@@ -105,7 +111,7 @@ def test_locks_hold_what_pyproject_asks_and_agree():
         for line in (DOCKER / "requirements.in").read_text().splitlines()
         if line and line[0] not in "#-"
     }
-    assert written <= set(cpu)
+    assert written <= set(cpu) & set(nemo) and {nemo[n] for n in cards} == {gpu[n] for n in cards}
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -117,7 +123,7 @@ def test_images_install_nothing_but_by_hash(name):
         "--require-hashes" in words or words.strip().endswith("--no-index /src")
         for words in installs
     )
-    assert re.findall(r"-r /src/requirements\.(\w+)\.lock", text) == list(LOCKS[name])
+    assert re.findall(r"/src/requirements\.(\S+?)\.lock", text) == list(LOCKS[name])
     assert "!docker/*.lock" in (ROOT / ".dockerignore").read_text()
 
 
@@ -137,6 +143,7 @@ def llmbench(*words: str, folder: Path = ROOT, **variables: str) -> subprocess.C
     )
 
 
+KILLS = int(os.environ.get("LLMBENCH_KILLS", "2"))
 TOKEN = f"hf_{secrets.token_hex(16)}"
 SECRETS = {
     "HF_TOKEN": TOKEN,
@@ -228,31 +235,41 @@ def pid_of(name: str) -> int:
 @needs_tool
 @pytest.mark.skipif(os.geteuid() != 0, reason="ends a container's process from outside: root")
 def test_a_container_that_is_killed_continues_from_its_last_checkpoint(built, tmp_path):
-    """Killed from outside as the kernel would, twice: the tool starts it again, it continues on the
-    volume, and has each step once and the losses of a run that nobody disturbed.
+    """Killed from outside as the kernel would, again and again: the tool starts it again, it
+    continues on the volume, and has each step once and the losses of a run that nobody disturbed.
     """
     volume, asked = tmp_path / "volume", tmp_path / "asked.yaml"
     volume.mkdir()
     asked.write_text(
         "study: killed\nmodel: gpt-tiny\nstrategy: {name: ddp}\nworld_size: 2\nseq_len: 128\n"
         "batch: {micro: 4, accum: 1}\nsteps: 40\nwarmup_steps: 2\ncheckpoint: {every: 5}\n"
+        "timeouts: {run_s: 3000}\n"
     )
-    options = (f"tool={TOOL}", "image=localhost/llmbench:cpu", f"volume={volume}", "restarts=3")
+    options = (
+        f"tool={TOOL}",
+        "image=localhost/llmbench:cpu",
+        f"volume={volume}",
+        f"restarts={KILLS + 1}",
+    )
     words = [word for option in options for word in ("-s", option)]
     results = tmp_path / "results"
     command = [sys.executable, "-m", "llmbench.cli", "launch", "docker", str(asked), *words]
     command += ["--submit", "--results", str(results)]
     name, steps = make_job(load_run(asked), "docker").name + "-0", volume / "rank-000.jsonl"
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
-        for kill_at in (8, 22):
-            done = lambda at=kill_at: steps.exists() and f'"step":{at},' in steps.read_text()
+        for i in range(KILLS):
+            kill_at = 8 + 28 * i // KILLS
+            done = lambda at=kill_at: (
+                steps.exists()
+                and f'"step":{at},' in steps.read_text().rpartition('"kind":"start"')[2]
+            )
             until(done, 300, process=process, message=lambda: process.stderr.read())
             os.kill(pid_of(name), signal.SIGKILL)
         said = process.communicate(timeout=600)[1]
     assert process.returncode == 0, said
     (file,) = results.glob("killed/*/run.json")
     run = read_run(file)
-    assert run.steps.step == list(range(40)) and run.goodput.starts == 3
+    assert run.steps.step == list(range(40)) and run.goodput.starts == KILLS + 1
     alone = llmbench("run", str(asked), "--results", str(tmp_path / "alone"))
     assert alone.returncode == 0, alone.stderr
     (file,) = (tmp_path / "alone").glob("killed/*/run.json")
@@ -293,6 +310,70 @@ def test_a_shell_in_tmux_outlives_its_terminal(built, tmp_path):
             until(lambda: (place / "here").exists(), 60)
         finally:
             tmux("kill-session", "-t", session)
+
+
+STANDIN = """FROM llmbench:cpu
+USER 0
+ENTRYPOINT []
+RUN pip uninstall --quiet --yes llmbench && mkdir -p /workspace/Primus/examples \\
+    && echo exit 1 > /workspace/Primus/examples/run_pretrain.sh
+"""
+
+
+@pytest.fixture(scope="module")
+def of_cards(built, tmp_path_factory):
+    """Builds the image of a card over a stand-in for its base: torch, in its CPU build, Python, pip
+    and a file where Primus has its script. Every layer above the base is real.
+    """
+    folder, standin = tmp_path_factory.mktemp("standin"), "localhost/llmbench-standin:cards"
+    (folder / "Dockerfile").write_text(STANDIN)
+    words = [TOOL, "build", *MORE, "--tag", standin, str(folder)]
+    subprocess.run(words, check=True, capture_output=True)
+
+    def build(platform: str) -> str:
+        given = ("--tool", TOOL, f"--base={standin}", *(f"--with={w}" for w in MORE))
+        done = llmbench("image", "build", platform, *given, folder=built[0])
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    yield build
+    images = ["llmbench:nemo", "llmbench:primus", standin]
+    subprocess.run([TOOL, "image", "rm", "--force", *images], capture_output=True)
+
+
+@pytest.mark.slow
+@needs_tool
+@pytest.mark.parametrize("platform", ["nemo", "primus"])
+def test_an_image_with_a_framework_trains_by_itself_too(platform, of_cards):
+    assert of_cards(platform).startswith(f"llmbench:{platform}  ")
+    words = ("image", "verify-offline", platform, "--tool", TOOL, "--hardware", "cpu")
+    done = llmbench(*words, "--ranks", "2", **SECRETS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "it trains offline, unprivileged and read-only" in done.stdout
+
+
+OFFLINE = ("--network", "none", "--read-only", "--tmpfs", "/tmp", "--tmpfs", "/results:mode=1777")
+
+
+@pytest.mark.slow
+@needs_tool
+def test_nemo_trains_in_its_image_without_a_network(of_cards):
+    """On two CPU ranks, as user 1000, and its run has a loss for each step."""
+    of_cards("nemo")
+    inside = "python3 -m llmbench.cli backend nemo /app/params/cpu/ddp.yaml --results /results"
+    inside += " -o steps=6 -o warmup_steps=1; cat /results/*/*/run.json"
+    words = [TOOL, "run", "--rm", *OFFLINE, "--entrypoint", "bash", "llmbench:nemo", "-c", inside]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=900)
+    run = json.loads(done.stdout[done.stdout.index("\n{") :])
+    assert run["status"] == "ok" and len(run["steps"]["loss"]) == 6, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@needs_tool
+def test_a_base_without_primus_is_refused_with_what_to_type(of_cards, built):
+    given = ("--tool", TOOL, "--base=llmbench:cpu", *(f"--with={w}" for w in MORE))
+    done = llmbench("image", "build", "primus", *given, folder=built[0])
+    assert done.returncode == 1 and "PRIMUS_PATH" in done.stderr, done.stderr
 
 
 @pytest.mark.slow

@@ -366,7 +366,7 @@ def test_a_token_of_the_environment_is_in_no_rendered_file(tmp_path, monkeypatch
 # --- images
 
 
-@pytest.mark.parametrize("name", ["cpu", "cuda", "rocm"])
+@pytest.mark.parametrize("name", ["cpu", "cuda", "rocm", "primus"])
 def test_images_run_without_root_and_without_network(name):
     text = (DOCKER / f"Dockerfile.{name}").read_text()
     assert len(re.findall(r"^FROM ", text, re.MULTILINE)) == 2 and re.search(

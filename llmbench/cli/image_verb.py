@@ -23,7 +23,7 @@ from ..core.files import load_settings
 
 # %% ../../nbs/90_cli/55_image_verb.ipynb #608fdbc8
 # written once more, because help imports nothing that takes time
-Platform = Literal["cpu", "cuda", "rocm"]
+Platform = Literal["cpu", "cuda", "rocm", "nemo", "primus"]
 
 
 def _commit(root: Path) -> str:
@@ -54,7 +54,7 @@ _REGISTRY = (
     "push: where to (default: [image] registry in settings.ini); "
     "REGISTRY_USER and REGISTRY_PASSWORD sign in"
 )
-_CARD = "verify-offline, shell: the hardware (default: cpu, a10, mi300x)"
+_CARD = "verify-offline, shell: the hardware (default: cpu, a10 or mi300x, as the image)"
 _RANKS = "verify-offline, shell: ranks (default: 2 on a CPU, 1 on a card)"
 _TMUX = "shell: in a tmux session of this name, which is attached to again"
 _SECRETS = "shell: a file of NAME=value lines for its environment, as docker/secrets.env"

@@ -30,7 +30,9 @@ from ...spec.strategies import strategy_named
 
 # %% ../../../nbs/40_launch/cluster/60_images.ipynb #137e6c56
 # each with the hardware that a trial run requests by default
-PLATFORMS = {"cpu": "cpu", "cuda": "a10", "rocm": "mi300x"}
+PLATFORMS = {"cpu": "cpu", "cuda": "a10", "rocm": "mi300x", "nemo": "a10", "primus": "mi300x"}
+# built by the Dockerfile of another platform
+_VARIANTS = {"nemo": ("cuda", ("--build-arg", "LOCK=nemo"))}
 
 
 def platform_of(hardware: str) -> str:
@@ -153,10 +155,11 @@ def build_words(
         if base
         else ()
     )
-    file = f"docker/Dockerfile.{platform}"
+    of, chosen = _VARIANTS.get(platform, (platform, ()))
+    file = f"docker/Dockerfile.{of}"
     checked("repository", name, "settings.ini [image] name")
     checked("image", base or name, "--base")
-    build = (tool, "build", "--file", file, "--build-arg", f"COMMIT={commit}")
+    build = (tool, "build", "--file", file, "--build-arg", f"COMMIT={commit}", *chosen)
     return (*build, *based, *more, "--tag", local_name(name, platform), "--", ".")
 
 # %% ../../../nbs/40_launch/cluster/60_images.ipynb #ec85bbc3
