@@ -32,26 +32,27 @@ class _Lines:
         inside = self.folder.parent.name == PARTIAL
         return self.folder.parent.parent / self.folder.name if inside else self.folder
 
-    def read(self) -> None:
-        "Take the new lines of all ranks."
+    def new_rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        "The rank and content of each new line; `ranks` may grow while they are read."
         rank = 0
         while rank < self.ranks:  # rank 0 says how many there are
             here = rank_file(self.folder, rank)
             file = self._files.setdefault(rank, LineFollower(here))
             file.path = here if here.exists() else rank_file(self.place, rank)
-            for row in file.rows():
-                self._take(rank, row)
+            yield from ((rank, row) for row in file.rows())
             rank += 1
 
 # %% ../../nbs/65_store/60_follow.ipynb #5e0c0003
 class RunLines(_Lines):
     "The steps of a run that all of its ranks have written."
 
-    def _take(self, rank: int, row: dict[str, Any]) -> None:
-        if row["kind"] == "start" and self.start is None:
-            self.start, self.ranks = row, row["spec"]["world_size"]
-        if row["kind"] == "step" and row["step"] > self._last:
-            self._rows.setdefault(row["step"], {})[rank] = row
+    def read(self) -> None:
+        "Take the new lines of all ranks."
+        for rank, row in self.new_rows():
+            if row["kind"] == "start" and self.start is None:
+                self.start, self.ranks = row, row["spec"]["world_size"]
+            if row["kind"] == "step" and row["step"] > self._last:
+                self._rows.setdefault(row["step"], {})[rank] = row
 
     def steps(self) -> Iterator[tuple[int, dict[str, float]]]:
         "New complete steps in order, each with its known figures."
