@@ -266,6 +266,7 @@ def test_gloo_sends_what_the_formula_says(ranks, tmp_path):
 _STUDY = """
 study: shaped
 title: Two nodes on a link of 1 Gb/s
+repeats: 3
 base: {model: gpt-tiny, seq_len: 32, batch: {accum: 1, global_tokens: 64}, steps: 4, warmup_steps: 1}
 matrix:
   - {strategy: single, world_size: 1}
@@ -312,7 +313,7 @@ def test_communication_takes_as_long_as_its_bytes_over_the_bandwidth(tmp_path):
     with subprocess.Popen(
         beside, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        said, _ = process.communicate(timeout=500)
+        said, _ = process.communicate(timeout=900)
     assert process.returncode == 0, said
     left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
     assert f"llb{process.pid}" not in left, "the hosts are gone with the command"
@@ -325,7 +326,8 @@ def test_communication_takes_as_long_as_its_bytes_over_the_bandwidth(tmp_path):
     sys.stderr.write(
         "".join(
             f"\n{r['strategy']} {r['kind']}: {1000 * r['wire_s']:.0f} ms on the wire,"
-            f" {1000 * r['alone_s']:.0f} ms measured"
+            f" {1000 * r['alone_s']:.0f} ms measured, {r['ratio_low']:.2f} to"
+            f" {r['ratio_high']:.2f} times"
             for r in rows
         )
     )
@@ -337,7 +339,8 @@ def test_communication_takes_as_long_as_its_bytes_over_the_bandwidth(tmp_path):
     assert all(0.8 * 0.125 < r["link_gb_s"] <= 0.125 for r in rows), (
         "1 Gb/s, less what headers take"
     )
-    assert all(abs(r["ratio"] - 1) < 0.20 for r in rows), [r["ratio"] for r in rows]
+    # other work on this machine makes a repeat slower and never faster
+    assert all(abs(r["ratio_low"] - 1) < 0.20 for r in rows), rows
     site = [
         sys.executable,
         "-m",
