@@ -44,12 +44,12 @@ def processes(host: str) -> list[int]:
 
 
 def workers(host: str) -> list[int]:
-    """The ranks that train on a host, without their agent."""
+    """The ranks that train on a host, without their agent and the process that samples it."""
     commands = {p: Path(f"/proc/{p}/cmdline").read_bytes() for p in processes(host)}
     return [
         p
         for p, command in commands.items()
-        if b"llmbench.train" in command and b"torch.distributed.run" not in command
+        if b"llmbench.train" in command.split(b"\0") and b"torch.distributed.run" not in command
     ]
 
 

@@ -38,7 +38,7 @@ def rank_process(out: Path, rank: int) -> int:
             continue
         if (
             f"RANK={rank}".encode() in variables
-            and b"llmbench.train" in command
+            and b"llmbench.train" in command.split(b"\0")  # not the process that samples it
             and str(out).encode() in command
         ):
             return int(entry.name)
