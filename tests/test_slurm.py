@@ -239,11 +239,11 @@ def test_a_killed_rank_and_a_preemption_queue_the_job_again(cluster, tmp_path):
         return f'"kind":"step","step":{step},' in lines
 
     for step in KILLED_AT:
-        cluster.until(lambda step=step: trained_to(step), 300)
+        until(lambda step=step: trained_to(step), 300, message=cluster.state)
         (rank,) = workers(cluster.hosts.namespace(1))
         os.kill(rank, signal.SIGKILL)
-        cluster.until(lambda step=step: not trained_to(step), 200)
-    cluster.until(lambda: trained_to(220), 300)
+        until(lambda step=step: not trained_to(step), 200, message=cluster.state)
+    until(lambda: trained_to(220), 300, message=cluster.state)
     urgent = ["sbatch", "-p", "urgent", "-N3", "--exclusive", "-o", "/dev/null", "--wrap", "true"]
     cluster.say(*urgent)
     assert launched.wait(timeout=400) == 0, (tmp_path / "launch.log").read_text()
