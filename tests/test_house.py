@@ -56,6 +56,7 @@ OTHER_NAMES = {
     ): "key of the printed JSON until November 2026",
     ("frameworks/callback.py", "step_tokens"): "what one step of a recorded loop counted",
     ("frameworks/recording.py", "step_tokens"): "the same, in a line of the recording",
+    ("store/published/rules.py", "global_batch_tokens"): "column of the published tables",
 }
 
 
