@@ -121,7 +121,10 @@ def test_a_killed_run_goes_on_with_the_same_losses(whole, tmp_path, name, step):
 
     (resumed,) = [e for e in run.events if e.kind == "resumed"]
     assert resumed.step == safe and resumed.time_s > 0 and resumed.lost_time_s >= 0
-    assert resumed.lost_steps == len(killed.steps.step) - safe == run.goodput.lost_steps
+    # a step that only one of the ranks has written is lost to that rank
+    whole_steps = sum(t is not None for t in killed.steps.time_s)
+    assert whole_steps - safe <= resumed.lost_steps <= len(killed.steps.step) - safe
+    assert resumed.lost_steps == run.goodput.lost_steps
     saved = [e for e in run.events if e.kind == "checkpoint_saved"]
     assert [e.step for e in saved] == [*range(EVERY, STEPS + 1, EVERY)] and all(
         e.time_s > 0 and e.bytes > 1e6 for e in saved
