@@ -14,11 +14,13 @@ import pytest
 import yaml
 from hosts import POSSIBLE, Hosts
 from test_checkpoint import ROOT, STEPS, spec_of
+from test_faults import at_step
 from waiting import until
 
 from llmbench.core.numbers import test_near
 from llmbench.core.records import rank_file, read_run
 from llmbench.launch.local import run_local
+from llmbench.spec.notice import give_notice, notice_file
 from llmbench.spec.object_store import RunStore
 from llmbench.spec.request import run_id
 
@@ -123,6 +125,16 @@ def test_a_copy_that_was_cut_off_is_not_used(bucket, tmp_path):
     run = run_local(spec, tmp_path / "first", resume=tmp_path / "first")
     assert [e.step for e in run.events if e.kind == "resumed"] == [9]
     same_training(run, whole)
+
+
+def test_a_run_that_begins_anew_keeps_no_later_step_of_the_one_before(bucket, tmp_path):
+    """The same request twice, the second without --resume and ended early: its own steps count."""
+    spec = spec_of("ddp", checkpoint=STORED)
+    assert run_local(spec, tmp_path / "first").status == "ok"
+    notice = at_step(4, lambda: give_notice(notice_file(tmp_path / "second")))
+    cut = run_local(spec, tmp_path / "second", on_step=notice)
+    assert cut.status == "interrupted" and not [e for e in cut.events if e.kind == "resumed"]
+    assert store_of(spec).steps()[-1] == len(cut.steps.step) < STEPS
 
 
 def test_a_store_that_fails_on_the_way_does_not_end_the_training(bucket, tmp_path):

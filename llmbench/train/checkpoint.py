@@ -40,7 +40,7 @@ from . import mesh
 
 # %% ../../nbs/30_train/50_checkpoint.ipynb #c733bbd1
 from ..core.lines import rank_file
-from ..spec.object_store import run_store
+from ..spec.object_store import clear_store, run_store
 from ..spec.weights import weights_folder
 from .strategies.base import BuiltStrategy, TorchStrategy
 
@@ -138,8 +138,10 @@ def _complete(writing: Path, place: Path, told: dict[str, Any]) -> bool:
         write_json_atomic(writing / "checkpoint.json", told)
         shutil.rmtree(place, ignore_errors=True)
         writing.rename(place)
-    except FileNotFoundError:  # a disk that node 0 shares, which has renamed it
-        return False
+    except FileNotFoundError:
+        if mesh.is_main():
+            raise
+        return False  # a disk that node 0 shares, which has renamed it
     return True
 
 
@@ -304,6 +306,8 @@ class Checkpoints(_Saver):
         if mesh.is_first_here():
             for left in (self.folder / "checkpoints").glob("step-*.*" if own else "*"):
                 shutil.rmtree(left, ignore_errors=True)  # another node may share the disk
+        if not own and self.store and mesh.is_main():
+            clear_store(self.store)  # or its later steps would outlive those of this run
         return self.resume(checkpoint) if resume else 0
 
     def resume(self, checkpoint: Path | None) -> int:
