@@ -21,6 +21,7 @@ from llmbench.core.glossary.table import (
 from llmbench.core.schema import json_schema
 from llmbench.report.glossary import notebook_of
 from llmbench.store.database import open_store
+from llmbench.store.published.view import PUBLISHED_COLUMNS
 
 COLUMN_MAKERS = {"Column", "text_column", "number_column", "_count", "_ms", "_loss_column"}
 
@@ -30,7 +31,7 @@ def view_columns(folder) -> list[tuple[str, str]]:
         "SELECT table_name, column_name FROM information_schema.columns"
         " WHERE table_schema = 'main' AND table_catalog = current_database()"
     )
-    return found.fetchall()
+    return found.fetchall() + [("published", name) for name in PUBLISHED_COLUMNS]
 
 
 def missing(find, *given: tuple[str, ...]) -> list[str]:

@@ -57,6 +57,8 @@ OTHER_NAMES = {
     ("frameworks/callback.py", "step_tokens"): "what one step of a recorded loop counted",
     ("frameworks/recording.py", "step_tokens"): "the same, in a line of the recording",
     ("store/published/rules.py", "global_batch_tokens"): "column of the published tables",
+    ("store/published/accounting.py", "global_batch_tokens"): "the same column",
+    ("store/published/view.py", "global_batch_tokens"): "the same column",
 }
 
 

@@ -26,11 +26,16 @@ def query(
         Literal["table", "csv", "json"], option("how to print the rows (default table)", "STYLE")
     ] = "table",
 ) -> int:
-    "Print the rows of one SQL statement over the results."
-    from llmbench.store.database import format_rows
+    """Print the rows of one SQL statement over the results; `published` has those of others, and
+    needs no results.
+    """
+    from llmbench.store.database import format_rows, names_published_only, query_published
     from llmbench.store.database import query as rows_of
 
-    columns, rows = rows_of(results_folder(results), sql, aloud=True)
+    if results is None and names_published_only(sql):
+        columns, rows = query_published(sql)
+    else:
+        columns, rows = rows_of(results_folder(results), sql, aloud=True)
     out(format_rows(columns, rows, format))
     return 0
 

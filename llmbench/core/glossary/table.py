@@ -14,14 +14,18 @@ from .comparing import COMPARING_TOPICS
 from .entry import Entry, Topic
 from .machine import MACHINE_TOPICS
 from .pages import PAGE_TOPICS
+from .published import PUBLISHED_RECORDED, PUBLISHED_TOPICS
 from .run_file import RECORDED_TOPICS
 from .work import WORK_TOPICS
 
 # %% ../../../nbs/10_core/glossary/40_table.ipynb #4d5d8282
-DEFINED: dict[str, tuple[Topic, ...]] = WORK_TOPICS | MACHINE_TOPICS | COMPARING_TOPICS
+DEFINED: dict[str, tuple[Topic, ...]] = (
+    WORK_TOPICS | MACHINE_TOPICS | COMPARING_TOPICS | PUBLISHED_TOPICS
+)
 TOPICS: tuple[Topic, ...] = (
     *(topic for topics in DEFINED.values() for topic in topics),
     *RECORDED_TOPICS,
+    *PUBLISHED_RECORDED,
     *PAGE_TOPICS,
 )
 ENTRIES: tuple[Entry, ...] = tuple(entry for topic in TOPICS for entry in topic.entries)
