@@ -140,10 +140,19 @@ def test_a_run_that_begins_anew_keeps_no_later_step_of_the_one_before(bucket, tm
 def test_a_store_that_fails_on_the_way_does_not_end_the_training(bucket, tmp_path):
     spec = spec_of("ddp", checkpoint=STORED)
 
+    def gone():
+        """Whether the bucket is deleted; a copy under way may fill it between two requests."""
+        bucket.objects.all().delete()
+        try:
+            bucket.delete()
+        except bucket.meta.client.exceptions.ClientError as e:
+            assert e.response["Error"]["Code"] == "BucketNotEmpty"
+            return False
+        return True
+
     def emptied(row):
         if row["step"] == 4:
-            bucket.objects.all().delete()
-            bucket.delete()
+            until(gone, 60, every_s=0.05)
 
     run = run_local(spec, tmp_path / "out", on_step=emptied)
     assert run.status == "ok" and run.steps.step == list(range(STEPS))

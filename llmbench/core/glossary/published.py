@@ -40,12 +40,14 @@ _SETTINGS = topic(
     """
 kind | – | dense, mixture (of experts) or hybrid (with layers that are no attention)
 accelerator | – | Name in the table of accelerators
+arch | – | Architecture of the accelerator
 framework_version | – | Version, release or commit of the framework
 precision_stated | – | Number format in the words of the source; `precision` is its class
 recompute | – | What is computed again in the backward pass: none, selective or full
 attention | – | Attention kernel
 task | – | Pretraining, fine-tuning, or adapters (lora, qlora)
 optimizer | – | Optimizer
+other_settings | – | Further settings as name=value
 cpu_offload | – | What is kept in the memory of the host
 gpus_per_node | accelerators | Accelerators of one host
 vpp | stages | Pipeline stages per rank
@@ -71,11 +73,13 @@ throughput_from | – | Printed column that the throughput comes from | | record
 flops_per_token | FLOP per token | Model FLOPs of one token: products, and attention without masked positions | | 6 W + 3 A
 flops_from | – | What the FLOPs were computed from, or what is missing | | recorded
 peak_tflops | TFLOP/s | Dense peak of the accelerator for the number format | | recorded
+peak_16bit_tflops | TFLOP/s | Dense peak of the accelerator in bfloat16, else in float16 | | recorded
 reached_tflops | TFLOP/s | Fastest published matrix product of the accelerator in that format | | recorded
 printed_tflops_per_gpu | TFLOP/s | Rate as the source prints it, by its own formula | | recorded
 printed_mfu_pct | % | MFU as the source prints it | | recorded
 printed_hfu_pct | % | Share of the peak with recomputed FLOPs, as printed | | recorded
 printed_formula | – | Formula that gives the printed TFLOP/s within 1 % | | the first that fits
+formulas_least formulas_most | 1 | Least and most FLOPs per token by the usual formulas of model FLOPs, over ours | | ratio of the formulas
 printed_differs_by | – | How far the printed TFLOP/s are from ours, and why | | printed / ours − 1
 step_time_s_least step_time_s_most | s | Step time of the fastest and of the slowest repeat (MLPerf) | | recorded
 time_to_train_s | s | Time to the target quality, median over the repeats (MLPerf) | | recorded

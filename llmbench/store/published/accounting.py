@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CLASSES', 'ADAPTERS', 'precision_class', 'peak_of', 'batch_tokens', 'throughput', 'step_time', 'PublishedWork',
-           'work_of', 'Formula', 'formulas', 'printed_formula', 'Accounted', 'account']
+           'work_of', 'Formula', 'formulas', 'formula_span', 'printed_formula', 'Accounted', 'account']
 
 # %% ../../../nbs/65_store/published/27_accounting.ipynb #129f019d
 from collections.abc import Iterator, Mapping
@@ -144,6 +144,18 @@ def formulas(work: PublishedWork, v: Mapping[str, Any]) -> Iterator[tuple[Formul
                 yield Formula(name, attention, flops), products + passes * share * scores
 
 
+def formula_span(
+    work: PublishedWork, v: Mapping[str, Any]
+) -> tuple[float, float] | tuple[None, None]:
+    """The least and the most FLOPs per token by the usual formulas of model FLOPs, over ours; None
+    without a shape, and for adapters.
+    """
+    if not (work.shape and work.flops_per_token) or v["task"] in ADAPTERS:
+        return None, None
+    counted = [flops for formula, flops in formulas(work, v) if formula.flops == "model"]
+    return min(counted) / work.flops_per_token, max(counted) / work.flops_per_token
+
+# %% ../../../nbs/65_store/published/27_accounting.ipynb #6d846a0a
 def printed_formula(work: PublishedWork, v: Mapping[str, Any]) -> tuple[Formula, float] | None:
     """The formula that gives the printed TFLOP/s within 1 %, and its FLOPs per token.
 
@@ -171,6 +183,8 @@ class Accounted:
     flops_from: str
     tflops_per_gpu: float | None
     mfu_pct: float | None
+    formulas_least: float | None
+    formulas_most: float | None
     printed_formula: str | None
     reason: str | None
 
@@ -203,5 +217,5 @@ def account(
     return Accounted(
         rate, stated_by, step_time(v), batch_tokens(v), formats, peak, work.flops_per_token,
         work.flops_from, tflops, 100 * tflops / peak if tflops and peak else None,
-        str(fit[0]) if fit else None, _reason(work, v, fit),
+        *formula_span(work, v), str(fit[0]) if fit else None, _reason(work, v, fit),
     )  # fmt: skip
