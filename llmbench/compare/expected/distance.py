@@ -39,7 +39,7 @@ class Ruler:
     publisher: float
     level: float
 
-
+# %% ../../../nbs/70_compare/expected/15_distance.ipynb #5773c2bf
 def read_ruler(folder: Path | str | None = None) -> Ruler:
     """The weights of a folder of published tables; RequestError for a missing or wrong line."""
     table = read_table(published_folder(folder) / DISTANCES, _COLUMNS)

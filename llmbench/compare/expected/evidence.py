@@ -77,7 +77,7 @@ class Evidence:
     on: str  # architecture of the pairs, or any
     rows: tuple[tuple[str, str], ...]
 
-
+# %% ../../../nbs/70_compare/expected/35_evidence.ipynb #5b79e9d2
 def _ratios(
     pairs: Sequence[tuple[Row, Row]], check: str
 ) -> dict[str, list[tuple[float, Row, Row]]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .case import Case
-from .field import Field
+from .field import PublishedField
 from ...core.accelerators import accelerator
 from ...core.errors import RequestError, unknown_name
 from llmbench.plan.flops import (
@@ -75,8 +75,8 @@ def _preset(shape: ModelShape, name: str, seq_len: int) -> Modelled:
     span = (min(counted) / ours, (max(counted) + 2 * scores) / ours)
     return Modelled(name, "dense" if dense else "mixture", flops, span)
 
-
-def modelled(name: str, seq_len: int, field: Field) -> Modelled:
+# %% ../../../nbs/70_compare/expected/45_question.ipynb #dd14a5f1
+def modelled(name: str, seq_len: int, field: PublishedField) -> Modelled:
     "A model by its name; RequestError with the near names where neither preset nor row has it."
     wanted = _plain(name)
     for preset, shape in PRESETS.items():
@@ -89,7 +89,7 @@ def modelled(name: str, seq_len: int, field: Field) -> Modelled:
     _, case = min(rows, key=lambda pair: abs(pair[1].seq_len - seq_len))
     return Modelled(case.model, case.kind, _at_length(case, rows, seq_len), case.formulas)
 
-
+# %% ../../../nbs/70_compare/expected/45_question.ipynb #4d36b2ee
 def _at_length(case: Case, rows: Sequence[tuple[Any, Case]], seq_len: int) -> float:
     "FLOPs per token at a length: a line through two known lengths, flat through one."
     known = {c.seq_len: c.flops_per_token for _, c in rows}
@@ -106,16 +106,16 @@ class Question:
     case: Case
     assumed: tuple[str, ...] = ()
 
-
-def usual_length(model: str, card: str, field: Field) -> int:
+# %% ../../../nbs/70_compare/expected/45_question.ipynb #041c5403
+def usual_length(model: str, card: str, field: PublishedField) -> int:
     "The most frequent sequence length of a model's rows, on the card if it has any."
     named = [c for c in field.cases if _plain(c.model) == _plain(model) and not c.adapters]
     here = [c for c in named if c.accelerator == card] or named
     return Counter(c.seq_len for c in here).most_common(1)[0][0] if here else 4096
 
-
+# %% ../../../nbs/70_compare/expected/45_question.ipynb #da7ea29e
 def ask_for(
-    field: Field, cards: Cards, model: str, hardware: str, gpus: int, **given: Any
+    field: PublishedField, cards: Cards, model: str, hardware: str, gpus: int, **given: Any
 ) -> Question:
     """The question of a user; `given` are fields of a case that he typed (None: not typed).
 
@@ -137,7 +137,7 @@ def ask_for(
     )  # fmt: skip
     return Question(case, _assumed(given, seq_len, precision))
 
-
+# %% ../../../nbs/70_compare/expected/45_question.ipynb #8a6eff09
 def _sixteen_bit(card: Mapping[str, Any]) -> float | None:
     return card["peak_bf16_dense_tflops"] or card["peak_fp16_dense_tflops"]
 
@@ -156,8 +156,8 @@ def _format_of(precision: str | None) -> str | None:
     name = parts[1] if len(parts) == 3 else parts[0]
     return _FORMATS.get(name, name) or None
 
-
-def ask_for_run(row: Mapping[str, Any], field: Field, cards: Cards) -> Question:
+# %% ../../../nbs/70_compare/expected/45_question.ipynb #565e3b6c
+def ask_for_run(row: Mapping[str, Any], field: PublishedField, cards: Cards) -> Question:
     "The question of a row of `runs`; RequestError that names what it lacks."
     card = card_of_device(row["hardware"], cards)
     rate = row["tokens_per_s_per_gpu"] or row["stated_tokens_per_s_per_gpu"]

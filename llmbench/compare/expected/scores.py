@@ -12,7 +12,7 @@ from math import log
 
 import numpy as np
 
-from .field import Field, LeftOut, leave_out
+from .field import LeftOut, PublishedField, leave_out
 from .range import COMPARABLE, ENOUGH_ROWS
 from .verdict import ALARM
 
@@ -48,15 +48,19 @@ def scores_of(group: str, chosen: np.ndarray, left: LeftOut, publishers: Sequenc
         found, 100 * float(np.expm1(np.median(abs(error)))),
     )  # fmt: skip
 
-# %% ../../../nbs/70_compare/expected/55_scores.ipynb #aad39e75
-def comparable_counts(field: Field, publishers: Sequence[str]) -> np.ndarray:
+# %% ../../../nbs/70_compare/expected/55_scores.ipynb #964e7479
+def comparable_counts(field: PublishedField, publishers: Sequence[str]) -> np.ndarray:
     "Per row how many comparable rows other publishers have."
     names = np.array(publishers)
     other = names[:, None] != names[None, :]
-    return ((field.apart <= COMPARABLE) & other).sum(1)
+    models, adapters = (
+        np.array([getattr(c, n) for c in field.cases]) for n in ("model", "adapters")
+    )
+    may = ~adapters[:, None] | (models[:, None] == models[None, :])
+    return ((field.apart <= COMPARABLE) & other & may).sum(1)
 
 
-def all_scores(field: Field) -> list[Scores]:
+def all_scores(field: PublishedField) -> list[Scores]:
     "Scores by publisher left out: all rows, and those that `expect` would judge."
     publishers = [r["publisher"] for r in field.rows]
     left = leave_out(field, publishers)
@@ -67,7 +71,7 @@ def all_scores(field: Field) -> list[Scores]:
         "pretraining and all weights, all rows": ~adapters,
         "pretraining and all weights, judged": ~adapters & enough,
         "MLPerf adapters, judged": adapters & mlperf & enough,
-        "other adapters, judged": adapters & ~mlperf & enough,
+        "other adapters, all rows": adapters & ~mlperf,
         "all, judged": enough,
     }
     return [scores_of(n, chosen, left, publishers) for n, chosen in groups.items() if chosen.any()]

@@ -76,8 +76,7 @@ peak_tflops | TFLOP/s | Dense peak of the accelerator for the number format | | 
 peak_16bit_tflops | TFLOP/s | Dense peak of the accelerator in bfloat16, else in float16 | | recorded
 reached_tflops | TFLOP/s | Fastest published matrix product of the accelerator in that format | | recorded
 printed_tflops_per_gpu | TFLOP/s | Rate as the source prints it, by its own formula | | recorded
-printed_mfu_pct | % | MFU as the source prints it | | recorded
-printed_hfu_pct | % | Share of the peak with recomputed FLOPs, as printed | | recorded
+printed_mfu_pct printed_hfu_pct | % | Share of the peak as the source prints it, without and with recomputed FLOPs | | recorded
 printed_formula | – | Formula that gives the printed TFLOP/s within 1 % | | the first that fits
 formulas_least formulas_most | 1 | Least and most FLOPs per token by the usual formulas of model FLOPs, over ours | | ratio of the formulas
 printed_differs_by | – | How far the printed TFLOP/s are from ours, and why | | printed / ours − 1
