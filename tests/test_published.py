@@ -18,8 +18,9 @@ from llmbench.store.published.usable import usable
 SHIPPED = Path(__file__).resolve().parents[1] / "data" / "published"
 TABLE = "training_throughput.csv"
 LINES = (SHIPPED / TABLE).read_bytes().splitlines(keepends=True)
-# the rows that the correction by rule is about, and a source whose name is misspelt below
-FEW = [*LINES[:60], *(row for row in LINES[60:] if row.startswith(b"tinyllama,"))]
+# the rows that corrections by rule are about, and a source whose name is misspelt below
+CORRECTED = (b"tinyllama,", b"alcf-aurora-70b,")
+FEW = [*LINES[:60], *(row for row in LINES[60:] if row.startswith(CORRECTED))]
 HEADER = LINES[0].decode().strip().split(",")
 SOUND = {
     "source_id": "tinyllama",
@@ -85,6 +86,11 @@ BAD = {
             step_time_s="10",
         ),
         "tokens_per_s_per_gpu: 80000 is 8 times global_batch_tokens / step_time_s / n_gpus",
+    ),
+    "sequences of another length": (
+        line(seq_len="8192", samples_per_s_total="39.06"),
+        "tokens_per_s_per_gpu: 10000 is 0.5 times samples_per_s_total × seq_len / n_gpus = 19998.7; "
+        "allowed: an agreement within 2 %; check the unit (per GPU, node or total), and seq_len",
     ),
     "a missing source": (
         line(source_id="tinylama", row_id="tinylama#900"),
@@ -158,6 +164,8 @@ BAD = {
 def test_a_bad_row_is_one_line(bad, folder, capsys):
     """Among sound rows, at its own line; the same words wherever it stands."""
     row, words = BAD[bad]
+    by_hand = folder / "checked.csv"
+    by_hand.write_text(by_hand.read_text().splitlines()[0] + "\n")  # most of its rows are not here
     for place in (1, len(FEW)):
         (folder / TABLE).write_bytes(b"".join([*FEW[:place], row, *FEW[place:]]))
         code, violations = checked(folder, capsys)
@@ -236,6 +244,130 @@ def test_a_broken_dictionary_is_named_and_no_table_is_judged_by_it(old, new, wor
     assert main(["published", "schema", str(folder)]) in (0, 1)
 
 
+CHECKED = {
+    "row_id": "tinyllama#900",
+    "columns_checked": "n_gpus dp",
+    "columns_not_found": "",
+    "differs": "",
+    "source_commit_read": "bf122247c4",
+    "checked_on": "2026-11-24",
+}
+FORMULA = {
+    "source_id": "glm-130b-log",
+    "flops": "model",
+    "attention": "full",
+    "lm_head": "yes",
+    "peak": "bf16",
+    "locator": "main.py:L1",
+    "reason": "By the code",
+}
+BAD_EVIDENCE = {
+    "a row that is not there": (
+        {"row_id": "tinyllama#901"},
+        "row_id: 'tinyllama#901' is no row; allowed: the row_id of a measurement",
+    ),
+    "a row twice": (
+        {"row_id": "tinyllama#001", "columns_checked": "n_gpus"},
+        "row_id: 'tinyllama#001' is also in line ",
+    ),
+    "a column that is not there": (
+        {"columns_checked": "n_gpu dp"},
+        "columns_checked: 'n_gpu' is no column; allowed: columns of training_throughput.csv that "
+        "have a value in tinyllama#900; write n_gpus",
+    ),
+    "a column of the other table": (
+        {"columns_not_found": "n_repeats"},
+        "columns_not_found: 'n_repeats' is no column",
+    ),
+    "a column without a value": (
+        {"columns_checked": "dp mfu_pct"},
+        "columns_checked: mfu_pct is empty in the row",
+    ),
+    "found and not found": (
+        {"columns_not_found": "dp"},
+        "columns_not_found: dp is there twice; allowed: each column once",
+    ),
+    "nothing was checked": ({"columns_checked": ""}, "columns_checked: the cell is empty"),
+    "a difference that nothing answers": (
+        {"columns_checked": "dp", "differs": "n_gpus=8"},
+        "differs: the source prints n_gpus=8, and the row has 16; allowed: a value that a rule of "
+        "corrections.csv sets, or a row with a flag; add the rule or the flag",
+    ),
+    "right and wrong at once": (
+        {"differs": "n_gpus=8"},
+        "differs: n_gpus is in columns_checked, too",
+    ),
+    "a difference without a value": ({"differs": "tp"}, "differs: no value after ="),
+    "a difference of no column": ({"differs": "gpus=8"}, "differs: 'gpus' is no column"),
+    "a day that does not exist": (
+        {"checked_on": "2026-02-30"},
+        "checked_on: '2026-02-30' is no date; allowed: a day as 2026-11-24",
+    ),
+    "no commit": ({"source_commit_read": ""}, "source_commit_read: the cell is empty"),
+    "a source that is not there": (
+        {"source_id": "glm-130b-logs"},
+        "source_id: 'glm-130b-logs' matches no source; allowed: names in sources.csv, and *; "
+        "write glm-130b-log",
+    ),
+    "a source with two formulas": (
+        {"source_id": "tiny*"},
+        "source_id: tinyllama has a formula in line ",
+    ),
+    "another word for the FLOPs": (
+        {"flops": "both"},
+        "flops: 'both' is no word of its list; allowed: model, hardware",
+    ),
+    "another word for the attention": ({"attention": "half"}, "attention: 'half' is no word"),
+    "no place": ({"locator": ""}, "locator: the cell is empty"),
+}
+
+
+def evidence(folder, cells) -> tuple[str, int]:
+    """Adds a line to the table that has these columns; its file and line."""
+    of_row = cells.keys() <= CHECKED.keys()
+    file, sound = ("checked.csv", CHECKED) if of_row else ("formulas.csv", FORMULA)
+    table = folder / file
+    with table.open("a", newline="") as f:
+        csv.writer(f, lineterminator="\n").writerow((sound | cells).values())
+    return file, len(table.read_text().splitlines())
+
+
+@pytest.mark.parametrize("bad", BAD_EVIDENCE)
+def test_a_wrong_line_of_evidence_is_one_line(bad, folder, capsys):
+    (folder / TABLE).write_bytes(b"".join(LINES) + line())
+    cells, words = BAD_EVIDENCE[bad]
+    file, number = evidence(folder, cells)
+    code, (violation,) = checked(folder, capsys)
+    assert code == 1 and violation.startswith(f"{file}:{number} ") and words in violation
+    assert violation.count("; ") >= 2 and violation.isprintable()
+
+
+def test_a_sound_line_of_evidence_has_none(folder, capsys):
+    (folder / TABLE).write_bytes(b"".join(LINES) + line())
+    for cells in ({"row_id": CHECKED["row_id"]}, {"source_id": FORMULA["source_id"]}):
+        evidence(folder, cells)
+    assert checked(folder, capsys) == (0, [])
+
+
+def test_a_difference_is_answered_by_a_rule_or_a_flag(folder, capsys):
+    """Without the rule that corrects the length, both rows that were found wrong are named."""
+    rules = folder / "corrections.csv"
+    kept = [text for text in rules.read_text().splitlines(keepends=True) if "0[01]?" not in text]
+    rules.write_text("".join(kept))
+    code, violations = checked(folder, capsys)
+    by_hand = [text for text in violations if text.startswith("checked.csv:")]
+    assert code == 1 and len(by_hand) == 2
+    assert all("prints seq_len=4096, and the row has 8192" in text for text in by_hand)
+    others = [text for text in violations if text not in by_hand]
+    assert len(others) == 16 and all(" times samples_per_s_total ×" in text for text in others)
+    flagged = (folder / TABLE).read_bytes().splitlines(keepends=True)
+    for i, row in enumerate(flagged):
+        if b"alcf-aurora-70b#008," in row or b"alcf-aurora-70b#014," in row:
+            flagged[i] = row.replace(b",ok,,", b",ok,known_regression,", 1)
+    (folder / TABLE).write_bytes(b"".join(flagged))
+    assert checked(folder, capsys) == (1, others)
+
+
 def test_a_table_full_of_violations_ends_soon(folder, capsys):
     (folder / TABLE).write_bytes(LINES[0] + b"\n" * 10**6)
     code = main(["published", "check", str(folder)])
@@ -285,7 +417,7 @@ def test_the_schema_is_that_of_the_check(table, capsys):
 def test_the_edition_is_plain_and_has_no_text_of_a_source():
     """UTF-8, line feeds, no blanks at the ends of cells, and none of the columns with remarks."""
     tables = sorted(SHIPPED.glob("*.csv"))
-    assert len(tables) == 9
+    assert len(tables) == 11
     for path in tables:
         content = path.read_bytes()
         assert b"\r" not in content and content.endswith(b"\n") and content.isascii(), path.name

@@ -32,7 +32,15 @@ from llmbench.store.published.flags import (
 )
 
 # %% ../../../nbs/65_store/published/18_edition.ipynb #5663ae64
+from llmbench.store.published.evidence import (
+    CHECKED,
+    EVIDENCE,
+    FORMULAS,
+    check_checked,
+    check_formulas,
+)
 from llmbench.store.published.rows import (
+    PublishedRow,
     PublishedTable,
     Violation,
     all_violations,
@@ -121,7 +129,7 @@ def _check_dictionary(edition: Edition) -> None:
     "Notes columns that are there twice, and those that the rules need and that are missing."
     table = edition.tables[_DICTIONARY]
     needed = dict.fromkeys(MEASUREMENTS, (*RULE_COLUMNS, *SPEEDS))
-    needed |= {file: (key,) for file, key in _KEYS.items()}
+    needed |= {file: (key,) for file, key in _KEYS.items()} | EVIDENCE
     for file, names in needed.items():
         shared = ("both",) if file in MEASUREMENTS else ()
         found = Counter(c.name for c in edition.columns if c.file in (file, *shared))
@@ -169,6 +177,17 @@ def _references(edition: Edition) -> References:
         columns=frozenset(c.name for c in edition.columns if c.file in ("both", *MEASUREMENTS)),
     )
 
+
+def _check_evidence(edition: Edition, known: References) -> None:
+    "Reads what was checked by hand, and the formulas, and notes what does not fit the tables."
+    checked, formulas = (_read_table(edition, file) for file in (CHECKED, FORMULAS))
+    _check_key(checked, "row_id")
+    rows: dict[str, PublishedRow] = {}
+    for row in (row for file in MEASUREMENTS for row in edition.tables[file].rows):
+        rows.setdefault(row.row_id, row)  # a second row of that name is a violation
+    check_checked(checked, rows)
+    check_formulas(formulas, known.sources)
+
 # %% ../../../nbs/65_store/published/18_edition.ipynb #06b0b980
 def read_edition(folder: Path | str | None = None) -> Edition:
     """A folder of published tables with all its violations.
@@ -184,6 +203,7 @@ def read_edition(folder: Path | str | None = None) -> Edition:
     for file in MEASUREMENTS:
         check_rows(_read_table(edition, file), known, seen)
     _check_corrections(edition)
+    _check_evidence(edition, known)
     return edition
 
 # %% ../../../nbs/65_store/published/18_edition.ipynb #9ab05e71

@@ -106,21 +106,27 @@ def _degrees(values: Mapping[str, Any], known: References) -> Iterator[_Found]:
 
 # %% ../../../nbs/65_store/published/17_rules.ipynb #b5974ec8
 _AGREE = 0.02
+_BY_SAMPLES = "samples_per_s_total × seq_len / n_gpus"
 
 
 def _rates(values: Mapping[str, Any], known: References) -> Iterator[_Found]:
     gpus, each = values["n_gpus"], values["tokens_per_s_per_gpu"]
     total, step = values["tokens_per_s_total"], values["step_time_s"]
     tokens = values["global_batch_tokens"]
-    others = {}
+    samples, length = values["samples_per_s_total"], values["seq_len"]
+    others, whole = {}, 1 / samples if isinstance(samples, int) else 0
     if gpus and total:
         others["tokens_per_s_total / n_gpus"] = total / gpus
     if gpus and step and tokens:
         others["global_batch_tokens / step_time_s / n_gpus"] = tokens / step / gpus
+    if gpus and samples and length:
+        others[_BY_SAMPLES] = samples * length / gpus
     for formula, other in others.items():
-        if each and abs(each / other - 1) > _AGREE:
+        nearly = max(_AGREE, whole if formula == _BY_SAMPLES else 0)
+        if each and abs(each / other - 1) > nearly:
             what = f"{each:g} is {each / other:.4g} times {formula} = {other:g}"
-            advice = "check the unit (per GPU, node or total), or flag the row"
+            also = ", and seq_len" if formula == _BY_SAMPLES else ""
+            advice = f"check the unit (per GPU, node or total){also}, or flag the row"
             advice += f" tok_s_total_vs_step_ratio={each / other:.3f}"
             yield "tokens_per_s_per_gpu", what, "an agreement within 2 %", advice
 
@@ -136,7 +142,16 @@ def _peak(values: Mapping[str, Any], known: References) -> Iterator[_Found]:
 
 # what the rules read, besides SPEEDS
 RULE_COLUMNS = ("source_id", "row_id", "hardware", "filled_from_derived", "outcome", "peak_mem_gb")
-RULE_COLUMNS += ("n_gpus", "dp", "tp", "pp", "cp", "global_batch_tokens", "quality_flags")
+RULE_COLUMNS += (
+    "n_gpus",
+    "dp",
+    "tp",
+    "pp",
+    "cp",
+    "global_batch_tokens",
+    "quality_flags",
+    "seq_len",
+)
 # the rule, and the name under which a flag excuses it
 RULES = (
     (_names, None),
