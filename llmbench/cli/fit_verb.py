@@ -225,10 +225,26 @@ def named_card(name: str) -> Accelerator:
         raise RequestError(f"{words}, and the names that their drivers report")
     return found
 
+# %% ../../nbs/90_cli/30_fit_verb.ipynb #edc337d7
+def _price_rows(card: Accelerator) -> list[tuple[str, Any, str, str]]:
+    from llmbench.analysis.cost import TERMS, load_prices, prices_of
+
+    rows = []
+    for p in sorted(prices_of(card.name, load_prices()), key=lambda p: (p.term, p.price_per_hour)):
+        what = ", ".join(filter(None, (f"{p.currency}/h {TERMS[p.term]}", p.region)))
+        said = ", ".join(filter(None, (p.provider, p.as_of)))
+        rows.append(
+            ("your_price" if p.mine else "price", p.price_per_hour, what, f"{said}: {p.source}")
+        )
+    return rows
+
 
 def card_rows(card: Accelerator) -> list[tuple[str, Any, str, str]]:
-    "Figure, value, unit and source of an accelerator, then the documented settings and purposes."
+    """Figure, value, unit and source of an accelerator, then its entered prices, then the
+    documented settings and purposes.
+    """
     rows = [(name, f.value, UNITS[name], f.source) for name, f in card.figures.items()]
+    rows += _price_rows(card)
     for listed in settings_of(card.name):
         for setting, purpose in listed.settings:
             rows.append((setting, None, purpose, f"{listed.system}: {listed.source}"))
