@@ -7,11 +7,42 @@ from urllib.parse import urlparse
 import pytest
 from browsers import Reader, started, wait
 
+from llmbench.analysis.cost import Price
 from llmbench.core.glossary.table import heading_entry
+from llmbench.report.markup import rendered
 from llmbench.report.site.renderer import render_site
 from llmbench.spec.params import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
+
+PRICES = {"x": 1.5, "y": 3.0}
+COSTS = rendered(
+    "prices.md",
+    paid=1.5,
+    device="A10",
+    currency="USD",
+    offers=[
+        Price(
+            device="A10",
+            price_per_hour=hourly,
+            currency="USD",
+            as_of="2026-11",
+            source="s",
+            provider=who,
+        )
+        for who, hourly in PRICES.items()
+    ],
+    terms={"on_demand": "on demand"},
+    rows=[
+        {
+            "run": run,
+            "usd_per_1m_tokens": usd,
+            "usd_per_1m_tokens_low": usd - 0.5,
+            "usd_per_1m_tokens_high": usd + 0.5,
+        }
+        for run, usd in {"ddp": 2.0, "fsdp": 3.5}.items()
+    ],
+)
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +51,8 @@ def site(tmp_path_factory) -> Path:
     source = folder / "report"
     shutil.copytree(ROOT / "tests" / "site_fixture", source)
     shutil.copytree(ROOT / "reports" / "_theme", source / "_theme")
+    with (source / "features.qmd").open("a", encoding="utf-8") as page:
+        page.write(f"\n{COSTS}")
     return render_site(source, folder / "published", engine="pandoc")
 
 
@@ -126,6 +159,29 @@ def test_dark_mode_recolours_page_and_chart_and_is_remembered(reader):
 
     wait(reader.driver, next_page_is_dark, 30, "the next page never opened dark")
     assert reader.js(paper) == dark[1]
+
+
+def test_a_typed_price_rescales_the_costs_and_their_bars(reader):
+    reader.open("features.html")
+    amounts = "Array.from(document.querySelectorAll('.own-price .amount'), a => a.textContent)"
+    widths = (
+        "Array.from(document.querySelectorAll('.cost-value'), b =>"
+        " b.getBoundingClientRect().width / b.parentElement.getBoundingClientRect().width)"
+    )
+    assert reader.js(amounts) == ["2 (1.5 to 2.5) USD", "3.5 (3 to 4) USD"]
+    listed = reader.js(widths)  # the axis ends at the highest cost at the highest listed price, 8
+    assert listed == pytest.approx([2 / 8, 3.5 / 8], abs=0.01)
+    box = reader.driver.find_element("css selector", ".own-price input")
+    box.clear()
+    box.send_keys("0.75")
+    assert reader.js(amounts) == ["1 (0.75 to 1.25) USD", "1.75 (1.5 to 2) USD"]
+    assert reader.js(widths) == pytest.approx([v / 2 for v in listed], abs=0.01)
+    box.clear()  # while no price stands there, the last one counts
+    assert reader.js(amounts)[0] == "1 (0.75 to 1.25) USD"
+    reader.click(".own-price li:nth-child(2) button")
+    assert reader.js("document.querySelector('.own-price input').value") == "3"
+    assert reader.js(amounts) == ["4 (3 to 5) USD", "7 (6 to 8) USD"]
+    assert reader.js("document.querySelector('.own-price').textContent").count("2026-11") == 2
 
 
 def test_search_finds_a_word_of_another_page(reader):

@@ -11,7 +11,15 @@ from functools import cache
 from typing import Any
 
 from .conditions import conditions
-from .cost import Price, price_of, tokens_per_usd, usd_per_1m_tokens
+from llmbench.analysis.cost import (
+    HourlyPrice,
+    Price,
+    all_per_hour,
+    over_prices,
+    price_of,
+    tokens_per_usd,
+    usd_per_1m_tokens,
+)
 from .fairness import DEFAULT_VARIES, compare_keys, group_of_key, merged_verdict
 from .parity import judged, loss_parity, parity_limit
 from .rates import OLD_NAMES, ceiling_tflops, device_label, run_rates
@@ -119,7 +127,7 @@ def _cores_used(key: FactsKey) -> int | None:
 def _single_row(
     run: Run,
     key: FactsKey,
-    price_of_device: Callable[[str | None], Price | None],
+    price_of_device: Callable[[str | None], HourlyPrice | None],
     ceiling: float | None,
 ) -> dict[str, Any]:
     row = run_rates(run, ceiling)
@@ -128,8 +136,7 @@ def _single_row(
         paid = row["nodes"]
     hourly = price.price_per_hour if price else None
     cost = usd_per_1m_tokens(hourly, paid, row["tokens_per_s"])
-    return row | {
-        "usd_per_hour": hourly * paid if hourly and paid else None,
+    return row | all_per_hour(price, paid) | {
         "usd_per_1m_tokens": cost, "tokens_per_usd": tokens_per_usd(cost),
         "comparison_group": group_of_key(key), "fairness": None,
         "setting": group_of_key(key, _SCALES_WITH), "spec_hash": run["spec"]["hash"],
@@ -192,7 +199,7 @@ def run_rows(
 _EQUAL = (
     "study spec_hash name model params_b strategy world_size nodes hardware platform"
     " framework precision seq_len micro_batch grad_accum global_tokens"
-    " comparison_group setting cores usd_per_hour"
+    " comparison_group setting cores usd_per_hour usd_per_hour_least usd_per_hour_most"
 ).split() + [*OLD_NAMES]
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #786d1703
@@ -227,7 +234,8 @@ def _cost_interval(
     for end, speed in {"": "", "_low": "_high", "_high": "_low"}.items():
         cost = _proportional(rows, "usd_per_1m_tokens", row[f"tokens_per_s{speed}"], -1)
         found |= {f"usd_per_1m_tokens{end}": cost, f"tokens_per_usd{speed}": tokens_per_usd(cost)}
-    return found
+    ends = (found[f"usd_per_1m_tokens{end}"] for end in ("_low", "_high"))
+    return found | over_prices(*ends, rows[0] if rows else {})
 
 
 def _memory_range(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float | None]:

@@ -58,7 +58,9 @@ _ORDER = (
     "unsteady unsteady_from_step ceiling_tokens_per_s overhead_pct ep live_memory_gib "
     "window_s mean_step_s data_time_pct between_steps_pct mean_loss "
     "usd_per_hour tokens_per_usd d2h_gb_s step_h2d_gb_s step_d2h_gb_s step_h2d_bytes "
-    "step_d2h_bytes input_path " + " ".join(MACHINE_COLUMNS)  # new ones only at the end
+    "step_d2h_bytes input_path "
+    + " ".join(MACHINE_COLUMNS)
+    + " usd_per_hour_least usd_per_hour_most"  # new ones only at the end
 )
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #9ff43264

@@ -55,6 +55,8 @@ class _Repeats:
     mean_steps: tuple[float | None, ...] = ()
     usd_per_hour: float | None = None  # of all its accelerators together
     copy_times: Sequence[list[float]] = ()  # seconds per GB of the copies of each step's batch
+    # usd_per_hour at the lowest and at the highest price on demand
+    hourly_range: tuple[float | None, float | None] = (None, None)
 
 # %% ../../nbs/70_compare/20_winner.ipynb #6b770680
 class Contender(_Repeats):

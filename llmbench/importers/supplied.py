@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core.accelerators import ACCELERATORS, Accelerator, accelerator
+from ..core.accelerators import ACCELERATORS, OLD_NAMES, Accelerator, accelerator
 from ..core.errors import RequestError, unknown_name
 from .base import Draft
 from ..plan.flops import parameter_count
@@ -53,7 +53,9 @@ def _device_name(card: Accelerator) -> str:
     return re.sub(r"\(([^()|]*)\|[^()]*\)", r"\1", plain)
 
 
-_CARDS = {a.name.lower().replace(" ", "-"): a for a in ACCELERATORS}
+_NAMED = {a.name: a for a in ACCELERATORS}
+_NAMED |= {old: _NAMED[names[0]] for old, names in OLD_NAMES.items()}
+_CARDS = {name.lower().replace(" ", "-"): a for name, a in _NAMED.items()}
 
 
 def _hardware(key: str, text: str) -> Facts:

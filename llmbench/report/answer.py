@@ -85,6 +85,7 @@ def _contender(
         tuple(r.get("mean_step_s") for r in runs),
         _common(runs, "usd_per_hour"),
         [copy_times(f) for f in files] if len(files) == len(runs) else (),
+        (_common(runs, "usd_per_hour_least"), _common(runs, "usd_per_hour_most")),
     )
 
 # %% ../../nbs/80_report/55_answer.ipynb #1a52c627

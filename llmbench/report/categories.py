@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmbench.analysis.cost import (
-    Price,
+    HourlyPrice,
     load_prices,
     no_price,
+    over_prices,
     price_of,
     tokens_per_usd,
     training_usd,
@@ -265,6 +266,12 @@ def _cost_row(c: Contender, cheapest: Contender | None, tokens: float) -> dict[s
     relative = relative_cost(c, cheapest) if cheapest else None
     if c is cheapest:
         relative = Interval(1.0, None, None, 0, 0)
+    least, most = c.hourly_range
+    hourly = {
+        "usd_per_hour": c.usd_per_hour,
+        "usd_per_hour_least": least,
+        "usd_per_hour_most": most,
+    }
     return {
         "run": c.label or c.name,
         "ranks": c.world_size,
@@ -274,6 +281,8 @@ def _cost_row(c: Contender, cheapest: Contender | None, tokens: float) -> dict[s
         **_columns("relative_cost", relative),
         "training_tokens": tokens,
         **_columns("training_usd", _training(paid, tokens)),
+        **hourly,
+        **over_prices(paid.low, paid.high, hourly),
     }
 
 # %% ../../nbs/80_report/57_categories.ipynb #4c87debb
@@ -300,12 +309,23 @@ _HEAD = (
     "Tokens per USD",
     "Relative cost",
     "Whole training (USD)",
+    "Cost at the lowest and highest price",
 )
 
 
+def _range_cell(row: Mapping[str, Any]) -> str:
+    least, most = (row.get(f"usd_per_1m_tokens_{end}") for end in ("least", "most"))
+    if least is None or most is None:
+        return "–"
+    if row["usd_per_hour_least"] == row["usd_per_hour_most"]:
+        return "one price"
+    return f"{significant(least)} to {significant(most)}"
+
+# %% ../../nbs/80_report/57_categories.ipynb #f2d2ded7
 def cost_cells(row: Mapping[str, Any]) -> list[str]:
     "The figures of a row of `cost_rows` with their intervals, in the order of the table."
-    return [with_interval(*(row.get(f"{name}{end}") for end in _ENDS)) for name in _SHOWN]
+    cells = [with_interval(*(row.get(f"{name}{end}") for end in _ENDS)) for name in _SHOWN]
+    return [*cells, _range_cell(row)]
 
 
 def costs_table(rows: list[dict[str, Any]]) -> Md | None:
@@ -315,11 +335,24 @@ def costs_table(rows: list[dict[str, Any]]) -> Md | None:
     return pipe_table([_HEAD, *([md_text(r["run"], 200), *cost_cells(r)] for r in rows)])
 
 # %% ../../nbs/80_report/57_categories.ipynb #181beb0c
-def price_words(price: Price) -> str:
-    "The price of an hour, its month, provider and source."
+_SOURCES = "sources: params/prices.yaml"
+
+
+def price_words(price: HourlyPrice) -> str:
+    "The price of an hour, and of each price behind it the provider, month and source."
     amount = f"{significant(price.price_per_hour)} {price.currency} per hour of one {price.device}"
-    provider = f" ({price.provider})" if price.provider else ""
-    return f"{amount}{provider}, {price.as_of}; source: {price.source}"
+    if len(price.prices) == 1:
+        only = price.prices[0]
+        provider = f" ({only.provider})" if only.provider else ""
+        return f"{amount}{provider}, {only.as_of}; source: {only.source}"
+    own = any(p.mine for p in price.prices)
+    why = "your price" if own else f"the median of {len(price.prices)} prices on demand"
+    listed = sorted(price.prices, key=lambda p: p.price_per_hour)
+    offers = (
+        f"{significant(p.price_per_hour)} {p.provider or 'no provider stated'} {p.as_of}"
+        for p in listed
+    )
+    return f"{amount}, {why}: {', '.join(offers)}; {_SOURCES}"
 
 
 def price_note(answer: Answer) -> str:

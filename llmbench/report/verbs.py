@@ -99,7 +99,7 @@ def _cost_text(rows: Sequence[Mapping[str, Any]], tokens: float, style: str) -> 
         return orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode()
     if style == "csv":
         return format_rows(list(rows[0]), [tuple(r.values()) for r in rows], style)
-    head = [*_COST_HEAD, f"usd_of_{tokens:.3g}_tokens"]
+    head = [*_COST_HEAD, f"usd_of_{tokens:.3g}_tokens", "usd_per_1m_tokens_over_prices"]
     return _text(head, [(r["study"], r["run"], *cost_cells(r)) for r in rows], style)
 
 

@@ -83,6 +83,7 @@ _GROUP_FACTS = (
     " comm_exposed_pct usd_per_1m_tokens ideal loss_first loss_last loss_parity live_memory_gib"
     " live_memory_gib_low live_memory_gib_high usd_per_1m_tokens_low usd_per_1m_tokens_high"
     " mean_loss usd_per_hour tokens_per_usd tokens_per_usd_low tokens_per_usd_high"
+    " usd_per_hour_least usd_per_hour_most usd_per_1m_tokens_least usd_per_1m_tokens_most"
 )
 GROUP_COLUMNS = (
     dict.fromkeys(_GROUP_TEXT.split(), "VARCHAR")

@@ -10,7 +10,7 @@ WITH members AS (
     WHERE NOT is_warmup AND time_s IS NOT NULL
     GROUP BY run_id, step
 )
-SELECT m.strategy, m.world_size, m.name, m.spec_hash, m.hardware, m.comparison_group, m.run_id, r.started_at, r.platform, r.global_tokens, r.live_memory_gib, r.mean_step_s, r.usd_per_hour,
+SELECT m.strategy, m.world_size, m.name, m.spec_hash, m.hardware, m.comparison_group, m.run_id, r.started_at, r.platform, r.global_tokens, r.live_memory_gib, r.mean_step_s, r.usd_per_hour, r.usd_per_hour_least, r.usd_per_hour_most,
        d.turns, list(s.time_s ORDER BY s.step) AS times_s
 FROM members m JOIN runs r USING (run_id) JOIN details d USING (run_id) JOIN slowest s USING (run_id)
 WHERE r.status = 'ok'

@@ -219,6 +219,50 @@
     }
   }
 
+  // ---- costs at the price that a reader types
+  function ownPrices() {
+    all(".own-price").forEach(ownPrice);
+  }
+
+  function ownPrice(box, index) {
+    const entered = Number(box.dataset.price), amounts = all("[data-usd]", box);
+    if (!(entered > 0) || !amounts.length) return;
+    const currency = box.dataset.currency, offers = all(".offer", box);
+    const dearest = Math.max(entered, ...offers.map((offer) => Number(offer.dataset.price)));
+    const cost = ({ dataset }, end, hourly) => Number(dataset[end] ?? dataset.usd) * hourly / entered;
+    const significant = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 3 });
+    const bars = amounts.map((amount) => {
+      const bar = element("span", { className: "cost-bar" });
+      bar.append(element("span", { className: "cost-value" }), element("span", { className: "cost-span" }));
+      amount.before(bar);
+      return bar;
+    });
+    const show = (hourly) => {
+      // the axis ends at the highest listed price, so that a lower one is seen as a shorter bar
+      const end = Math.max(...amounts.map((amount) => cost(amount, "high", Math.max(dearest, hourly))));
+      amounts.forEach((amount, i) => {
+        const [low, value, high] = ["low", "usd", "high"].map((name) => cost(amount, name, hourly));
+        const share = (part) => 100 * part / end + "%";
+        bars[i].firstChild.style.width = share(value);
+        Object.assign(bars[i].lastChild.style, { left: share(low), width: share(high - low) });
+        const interval = amount.dataset.low ? " (" + significant(low) + " to " + significant(high) + ")" : "";
+        amount.textContent = significant(value) + interval + " " + currency;
+      });
+    };
+    const input = element("input", { type: "number", min: "0", step: "any", value: Number(entered.toPrecision(6)), id: "own-price-" + (index + 1) });
+    const said = element("label", { htmlFor: input.id, textContent: "Your price, " + currency + " per hour: " });
+    const choose = (hourly) => { input.value = hourly; show(hourly); };
+    input.addEventListener("input", () => { if (Number(input.value) > 0) show(Number(input.value)); });
+    for (const offer of offers) {
+      const button = element("button", { type: "button", textContent: offer.textContent });
+      button.addEventListener("click", () => choose(Number(offer.dataset.price)));
+      offer.replaceChildren(button);
+    }
+    const lists = all(":scope > ul", box), runs = lists[lists.length - 1];
+    runs.previousElementSibling.replaceChildren("Cost of 10⁶ tokens. ", said, input);
+    show(entered);
+  }
+
   // ---- small helps
   function copyButtons() {
     for (const block of all("div.sourceCode")) {
@@ -268,7 +312,7 @@
     if (current) nav.scrollLeft = current.offsetLeft - nav.clientWidth / 2 + current.offsetWidth / 2;
   }
 
-  [themeSwitch, search, tabs, tables, copyButtons, headingAnchors, contentsList, currentPageInView, reveal]
+  [themeSwitch, search, tabs, tables, ownPrices, copyButtons, headingAnchors, contentsList, currentPageInView, reveal]
     .forEach((start) => start());
   addEventListener("hashchange", reveal);
 })();

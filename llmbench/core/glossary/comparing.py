@@ -49,16 +49,21 @@ scaling_efficiency_pct_low scaling_efficiency_pct_high | % | Ends of its 95 % in
 _COST = topic(
     "cost",
     "Cost",
-    "The price of one accelerator per hour, from a table with date and source that can be "
-    "edited, times the number of accelerators *N* (on a CPU: hosts), divided by the throughput. "
-    "Without a price the cost is unknown, not zero. The interval is that of the throughput: the "
-    "price is exact on its date.",
+    "The price of one accelerator per hour, from a table with date, provider and source that can "
+    "be edited, times the number of accelerators *N* (on a CPU: hosts), divided by the "
+    "throughput. The price is the one marked `mine: true`, else the median of the prices on "
+    "demand. Without a price the cost is unknown, not zero. The interval is that of the "
+    "throughput: the price is exact on its date. The least and the most are over the interval and "
+    "over the prices on demand of all listed providers.",
     """
 usd_per_1m_tokens | USD per 10⁶ tokens | Price of the accelerators for a million tokens | Cost (USD per 10⁶ tokens)
 usd_per_1m_tokens_low usd_per_1m_tokens_high | USD per 10⁶ tokens | Ends of its 95 % interval | | interval of the throughput
 tokens_per_usd | tokens per USD | Tokens that one dollar trains | Tokens per USD | 10⁶ / usd_per_1m_tokens
 tokens_per_usd_low tokens_per_usd_high | tokens per USD | Ends of its 95 % interval | | interval of the throughput
-usd_per_hour | USD per hour | Price of all accelerators of the run for an hour | USD per hour | p · N
+usd_per_1m_tokens_least | USD per 10⁶ tokens | Lower end of the interval at the lowest price on demand | | usd_per_1m_tokens_low × usd_per_hour_least / usd_per_hour
+usd_per_1m_tokens_most | USD per 10⁶ tokens | Upper end of the interval at the highest price on demand | | usd_per_1m_tokens_high × usd_per_hour_most / usd_per_hour
+usd_per_hour | USD per hour | Price of all accelerators of the run for an hour: yours, else the median on demand | USD per hour | p · N
+usd_per_hour_least usd_per_hour_most | USD per hour | The same at the lowest and at the highest price on demand | | lowest and highest p · N
 relative_cost | 1 | Cost of a token over that of the cheapest comparable set at equal ranks | Relative cost | ratio of the times spent, times the ratio of the prices
 training_usd | USD | Cost of a whole training of a stated number of tokens, `[cost] training_tokens` in settings.ini, at the measured speed | Whole training (USD) | usd_per_1m_tokens × tokens / 10⁶
     """,

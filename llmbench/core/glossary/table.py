@@ -14,7 +14,11 @@ from .comparing import COMPARING_TOPICS
 from .entry import Entry, Topic
 from .machine import MACHINE_TOPICS
 from .pages import PAGE_TOPICS
-from .published import PUBLISHED_RECORDED, PUBLISHED_TOPICS
+from llmbench.core.glossary.published import (
+    PUBLISHED_PAGES,
+    PUBLISHED_RECORDED,
+    PUBLISHED_TOPICS,
+)
 from .run_file import RECORDED_TOPICS
 from .work import WORK_TOPICS
 
@@ -27,6 +31,7 @@ TOPICS: tuple[Topic, ...] = (
     *RECORDED_TOPICS,
     *PUBLISHED_RECORDED,
     *PAGE_TOPICS,
+    *PUBLISHED_PAGES,
 )
 ENTRIES: tuple[Entry, ...] = tuple(entry for topic in TOPICS for entry in topic.entries)
 

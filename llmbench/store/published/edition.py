@@ -32,6 +32,7 @@ from llmbench.store.published.flags import (
 )
 
 # %% ../../../nbs/65_store/published/18_edition.ipynb #5663ae64
+from .agreement import check_agreement
 from llmbench.store.published.evidence import (
     CHECKED,
     EVIDENCE,
@@ -200,6 +201,7 @@ def read_edition(folder: Path | str | None = None) -> Edition:
     if edition.tables[_DICTIONARY].violations:
         return edition  # no table can be judged by a broken dictionary
     known, seen = _references(edition), {}
+    check_agreement(edition.tables["accelerators.csv"])
     for file in MEASUREMENTS:
         check_rows(_read_table(edition, file), known, seen)
     _check_corrections(edition)
