@@ -28,7 +28,7 @@ FORCE_FLAG := $(if $(FORCE),--force)
 TORCH_FROM ?= --torch-backend cpu
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) $(TORCH_FROM)
 
-.PHONY: help study sweep site docs test test-slow test-notebooks lab bench ancestors gpu-study nodes-study nemo-env notebooks outputs-check lock readme clean
+.PHONY: help study sweep site docs test test-slow test-notebooks lab bench distances ancestors gpu-study nodes-study nemo-env notebooks outputs-check lock readme clean
 .DELETE_ON_ERROR:
 
 help:
@@ -161,6 +161,11 @@ bench: .venv/.bench
 	  $(BIN)/python -m llmbench.bench.peers --repeats 5 --rounds 20 --out results/bench/peers.json || status=$$?; \
 	  printf '\033[1m%s\033[0m\n' "What llmbench's own commands take as results grow"; \
 	  $(BIN)/python -m llmbench.bench.growth --runs $(GROWTH_RUNS) --site-up-to 1000 --out results/bench/growth.json && exit $$status
+
+# Minutes: fits the weights of llmbench expect on the published rows, and scores them on publishers that were left out; CHECK=1 writes nothing.
+distances: .venv/.dev
+	$(SAY) "How much a setting may change a published throughput"
+	@$(BIN)/python -m llmbench.bench.distances $(if $(CHECK),--check)
 
 ancestors: .venv/.deepspeed
 	$(SAY) "What the three ancestors did, typed here"

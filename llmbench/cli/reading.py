@@ -9,9 +9,10 @@ __all__ = ['Where', 'Limit', 'StudyName', 'Style', 'query', 'report', 'compare',
 # %% ../../nbs/90_cli/15_reading.ipynb #85fea06b
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from .verbs import OptionalPath, PathText, Results, option, out, results_folder
+from ..core.errors import RequestError
 
 # %% ../../nbs/90_cli/15_reading.ipynb #a67d1c65
 _SQL = "one DuckDB statement that reads; it reaches no file, network, extension or setting"
@@ -70,7 +71,10 @@ def report(
     return int(bool(outcome.problems))
 
 # %% ../../nbs/90_cli/15_reading.ipynb #51b5c294
-_WHICH_RUNS = "a run id, or columns of runs as key=value, joined by commas"
+_WHICH_RUNS = (
+    "a run id, columns of runs as key=value joined by commas, or published:ID, a published row"
+)
+_OTHER = "what A is compared with, in the same way (default: A in the --baseline)"
 _BROKEN = (
     "exit 1 if the whole interval shows A slower than B by more than this (3%), "
     "or the two may not be compared; unsure is 0"
@@ -80,13 +84,22 @@ Where = Annotated[
 ]
 Limit = Annotated[str | None, option(_BROKEN, "PCT")]
 
+# %% ../../nbs/90_cli/15_reading.ipynb #c0a4e1f2
+def _against(a: str, b: str | None, results: Any, style: str, given: tuple[Any, ...]) -> str:
+    "The comparison with a published row, which has no repeats and takes no limit."
+    from llmbench.compare.expected.against import against_command
+
+    if b is None or any(given):
+        raise RequestError(
+            "a published row is compared with one other row or run, without --where, --varies,"
+            " --baseline and --fail-if-slower: llmbench compare published:ID published:ID"
+        )
+    return against_command(a, b, results_folder(results), style)
+
 # %% ../../nbs/90_cli/15_reading.ipynb #37301aa7
 def compare(
     a: Annotated[str, option(_WHICH_RUNS)],
-    b: Annotated[
-        str | None,
-        option("what A is compared with, in the same way (default: A in the --baseline)"),
-    ] = None,
+    b: Annotated[str | None, option(_OTHER)] = None,
     /,
     *,
     where: Where = (),
@@ -105,6 +118,9 @@ def compare(
     "Say whether A is faster than B; 1 when a limit is broken, or the two may not be compared."
     from llmbench.compare.verb import compare_command
 
+    if any(word.startswith("published:") for word in (a, b or "")):
+        given = (where, varies, baseline, fail_if_slower)
+        return out(_against(a, b, results, format, given)) or 0
     how = {"baseline": baseline, "fail_if_slower": fail_if_slower, "style": format}
     text, code = compare_command(a, b, results_folder(results), where=where, varies=varies, **how)
     out(text)

@@ -6,7 +6,7 @@
 __all__ = ['FAULTS', 'Scores', 'scores_of', 'comparable_counts', 'all_scores']
 
 # %% ../../../nbs/70_compare/expected/55_scores.ipynb #b76b57cf
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -59,10 +59,13 @@ def comparable_counts(field: PublishedField, publishers: Sequence[str]) -> np.nd
     may = ~adapters[:, None] | (models[:, None] == models[None, :])
     return ((field.apart <= COMPARABLE) & other & may).sum(1)
 
-
-def all_scores(field: PublishedField) -> list[Scores]:
-    "Scores by publisher left out: all rows, and those that `expect` would judge."
+# %% ../../../nbs/70_compare/expected/55_scores.ipynb #09f5012c
+def all_scores(field: PublishedField, only: Collection[str] | None = None) -> list[Scores]:
+    """Scores by publisher left out, of all rows and of those that `expect` would judge; `only`:
+    those of some publishers.
+    """
     publishers = [r["publisher"] for r in field.rows]
+    scored = np.array([only is None or name in only for name in publishers])
     left = leave_out(field, publishers)
     enough = comparable_counts(field, publishers) >= ENOUGH_ROWS
     adapters = np.array([c.adapters for c in field.cases])
@@ -74,4 +77,5 @@ def all_scores(field: PublishedField) -> list[Scores]:
         "other adapters, all rows": adapters & ~mlperf,
         "all, judged": enough,
     }
-    return [scores_of(n, chosen, left, publishers) for n, chosen in groups.items() if chosen.any()]
+    kept = {name: chosen & scored for name, chosen in groups.items()}
+    return [scores_of(n, chosen, left, publishers) for n, chosen in kept.items() if chosen.any()]
