@@ -224,6 +224,34 @@ _WORKBOOK = {
         [0, "allreduce", "Float", 2, 2, 1431161.5, 32],
     ],
 }
+_LLAMAFACTORY = [
+    {
+        "current_steps": s,
+        "total_steps": 40,
+        "loss": 9 - s / 16,
+        "lr": 1e-05,
+        "epoch": 0.5,
+        "percentage": 25.0,
+        "elapsed_time": "0:00:12",
+        "throughput": round(s * 8192 / (5 + 2.5 * s), 2),
+        "total_tokens": 8192 * s,
+    }
+    for s in (10, 20, 30, 40)
+]
+_SWIFT = [
+    {
+        "loss": 3 - s / 16,
+        "grad_norm": 1.9,
+        "learning_rate": 0.0001,
+        "memory(GiB)": 11.29,
+        "train_speed(iter/s)": round(s / (3 + 4 * s), 6),
+        "epoch": 0.1,
+        "global_step/max_steps": f"{s}/15",
+        "percentage": "5%",
+        "elapsed_time": "1m 39s",
+    }
+    for s in (5, 10, 15)
+]
 
 TEXT_RESULTS: dict[str, bytes] = {
     name: text.encode()
@@ -237,6 +265,8 @@ TEXT_RESULTS: dict[str, bytes] = {
             + "\nBENCHMARK_RESULT_JSON_END\n"
         ),
         "mlperf-system": json.dumps({"accelerators_per_node": "8", "number_of_nodes": "1"}),
+        "llamafactory": _lines(*_LLAMAFACTORY),
+        "ms-swift": _lines(*_SWIFT),
         "automodel-jsonl": _lines(*_AUTOMODEL),
         "mlperf-mllog": _lines(*_MLLOG, mark=":::MLLOG "),
         "pytorch-kineto-trace": json.dumps(_TRACE, indent=1),

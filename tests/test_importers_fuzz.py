@@ -29,6 +29,8 @@ from llmbench.importers.text import clean
 
 BY_NAME = {f.name: f for f in FORMATS}
 _TOKEN = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
+_POWERS = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_SCALED = re.compile(r"([-+]?[\d,]*\.?\d+)([KMBGTPE])\b")  # 14.2K: three digits and a power
 _FACTORS = (1, 1e-3, 2**20, 2**30, 1e9)
 # Where numbers stand that no log says: choices of ours, counts of events, places of rows.
 _OURS = re.compile(
@@ -49,6 +51,11 @@ def numbers_in(text: str) -> set[str]:
                 found |= {float(part), abs(float(part))}
             except ValueError:
                 continue
+    for token, power in _SCALED.findall(text):
+        try:
+            found.add(float(token.replace(",", "")) * _POWERS[power])
+        except ValueError:
+            continue
     return {key(v * f) for v in found for f in _FACTORS} | {
         key(round(v * f)) for v in found if abs(v) < 1e12 for f in (2**20, 2**30, 1e9)
     }

@@ -33,14 +33,17 @@ def add_mean_of(draft: Draft) -> None:
         draft.columns["mean_of"] = array("d", [n or math.nan for n in covered])
 
 # %% ../../nbs/50_importers/37_sums.ipynb #1d56f631
-def tokens_per_step(draft: Draft, sums: str, name: str) -> None:
-    "Replace a column of running sums of tokens by `tokens`; null where the steps do not divide it."
+def tokens_per_step(draft: Draft, sums: str, name: str, first: bool = True) -> None:
+    """Replace a column of running sums of tokens by `tokens`; null where the steps do not divide it.
+
+    first: the sum of a row holds the row's own step, so that the first row has its tokens, too.
+    """
     column = draft.columns.pop(sums, None)
     if column is None:
         return
     found = [math.nan] * len(draft.steps)
     for i, over in enumerate(gaps(draft)[: len(column)]):
-        more = column[i] - (column[i - 1] if i else 0)
+        more = column[i] - (column[i - 1] if i else 0 if first else math.inf)
         if over and 0 < more < math.inf and more % over == 0:
             found[i] = more / over
     if any(v == v for v in found):

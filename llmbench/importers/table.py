@@ -15,6 +15,14 @@ from pathlib import Path
 
 from ..core.errors import RequestError
 from .base import Draft, Source, Tally
+from .consoles.composer import COMPOSER
+from .consoles.levanter import LEVANTER
+from .consoles.litgpt import LITGPT
+from .consoles.maxtext import MAXTEXT
+from .consoles.nanotron import NANOTRON
+from .consoles.olmo import OLMO
+from .consoles.torchtune import TORCHTUNE
+from .consoles.verl import VERL
 from .formats import Format, Imported, detect, import_file
 from .logs.bridge import BRIDGE
 from .logs.deepspeed import DEEPSPEED
@@ -45,6 +53,14 @@ FORMATS: tuple[Format, ...] = (
     MODDED,
     LLMC,
     NANOGPT,
+    MAXTEXT,
+    NANOTRON,
+    TORCHTUNE,
+    LITGPT,
+    OLMO,
+    COMPOSER,
+    VERL,
+    LEVANTER,
 )
 
 # %% ../../nbs/50_importers/55_table.ipynb #22e0c173

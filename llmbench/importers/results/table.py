@@ -23,6 +23,8 @@ from .mllog import SYSTEM_FORMAT as MLPERF_SYSTEM
 from .optimum import FORMAT as OPTIMUM
 from .superbench import FORMAT as SUPERBENCH
 from .tensorboard import FORMAT as TENSORBOARD
+from ..trackers.llamafactory import FORMAT as LLAMAFACTORY
+from ..trackers.swift import FORMAT as SWIFT
 
 # %% ../../../nbs/50_importers/results/60_table.ipynb #a01609bc
 RESULTS: tuple[Format, ...] = (
@@ -30,6 +32,8 @@ RESULTS: tuple[Format, ...] = (
     TRACELENS,
     ROCPROF,
     KINETO,
+    LLAMAFACTORY,
+    SWIFT,
     TRAINER,
     GOLDEN,
     TPRIMAT,
