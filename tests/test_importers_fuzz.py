@@ -30,7 +30,7 @@ from llmbench.importers.text import clean
 BY_NAME = {f.name: f for f in FORMATS}
 _TOKEN = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 _POWERS = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-_SCALED = re.compile(r"([-+]?[\d,]*\.?\d+)([KMBGTPE])\b")  # 14.2K: three digits and a power
+_SCALED = re.compile(r"(?<![\d,.])([-+]?\d[\d,]{0,12}(?:\.\d{1,9})?)([KMBGTPE])\b")  # 14.2K
 _FACTORS = (1, 1e-3, 2**20, 2**30, 1e9)
 # Where numbers stand that no log says: choices of ours, counts of events, places of rows.
 _OURS = re.compile(
