@@ -17,13 +17,14 @@ from ..text import NUMBER, Field, count, dtype, real, switch, word
 
 # %% ../../../nbs/50_importers/consoles/10_maxtext.ipynb #94ea047d
 _N = rf"{NUMBER}|nan|inf"
+_E = r"(?=,|\s*$)"  # a number ends here; what follows directly is another line
 _ROW = re.compile(
     rf"completed step: (?P<step>\d{{1,15}}), seconds: (?P<s>{_N}),"
-    rf"(?:[^\n]{{0,80}}?\bTFLOP/s/device: (?P<tflops>{_N}))?"
-    rf"(?:[^\n]{{0,40}}?\bTokens/s/device: (?P<rate>{_N}))?"
-    rf"(?:[^\n]{{0,80}}?(?<![\w/])loss: (?P<loss>{_N})(?=[,\s]|$))?"
-    rf"(?:[^\n]{{0,120}}?\blr: (?P<lr>{_N}))?"
-    rf"(?:[^\n]{{0,40}}?(?<!_)\bgrad_norm: (?P<norm>{_N}))?"
+    rf"(?:[^\n]{{0,80}}?\bTFLOP/s/device: (?P<tflops>{_N}){_E})?"
+    rf"(?:[^\n]{{0,40}}?\bTokens/s/device: (?P<rate>{_N}){_E})?"
+    rf"(?:[^\n]{{0,80}}?(?<![\w/])loss: (?P<loss>{_N}){_E})?"
+    rf"(?:[^\n]{{0,120}}?\blr: (?P<lr>{_N}){_E})?"
+    rf"(?:[^\n]{{0,40}}?(?<!_)\bgrad_norm: (?P<norm>{_N}){_E})?"
 )
 
 
