@@ -6,8 +6,6 @@
 __all__ = ['RESULTS']
 
 # %% ../../../nbs/50_importers/results/60_table.ipynb #4b5b4db6
-from ..trackers.wandbrun import FORMAT as WANDB_SUMMARY
-
 from ..formats import Format
 from ..profiles.kineto import FORMAT as KINETO
 from ..profiles.nsys import FORMAT as NSYS
@@ -30,6 +28,7 @@ from ..trackers.llamafactory import FORMAT as LLAMAFACTORY
 from ..trackers.swift import FORMAT as SWIFT
 from ..trackers.wandb import FORMAT as WANDB_HISTORY
 from ..trackers.wandbfile import FORMAT as WANDB
+from ..trackers.wandbrun import FORMAT as WANDB_SUMMARY
 
 # %% ../../../nbs/50_importers/results/60_table.ipynb #a01609bc
 RESULTS: tuple[Format, ...] = (

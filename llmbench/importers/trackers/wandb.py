@@ -14,7 +14,7 @@ from typing import Any
 from ..base import Draft, Source, Tally
 from ..formats import Format
 from ..runs import Runs
-from ..structured import MOST_RUNS, json_lines, table_rows
+from ..structured import MOST_RUNS, json_lines, sample_text, table_rows
 from .history import History, finish
 
 # %% ../../../nbs/50_importers/trackers/30_wandb.ipynb #0ad42454
@@ -41,7 +41,7 @@ def _first_line(sample: bytes) -> str:
 
 def _rows(source: Source, tally: Tally) -> Iterator[Mapping[str, Any]]:
     "The rows of a history in either form."
-    lines = source.sample[:64].lstrip().startswith(b"{")
+    lines = sample_text(source.sample)[:64].lstrip().startswith(b"{")
     yield from json_lines(source, tally) if lines else table_rows(source, tally)
 
 # %% ../../../nbs/50_importers/trackers/30_wandb.ipynb #4009ca81
@@ -68,7 +68,7 @@ def _chart(source: Source, tally: Tally) -> list[Draft]:
 # %% ../../../nbs/50_importers/trackers/30_wandb.ipynb #2461a1fc
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The runs of a history, or of a chart."
-    if _CHART.match(_first_line(source.sample)):
+    if _CHART.match(_first_line(sample_text(source.sample))):
         return _chart(source, tally)
     history = History(Runs(tally, "wandb-history"))
     for row in _rows(source, tally):

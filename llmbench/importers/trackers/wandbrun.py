@@ -16,7 +16,7 @@ import yaml
 from ..base import Draft, Source, Tally
 from ..formats import Format
 from ..runs import Runs
-from ..structured import json_of, positive, whole, words
+from ..structured import json_of, open_text, positive, whole, words
 from .history import History
 from .wandbfile import settings_of
 
@@ -55,7 +55,8 @@ def _machine(draft: Draft, told: Mapping[str, Any]) -> None:
 
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The run of a wandb-summary.json."
-    told = json_of(source.content(_LARGEST).decode("utf-8", "replace"))
+    with open_text(source) as file:
+        told = json_of(file.read(_LARGEST))
     tally.lines += 1
     if not isinstance(told, dict):
         tally.misread("no object, but one value or a part of one")
