@@ -197,3 +197,17 @@ def write_long(name: str, path, size: int) -> int:
             )
             written += file.write(line.encode() + b"\n")
     return step
+
+
+_PRINTED = (
+    " 10%|#         | {i}/40 [00:0{i}<00:06,  4.1it/s]\r{{'loss': {loss}, 'grad_norm': 1.5,"
+    " 'learning_rate': 2e-05, 'num_tokens': {n}.0, 'train_runtime': {s:.3f},"
+    " 'memory/max_allocated (GiB)': 25.45, 'epoch': 0.5}}"
+)
+TRAINER_CONSOLE = (
+    "  Instantaneous batch size per device = 4\n"
+    "  Total train batch size (w. parallel, distributed & accumulation) = 16\n"
+    "  Gradient Accumulation steps = 2\n"
+    + _rows(_PRINTED)
+    + "{'train_runtime': 48.0, 'train_steps_per_second': 0.833, 'train_loss': 2.382, 'epoch': 3.0}\n"
+).encode()

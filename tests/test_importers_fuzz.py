@@ -16,7 +16,8 @@ import time
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from importer_excerpts import EXCERPTS, TEXT_FORMATS, write_long
+from importer_excerpts import EXCERPTS, TEXT_FORMATS, TRAINER_CONSOLE, write_long
+from llmbench.importers.trackers.table import TRACKERS
 
 from llmbench.core.errors import LlmbenchError
 from llmbench.core.schema import dump_run
@@ -262,7 +263,7 @@ _QUICK = settings(
 
 
 def test_every_text_format_has_an_excerpt():
-    results = {f.name for f in RESULTS}
+    results = {f.name for f in (*TRACKERS, *RESULTS)}
     assert set(BY_NAME) - results == set(TEXT_FORMATS) and set(EXCERPTS) <= set(BY_NAME), (
         "add a few lines to importer_excerpts.py"
     )
@@ -346,6 +347,16 @@ def test_a_cut_anywhere_invents_nothing(name, tmp_path):
     data = EXCERPTS[name]
     for at in range(0, len(data), max(1, len(data) // 12)):
         check(name, data[:at], tmp_path / "a.log")
+
+
+def test_the_console_of_the_trainer_invents_nothing(tmp_path):
+    "It is no log of a format of its own, so it is not among the excerpts."
+    assert check("hf-trainer", TRAINER_CONSOLE, tmp_path / "a.log") == 6
+    for seed in range(150):
+        rng, data = random.Random(seed), TRAINER_CONSOLE
+        for change in rng.sample(MUTATIONS, rng.randint(1, 3)):
+            data = change(rng, data)[:2_000_000]
+        check("hf-trainer", data, tmp_path / "a.log")
 
 
 def test_arbitrary_bytes_are_no_format(tmp_path):

@@ -9,6 +9,7 @@ import re
 
 import pytest
 from importer_results import NUMBERS_OF_BINARY, RESULT_EXCERPTS, TEXT_RESULTS
+from llmbench.importers.trackers.table import TRACKERS
 
 from llmbench.core.errors import LlmbenchError, RequestError
 from llmbench.core.schema import dump_run
@@ -19,7 +20,7 @@ from llmbench.importers.results.table import RESULTS
 from llmbench.importers.structured import open_text
 from llmbench.importers.table import FORMATS, import_path
 
-BY_NAME = {f.name: f for f in RESULTS}
+BY_NAME = {f.name: f for f in (*TRACKERS, *RESULTS)}
 RUNS = {"mlperf-system": 0, "ado": 2, "superbench": 2}  # one in every other excerpt
 _TOKEN = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 _FACTORS = (1, 1e-3, 1e-6, 1e-9, 2**20, 2**30, 1e9)

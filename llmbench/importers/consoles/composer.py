@@ -10,11 +10,11 @@ import re
 from typing import Any
 
 from ..base import Draft, Source, Tally
-from .blocks import Block, Shape, numbers, read_blocks
+from .blocks import Shape, StepBlock, numbers, read_blocks
 from ..formats import Format
 from ..runs import ENDS, Runs
 from ..structured import as_bytes
-from ..sums import gaps, tokens_per_step
+from ..sums import gaps, tokens_from_sums
 from ..text import count, number, real
 
 # %% ../../../nbs/50_importers/consoles/40_composer.ipynb #bda4b258
@@ -35,8 +35,8 @@ _HEAD = re.compile(
     r"(?P<epoch>\[epoch=\d+\])?\[batch=(?P<batch>\d{1,15})(?:/(?P<of>\d{1,15}))?\]:?"
 )
 
-
-def _step_of(block: Block) -> int | None:
+# %% ../../../nbs/50_importers/consoles/40_composer.ipynb #4e993a8c
+def _step_of(block: StepBlock) -> int | None:
     "The optimizer steps so far: by the count of batches, else by a head that counts all of them."
     before = count(block.told.get("time/batch", ""))
     if before is not None:
@@ -54,7 +54,7 @@ def _values(told: dict[str, str]) -> dict[str, float]:
         values["mfu_pct_mean"] = mfu * 100
     return values
 
-# %% ../../../nbs/50_importers/consoles/40_composer.ipynb #e70ad4ae
+# %% ../../../nbs/50_importers/consoles/40_composer.ipynb #4a139a2a
 _SETTINGS: dict[str, tuple[str, Any]] = {
     "global_train_batch_size": ("sequences", count),
     "device_train_microbatch_size": ("spec.batch.micro", count),
@@ -81,7 +81,7 @@ def _setting(runs: Runs, line: str) -> None:
     else:
         runs.note_end(line)
 
-# %% ../../../nbs/50_importers/consoles/40_composer.ipynb #4a139a2a
+# %% ../../../nbs/50_importers/consoles/40_composer.ipynb #642dd30c
 def _sequences(draft: Draft) -> int | None:
     "Sequences of a step, if they are the same between all rows."
     column, found = draft.columns.pop("samples", None), set()
@@ -99,7 +99,7 @@ def _finish(draft: Draft) -> Draft:
         draft.derive(
             "spec.batch.global_sequences", sequences, "difference of time/sample / steps between"
         )
-    tokens_per_step(draft, "seen", "time/token", first=False)
+    tokens_from_sums(draft, "seen", "time/token", first=False)
     nodes, each = (draft.facts.pop(k, None) for k in ("nodes", "per_node"))
     if nodes and each:
         text = f"{nodes} nodes × {each} GPUs of a node"
@@ -110,7 +110,7 @@ def _finish(draft: Draft) -> Draft:
         draft.warn("the rates are means over the last batches, not those of a row")
     return draft
 
-# %% ../../../nbs/50_importers/consoles/40_composer.ipynb #642dd30c
+# %% ../../../nbs/50_importers/consoles/40_composer.ipynb #056941e1
 _SHAPE = Shape(
     _HEAD,
     re.compile(r"\s+Train ([\w./ -]{1,100}): (\S+)\s*$"),
@@ -121,7 +121,7 @@ _SHAPE = Shape(
 )  # fmt: skip
 
 
-def _add(runs: Runs, block: Block) -> None:
+def _add(runs: Runs, block: StepBlock) -> None:
     "A block with a figure that is known; an evaluation has none."
     values, step = _values(block.told), _step_of(block)
     if not values or step is None or not runs.row(step, values):
@@ -141,7 +141,7 @@ def read_composer(source: Source, tally: Tally) -> list[Draft]:
         _add(runs, block)
     return [_finish(draft) for draft in runs.finished()]
 
-# %% ../../../nbs/50_importers/consoles/40_composer.ipynb #056941e1
+# %% ../../../nbs/50_importers/consoles/40_composer.ipynb #b9f571ac
 COMPOSER = Format(
     "composer",
     "Composer and LLM Foundry console",

@@ -27,7 +27,7 @@ _ROW = re.compile(
     rf"(?:[^\n]{{0,40}}?(?<!_)\bgrad_norm: (?P<norm>{_N}){_E})?"
 )
 
-
+# %% ../../../nbs/50_importers/consoles/10_maxtext.ipynb #30797d3d
 def _whole(text: Any) -> int | None:
     "A count that may be printed as a fraction: `24.0`."
     value = real(text)
@@ -53,7 +53,7 @@ _CONFIG = {
     "opt_type": ("spec.optimizer.name", word),
 }
 
-# %% ../../../nbs/50_importers/consoles/10_maxtext.ipynb #30797d3d
+# %% ../../../nbs/50_importers/consoles/10_maxtext.ipynb #153272f4
 MAXTEXT_LINES = Lines(
     needles=(b"completed step: ", b"Config param ", b"Num_devices: ", b"eval metrics after step"),
     rows=(_ROW,),
@@ -75,7 +75,7 @@ MAXTEXT_LINES = Lines(
     suspect=re.compile(r"completed step: \d+, "),
 )
 
-# %% ../../../nbs/50_importers/consoles/10_maxtext.ipynb #153272f4
+# %% ../../../nbs/50_importers/consoles/10_maxtext.ipynb #13bd445e
 def read_maxtext(source: Source, tally: Tally) -> list[Draft]:
     "The runs of a MaxText log."
     return read_lines(MAXTEXT_LINES, Runs(tally, "maxtext", "MaxText", first=0), source).finished()

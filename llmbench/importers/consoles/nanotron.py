@@ -68,7 +68,7 @@ def _facts(runs: Runs, line: str) -> None:
     for key, text in _SETTING.findall(line):
         runs.fact(_PLACES[key], count(text))
 
-
+# %% ../../../nbs/50_importers/consoles/15_nanotron.ipynb #4f695f26
 def _finish(draft: Draft) -> Draft:
     "The number of ranks, and the sequences of a step, from the degrees."
     dp, micro, accum = (
@@ -87,7 +87,7 @@ def _finish(draft: Draft) -> Draft:
         draft.warn("the log prints three digits of each figure")
     return draft
 
-# %% ../../../nbs/50_importers/consoles/15_nanotron.ipynb #4f695f26
+# %% ../../../nbs/50_importers/consoles/15_nanotron.ipynb #b11148f0
 _NEEDLES = (b"iteration: ", b"=", b"Resuming", b"Loading checkpoint", *ENDS)
 _LOADED = re.compile(r"Loading checkpoint from .*|Resuming training from .*")
 
@@ -114,7 +114,7 @@ def read_nanotron(source: Source, tally: Tally) -> list[Draft]:
         _facts(runs, line)
     return [_finish(draft) for draft in runs.finished()]
 
-
+# %% ../../../nbs/50_importers/consoles/15_nanotron.ipynb #be23e990
 NANOTRON = Format(
     "nanotron",
     "nanotron stdout",

@@ -9,11 +9,11 @@ __all__ = ['OLMO', 'read_olmo']
 import re
 
 from ..base import Draft, Source, Tally
-from .blocks import Block, Shape, numbers, read_blocks
+from .blocks import Shape, StepBlock, numbers, read_blocks
 from ..formats import Format
 from ..runs import ENDS, Runs
 from ..structured import as_bytes
-from ..sums import gaps, tokens_per_step
+from ..sums import gaps, tokens_from_sums
 from ..text import count, scaled
 
 # %% ../../../nbs/50_importers/consoles/35_olmo.ipynb #f8710fc9
@@ -37,8 +37,8 @@ _NAMES = {
 }
 _TOTAL, _RESERVED = "throughput/total tokens", "gpu_memory/GPU reserved mem (GiB)"
 
-
-def _row(runs: Runs, block: Block) -> None:
+# %% ../../../nbs/50_importers/consoles/35_olmo.ipynb #e4288618
+def _row(runs: Runs, block: StepBlock) -> None:
     "A block with a figure that is known."
     values = numbers(block.told, _NAMES, scaled)
     rate = values.pop("steps_per_s", None)
@@ -54,7 +54,7 @@ def _row(runs: Runs, block: Block) -> None:
         kept = runs.now.ranks.setdefault(0, {"memory_source": "device_allocator"})
         kept["peak_reserved_bytes"] = max(kept.get("peak_reserved_bytes", 0), peak)
 
-# %% ../../../nbs/50_importers/consoles/35_olmo.ipynb #ec5eeb94
+# %% ../../../nbs/50_importers/consoles/35_olmo.ipynb #c642482e
 _CARD = re.compile(r"Device: ([^,\n]{1,100}), Device peak FLOPS")
 _LOADED = re.compile(r"Loading checkpoint from \S+")
 
@@ -63,7 +63,7 @@ def _finish(draft: Draft) -> Draft:
     "Tokens and times, which follow from the rest."
     if "time_s" in draft.columns:
         draft.event("derived", "steps.time_s = 1 / throughput/device/BPS")
-    tokens_per_step(draft, "seen", "total tokens")
+    tokens_from_sums(draft, "seen", "total tokens")
     if any(n > 1 for n in gaps(draft)):
         draft.event("log_interval", "rows are of single steps, with steps between that have none")
     return draft
@@ -85,7 +85,7 @@ def read_olmo(source: Source, tally: Tally) -> list[Draft]:
         _row(runs, block)
     return [_finish(draft) for draft in runs.finished()]
 
-# %% ../../../nbs/50_importers/consoles/35_olmo.ipynb #c642482e
+# %% ../../../nbs/50_importers/consoles/35_olmo.ipynb #21a63f07
 OLMO = Format(
     "olmo-core",
     "OLMo-core console",

@@ -38,7 +38,7 @@ _COLUMNS = {
     "perf/mfu/actor": ("mfu_pct", 100),
 }
 
-
+# %% ../../../nbs/50_importers/consoles/45_verl.ipynb #cacc82ec
 def row_of(line: str) -> tuple[int, dict[str, Any]] | None:
     "Step and printed figures of a line of the console, or of the file logger's JSON."
     if line.lstrip().startswith('{"'):
@@ -51,7 +51,7 @@ def row_of(line: str) -> tuple[int, dict[str, Any]] | None:
         return None
     return int(hit[1]), dict(_PAIR.findall(hit[2]))
 
-# %% ../../../nbs/50_importers/consoles/45_verl.ipynb #c4b41b03
+# %% ../../../nbs/50_importers/consoles/45_verl.ipynb #4bedafd5
 _MEMORY = {
     "perf/max_memory_allocated_gb": "peak_allocated_bytes",
     "perf/max_memory_reserved_gb": "peak_reserved_bytes",
@@ -67,7 +67,7 @@ def _values(told: Mapping[str, Any]) -> dict[str, float]:
             values.setdefault(name, value * times)
     return values
 
-
+# %% ../../../nbs/50_importers/consoles/45_verl.ipynb #c978699b
 def _add(runs: Runs, step: int, told: Mapping[str, Any]) -> None:
     "A row, or a validation."
     values = _values(told)
@@ -85,7 +85,7 @@ def _add(runs: Runs, step: int, told: Mapping[str, Any]) -> None:
     if "perf/throughput" in told:
         runs.now.warn(_GENERATED, once="generated")
 
-# %% ../../../nbs/50_importers/consoles/45_verl.ipynb #c978699b
+# %% ../../../nbs/50_importers/consoles/45_verl.ipynb #87fb5f01
 def _ranks(draft: Draft) -> None:
     names = ("tokens", "time_s", "tokens_per_s_per_gpu")
     columns = [draft.columns.get(name) or () for name in names]
@@ -95,7 +95,7 @@ def _ranks(draft: Draft) -> None:
         text = "tokens / (time per step × tokens/s/GPU)"
         draft.derive("spec.world_size", whole_numbers.pop() or None, text)
 
-
+# %% ../../../nbs/50_importers/consoles/45_verl.ipynb #377a9b70
 _BAR = re.compile(r"Training Progress:\s*\d+%\|[^|\n]*\| *\d+/(\d{1,12}) \[")
 
 
@@ -114,7 +114,7 @@ def read_verl(source: Source, tally: Tally) -> list[Draft]:
         _ranks(draft)
     return drafts
 
-
+# %% ../../../nbs/50_importers/consoles/45_verl.ipynb #10c64b17
 VERL = Format(
     "verl",
     "verl console, and JSON lines of its file logger",

@@ -23,7 +23,7 @@ from llmbench.importers.results.trainer import (
 )
 from ..runs import ENDS, Runs, time_per_step
 from ..structured import as_bytes, number, whole
-from ..sums import add_mean_of, tokens_per_step
+from ..sums import add_mean_of, tokens_from_sums
 from ..text import count, text_lines
 
 # %% ../../../nbs/50_importers/results/12_console.ipynb #a1caeb5f
@@ -95,7 +95,7 @@ def _setting(runs: Runs, line: str) -> None:
     if hit := _LOADED.search(line):
         runs.loaded(hit[0])
 
-
+# %% ../../../nbs/50_importers/results/12_console.ipynb #dbffdf65
 def _replicas(draft: Draft) -> None:
     "The number of replicas, from the batch of a step, of a device, and of an accumulation."
     micro, accum, every = (
@@ -108,7 +108,7 @@ def _replicas(draft: Draft) -> None:
             f"{every} sequences / (micro {micro} × accumulation {accum})",
         )
 
-# %% ../../../nbs/50_importers/results/12_console.ipynb #4185222e
+# %% ../../../nbs/50_importers/results/12_console.ipynb #f03fa767
 _KEYS = {
     "grad_norm": "grad_norm",
     "learning_rate": "lr",
@@ -136,15 +136,31 @@ def _peak(draft: Draft, told: Mapping[str, Any]) -> None:
         kept = draft.ranks.setdefault(0, {"memory_source": "device_allocator"})
         kept["peak_allocated_bytes"] = max(kept.get("peak_allocated_bytes", 0), peak)
 
-# %% ../../../nbs/50_importers/results/12_console.ipynb #f03fa767
-class _Rows:
-    "The rows of one training."
+# %% ../../../nbs/50_importers/results/12_console.ipynb #67d0af56
+class _Placing:
+    "Places each row at its step."
 
     def __init__(self, tally: Tally, refreshed: bool) -> None:
         self.runs = Runs(tally, "hf-trainer", "transformers")
         self.bars, self.refreshed = _Bars(), refreshed
         self.waiting: Mapping[str, Any] | None = None  # a row whose bar comes after it
         self.summary: Mapping[str, Any] = {}
+
+    def place(self) -> None:
+        "Add the row that waits."
+        told, self.waiting = self.waiting, None
+        if told is None:
+            return
+        stated, fresh = step_of(told), self.runs.said is not self.runs.now
+        last = 0 if fresh or not len(self.runs.now.steps) else self.runs.now.steps[-1]
+        step = stated[0] if stated else self.bars.step
+        known = step is not None and (stated or step > last)
+        self.bars.counted += bool(known)
+        add_row(self.runs, step if known else last + 1, told, stated[1] if stated else None)
+
+# %% ../../../nbs/50_importers/results/12_console.ipynb #15a298bd
+class _Rows(_Placing):
+    "The rows of one training."
 
     def begin(self) -> None:
         "A program starts: its bars begin again."
@@ -164,19 +180,7 @@ class _Rows:
         if self.bars.bar(done, asked, self.runs.said.facts.get("spec.steps")):
             self.place()
 
-    def place(self) -> None:
-        "Add the row that waits."
-        told, self.waiting = self.waiting, None
-        if told is None:
-            return
-        stated, fresh = step_of(told), self.runs.said is not self.runs.now
-        last = 0 if fresh or not len(self.runs.now.steps) else self.runs.now.steps[-1]
-        step = stated[0] if stated else self.bars.step
-        known = step is not None and (stated or step > last)
-        self.bars.counted += bool(known)
-        add_row(self.runs, step if known else last + 1, told, stated[1] if stated else None)
-
-# %% ../../../nbs/50_importers/results/12_console.ipynb #67d0af56
+# %% ../../../nbs/50_importers/results/12_console.ipynb #773aa9fe
 def add_row(runs: Runs, step: int, told: Mapping[str, Any], planned: int | None) -> None:
     "Add a row with its memory; a number that is not finite is an event."
     values = _values(told)
@@ -190,7 +194,7 @@ def add_row(runs: Runs, step: int, told: Mapping[str, Any], planned: int | None)
         runs.now.facts.setdefault("spec.steps", planned)
         runs.now.facts["env.framework"] = "ms-swift"
 
-# %% ../../../nbs/50_importers/results/12_console.ipynb #f4aa6617
+# %% ../../../nbs/50_importers/results/12_console.ipynb #3f43de68
 _MOMENTS = "difference of train_runtime between two rows, over the steps between"
 _UNNUMBERED = "some rows have no progress bar with their step; they are numbered in order"
 
@@ -204,16 +208,17 @@ def _plan(rows: _Rows) -> None:
     if asked and n and rows.bars.counted:
         draft.facts.setdefault("spec.steps", asked)
 
-
+# %% ../../../nbs/50_importers/results/12_console.ipynb #3caae193
 def _finish(draft: Draft, rows: _Rows) -> Draft:
     "Add what follows from the rows of a run."
     n = len(draft.steps)
     counted = n > 0 and rows.bars.counted >= n
     if n and not counted:
         draft.warn(_UNNUMBERED)
+        draft.event("derived", "steps.step = the order of the rows")
     _replicas(draft)
     if counted:
-        tokens_per_step(draft, "seen", "tokens seen")
+        tokens_from_sums(draft, "seen", "tokens seen")
         time_per_step(draft, "moment", _MOMENTS)
         add_mean_of(draft)
     for name in ("seen", "moment"):
@@ -222,13 +227,32 @@ def _finish(draft: Draft, rows: _Rows) -> Draft:
         draft.warn("trained_tokens_per_s_per_gpu counts only the tokens that the loss counts")
     return draft
 
-# %% ../../../nbs/50_importers/results/12_console.ipynb #e1630d75
-class _Console:
-    "The runs of a console while its lines are read."
+# %% ../../../nbs/50_importers/results/12_console.ipynb #d4d213db
+class _Closing:
+    "The runs that have ended, and the one that goes on."
 
     def __init__(self, tally: Tally, refreshed: bool) -> None:
         self.tally, self.refreshed, self.drafts = tally, refreshed, []
         self.rows = _Rows(tally, refreshed)
+
+    def close(self) -> None:
+        "End the run, and begin another."
+        rows, self.rows = self.rows, _Rows(self.tally, self.refreshed)
+        rows.place()
+        _plan(rows)
+        found = rows.runs.finished()
+        if rows.summary and not found:
+            rows.runs.now.over = "train_runtime is told"
+            found = [rows.runs.now]
+        found = [_finish(draft, rows) for draft in found]
+        if rows.summary:
+            steps = rows.bars.asked if rows.bars.counted else None
+            add_summary(found[-1], rows.summary, steps)
+        self.drafts += found
+
+# %% ../../../nbs/50_importers/results/12_console.ipynb #817995a8
+class _Console(_Closing):
+    "The runs of a console while its lines are read."
 
     def next_run(self) -> None:
         "What follows a summary belongs to another run."
@@ -250,22 +274,7 @@ class _Console:
         else:
             evaluated(self.rows.runs.now, told)
 
-    def close(self) -> None:
-        "End the run, and begin another."
-        rows, self.rows = self.rows, _Rows(self.tally, self.refreshed)
-        rows.place()
-        _plan(rows)
-        found = rows.runs.finished()
-        if rows.summary and not found:
-            rows.runs.now.over = "train_runtime is told"
-            found = [rows.runs.now]
-        found = [_finish(draft, rows) for draft in found]
-        if rows.summary:
-            steps = rows.bars.asked if rows.bars.counted else None
-            add_summary(found[-1], rows.summary, steps)
-        self.drafts += found
-
-# %% ../../../nbs/50_importers/results/12_console.ipynb #3caae193
+# %% ../../../nbs/50_importers/results/12_console.ipynb #bf123b97
 _NEEDLES = (
     b"%|", b"{'", b"atch size", b"steps = ", b"all params", b"arameters = ",
     b"Running training", b"Unsloth - ", b"Continuing training", *ENDS,
@@ -296,7 +305,7 @@ def read_console(source: Source, tally: Tally) -> list[Draft]:
     console.close()
     return [d for d in console.drafts if len(d.steps) or d.over or d.end_line]
 
-# %% ../../../nbs/50_importers/results/12_console.ipynb #d4d213db
+# %% ../../../nbs/50_importers/results/12_console.ipynb #9129df0e
 _PRINTED = re.compile(
     rb"\{'loss': [^{}\n]{1,6000}'epoch': [^{}\n]{1,300}\}|\{'train_runtime': [^{}\n]{1,1500}\}"
 )

@@ -23,25 +23,13 @@ from .mllog import SYSTEM_FORMAT as MLPERF_SYSTEM
 from .optimum import FORMAT as OPTIMUM
 from .superbench import FORMAT as SUPERBENCH
 from .tensorboard import FORMAT as TENSORBOARD
-from ..trackers.lightning import FORMAT as LIGHTNING
-from ..trackers.llamafactory import FORMAT as LLAMAFACTORY
-from ..trackers.swift import FORMAT as SWIFT
-from ..trackers.wandb import FORMAT as WANDB_HISTORY
-from ..trackers.wandbfile import FORMAT as WANDB
-from ..trackers.wandbrun import FORMAT as WANDB_SUMMARY
 
 # %% ../../../nbs/50_importers/results/60_table.ipynb #a01609bc
 RESULTS: tuple[Format, ...] = (
     TENSORBOARD,
     TRACELENS,
-    WANDB,
     ROCPROF,
     KINETO,
-    LLAMAFACTORY,
-    SWIFT,
-    WANDB_SUMMARY,
-    WANDB_HISTORY,
-    LIGHTNING,
     TRAINER,
     GOLDEN,
     TPRIMAT,

@@ -56,6 +56,7 @@ def _train_row(draft: Draft, entry: Mapping[str, Any], before: Mapping[str, Any]
 
 # %% ../../../nbs/50_importers/results/10_trainer.ipynb #0236acbd
 def evaluated(draft: Draft, entry: Mapping[str, Any]) -> None:
+    "An evaluation, as an event with its first eight figures."
     told = [
         f"{k} {v:g}"
         for k, v in entry.items()
@@ -83,6 +84,7 @@ def _rates(draft: Draft, entry: Mapping[str, Any]) -> None:
 
 # %% ../../../nbs/50_importers/results/10_trainer.ipynb #4610dec2
 def add_summary(draft: Draft, entry: Mapping[str, Any], steps: int | None) -> None:
+    "The runtime (s) and the rates of the whole training, in the last row and as an event."
     runtime = positive(entry.get("train_runtime"))
     told = [
         f"{k} {v:g}"

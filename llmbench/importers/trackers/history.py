@@ -14,7 +14,7 @@ from typing import Any
 from ..base import Draft
 from ..runs import Runs
 from ..structured import number, whole
-from ..sums import add_mean_of, step_times, tokens_per_step
+from ..sums import add_mean_of, step_times, tokens_from_sums
 from .names import columns_of
 
 # %% ../../../nbs/50_importers/trackers/19_history.ipynb #9363e84d
@@ -22,14 +22,24 @@ _STAMPS = ("_timestamp", "_runtime", "train|time")
 _HOW = "difference of {} between two rows, over the steps between"
 
 
-class History:
-    "Collects rows of named columns; rows of one step are merged."
+class _Merged:
+    "The row of one step, put together."
 
     def __init__(self, runs: Runs, stamp: str | None = None) -> None:
         self.runs, self.stamp = runs, stamp
         self.step: int | None = None
         self.values: dict[str, float] = {}
         self.by_call = False  # whether a step is a call of the logger
+
+    def flush(self) -> None:
+        "Hand the merged row on."
+        if self.step is not None and self.values.keys() - {"moment"}:
+            self.runs.row(self.step, self.values)
+        self.step, self.values = None, {}
+
+# %% ../../../nbs/50_importers/trackers/19_history.ipynb #a49bbeea
+class History(_Merged):
+    "Collects rows of named columns; rows of one step are merged."
 
     def add(self, row: Mapping[str, Any]) -> None:
         "A row; a cell without a number counts as empty."
@@ -48,13 +58,7 @@ class History:
         for column, value in found.items():
             self.values.setdefault(column, value)
 
-    def flush(self) -> None:
-        "Hand the merged row on."
-        if self.step is not None and self.values.keys() - {"moment"}:
-            self.runs.row(self.step, self.values)
-        self.step, self.values = None, {}
-
-# %% ../../../nbs/50_importers/trackers/19_history.ipynb #b22cb915
+# %% ../../../nbs/50_importers/trackers/19_history.ipynb #7c574357
 def _error(moments: Iterable[float]) -> float:
     "Half of the last digit of time stamps: of seconds if all are whole, else of milliseconds."
     known = [m for m in moments if m == m]
@@ -70,6 +74,6 @@ def finish(draft: Draft, stamp: str) -> Draft:
         step_times(draft, column, errors, _HOW.format(stamp))
         if "time_s" in draft.columns:
             draft.warn("times between two rows hold evaluations and checkpoints, too")
-    tokens_per_step(draft, "seen", "tokens seen")
+    tokens_from_sums(draft, "seen", "tokens seen")
     add_mean_of(draft)
     return draft

@@ -68,7 +68,7 @@ def read(source: Source, tally: Tally) -> list[Draft]:
             draft.warn(_ITERATIONS)
     return drafts
 
-
+# %% ../../../nbs/50_importers/trackers/20_lightning.ipynb #f5306d99
 def detect(sample: bytes) -> bool:
     "Whether the first line is a CSV head with a step, an epoch and a training loss."
     head = sample[:4096].split(b"\n")[0].decode("utf-8", "replace").strip().lstrip("\ufeff")

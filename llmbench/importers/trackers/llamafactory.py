@@ -14,7 +14,7 @@ from ..base import Draft, Source, Tally
 from ..formats import Format
 from ..runs import Runs
 from ..structured import as_bytes, json_lines, number, positive, whole
-from ..sums import add_mean_of, moments_of, step_times, tokens_per_step
+from ..sums import add_mean_of, moments_of, step_times, tokens_from_sums
 
 # %% ../../../nbs/50_importers/trackers/10_llamafactory.ipynb #4136dd91
 def _values(line: Mapping[str, Any]) -> dict[str, float | None]:
@@ -28,7 +28,7 @@ def _values(line: Mapping[str, Any]) -> dict[str, float | None]:
     }
     return {k: v for k, v in found.items() if v is not None}
 
-
+# %% ../../../nbs/50_importers/trackers/10_llamafactory.ipynb #044d1cc5
 _MEMORY = {"vram_allocated": "peak_allocated_bytes", "vram_reserved": "peak_reserved_bytes"}
 
 
@@ -49,7 +49,7 @@ def _note(runs: Runs, step: int, line: Mapping[str, Any]) -> None:
     elif step and step == whole(line.get("total_steps")):
         runs.now.over = runs.now.over or f"the file states step {step} of {step}"
 
-# %% ../../../nbs/50_importers/trackers/10_llamafactory.ipynb #3f28f729
+# %% ../../../nbs/50_importers/trackers/10_llamafactory.ipynb #49f4d457
 _HOW = "difference of total_tokens / throughput between two rows, over the steps between"
 
 
@@ -58,7 +58,7 @@ def _finish(draft: Draft) -> Draft:
     totals, rates = draft.columns.get("total"), draft.columns.get("tokens_per_s_mean")
     if totals and rates and len(totals) == len(rates) == len(draft.steps):
         step_times(draft, *moments_of(totals, rates, 0.005), _HOW)
-    tokens_per_step(draft, "total", "total_tokens")
+    tokens_from_sums(draft, "total", "total_tokens")
     add_mean_of(draft)
     return draft
 
@@ -79,7 +79,7 @@ def read(source: Source, tally: Tally) -> list[Draft]:
                 runs.now.facts.setdefault("spec.steps", planned)
     return [_finish(draft) for draft in runs.finished()]
 
-# %% ../../../nbs/50_importers/trackers/10_llamafactory.ipynb #49f4d457
+# %% ../../../nbs/50_importers/trackers/10_llamafactory.ipynb #b3631ad1
 FORMAT = Format(
     "llamafactory",
     "trainer_log.jsonl of LLaMA-Factory",

@@ -17,7 +17,7 @@ from ..results.console import step_of
 from ..results.trainer import add_summary, evaluated
 from ..runs import Runs
 from ..structured import json_lines, number, positive, whole
-from ..sums import add_mean_of, moments_of, step_times, tokens_per_step
+from ..sums import add_mean_of, moments_of, step_times, tokens_from_sums
 
 # %% ../../../nbs/50_importers/trackers/15_swift.ipynb #15a4caf0
 def _values(line: Mapping[str, Any]) -> dict[str, float | None]:
@@ -52,7 +52,7 @@ def _times(draft: Draft) -> None:
 def _finish(draft: Draft, summary: Mapping[str, Any]) -> Draft:
     "Add what follows from the rows; the summary belongs to the last run of a file."
     _times(draft)
-    tokens_per_step(draft, "seen", "tokens seen")
+    tokens_from_sums(draft, "seen", "tokens seen")
     add_mean_of(draft)
     if summary and len(draft.steps):
         draft.columns.pop("time_mean_s", None)

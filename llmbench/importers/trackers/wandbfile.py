@@ -45,7 +45,7 @@ def _pieces(file: BinaryIO, tally: Tally) -> Iterator[tuple[int, bytes]]:
             yield kind, content
             at += _HEAD + size
 
-
+# %% ../../../nbs/50_importers/trackers/35_wandbfile.ipynb #764f58fe
 def records(file: BinaryIO, tally: Tally) -> Iterator[bytes]:
     "The records of a file, put together; one that lacks a piece, or is too large, is left out."
     parts: list[bytes] = []
@@ -63,7 +63,7 @@ def records(file: BinaryIO, tally: Tally) -> Iterator[bytes]:
             yield b"".join(parts)
             parts = []
 
-# %% ../../../nbs/50_importers/trackers/35_wandbfile.ipynb #9b9cc088
+# %% ../../../nbs/50_importers/trackers/35_wandbfile.ipynb #4ed5a307
 def file_bytes(messages: list[bytes]) -> bytes:
     "A .wandb file of some messages."
     text = bytearray(MAGIC + b"\xe1\xbe\x00")
@@ -81,7 +81,7 @@ def file_bytes(messages: list[bytes]) -> bytes:
             start = False
     return bytes(text)
 
-# %% ../../../nbs/50_importers/trackers/35_wandbfile.ipynb #f24a2c8d
+# %% ../../../nbs/50_importers/trackers/35_wandbfile.ipynb #6e4c5576
 _HISTORY, _CONFIG, _RUN, _EXIT = 2, 5, 17, 18  # fields of a record
 _KEY, _NESTED, _JSON = 1, 2, 16  # fields of an item
 
@@ -108,7 +108,7 @@ def _seconds(message: bytes) -> float | None:
     told = dict(fields(message))
     return told[1] + told.get(2, 0) / 1e9 if isinstance(told.get(1), int) else None
 
-# %% ../../../nbs/50_importers/trackers/35_wandbfile.ipynb #10a7ed6c
+# %% ../../../nbs/50_importers/trackers/35_wandbfile.ipynb #efd939f4
 _PLACES = {
     "per_device_train_batch_size": "spec.batch.micro",
     "gradient_accumulation_steps": "spec.batch.accum",
@@ -134,7 +134,7 @@ _MEGATRON = {
     "num_layers": "spec.model.n_layers",
 }
 
-
+# %% ../../../nbs/50_importers/trackers/35_wandbfile.ipynb #c9631c79
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     "Facts in a configuration by their place in the run file."
     table = _PLACES | (_MEGATRON if "tensor_model_parallel_size" in config else {})
@@ -146,13 +146,28 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
         found["spec.precision.compute"] = {"bf16": "bfloat16", "fp16": "float16"}[on[0]]
     return {k: v for k, v in found.items() if v}
 
-# %% ../../../nbs/50_importers/trackers/35_wandbfile.ipynb #c9631c79
-class _Reader:
-    "A run while its records are read."
+# %% ../../../nbs/50_importers/trackers/35_wandbfile.ipynb #91a4a73b
+class _Settings:
+    "The settings of a run, and its start."
 
     def __init__(self, tally: Tally) -> None:
         self.tally, self.history = tally, History(Runs(tally, "wandb"))
         self.exit: int | None = None
+
+    def _facts(self, config: Mapping[str, Any]) -> None:
+        for place, value in settings_of(config).items():
+            self.history.runs.fact(place, value)
+
+    def _run(self, message: bytes) -> None:
+        for field, inner in fields(message):
+            if field == 4 and isinstance(inner, bytes):
+                self._facts(_items(inner, 1))
+            elif field == 17 and isinstance(inner, bytes):
+                self.history.runs.fact("started_at", utc(_seconds(inner)))
+
+# %% ../../../nbs/50_importers/trackers/35_wandbfile.ipynb #151c842f
+class _Reader(_Settings):
+    "A run while its records are read."
 
     def record(self, message: bytes) -> None:
         "A record; of a field that appears twice the last one counts."
@@ -168,17 +183,6 @@ class _Reader:
             elif field == _EXIT:
                 self.exit = next((v for k, v in fields(inner) if k == 1 and isinstance(v, int)), 0)
 
-    def _facts(self, config: Mapping[str, Any]) -> None:
-        for place, value in settings_of(config).items():
-            self.history.runs.fact(place, value)
-
-    def _run(self, message: bytes) -> None:
-        for field, inner in fields(message):
-            if field == 4 and isinstance(inner, bytes):
-                self._facts(_items(inner, 1))
-            elif field == 17 and isinstance(inner, bytes):
-                self.history.runs.fact("started_at", utc(_seconds(inner)))
-
     def finished(self) -> list[Draft]:
         "The runs, the last of which has the exit code."
         if self.exit == 0:
@@ -190,7 +194,7 @@ class _Reader:
             drafts[-1].end(Status.crash, f"exit code {self.exit}")
         return drafts
 
-# %% ../../../nbs/50_importers/trackers/35_wandbfile.ipynb #08153131
+# %% ../../../nbs/50_importers/trackers/35_wandbfile.ipynb #f053864a
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The run of a .wandb file."
     reader = _Reader(tally)

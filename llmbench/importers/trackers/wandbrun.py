@@ -52,7 +52,7 @@ def _machine(draft: Draft, told: Mapping[str, Any]) -> None:
         draft.fact("env.platform", "cuda" if "NVIDIA" in card else None)
     draft.fact("env.cuda", words(told.get("cudaVersion")) or words(told.get("cuda")))
 
-
+# %% ../../../nbs/50_importers/trackers/40_wandbrun.ipynb #9236c7d8
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The run of a wandb-summary.json."
     with open_text(source) as file:
@@ -77,7 +77,7 @@ def read(source: Source, tally: Tally) -> list[Draft]:
         draft.warn("a summary: the last value of each column, no history")
     return drafts
 
-
+# %% ../../../nbs/50_importers/trackers/40_wandbrun.ipynb #e2630a8b
 FORMAT = Format(
     "wandb-summary",
     "wandb-summary.json of a W&B run, with config.yaml and wandb-metadata.json beside it",
