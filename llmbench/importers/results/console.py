@@ -30,8 +30,13 @@ from ..text import count, text_lines
 _ROW = re.compile(r"\{'(?:loss|train_runtime|eval_\w{1,60})': [^{}]{1,6000}\}")
 
 
+_SOURCE = re.compile(r": -?(?:[\d.eE+-]*_|0[xXoObB])")  # numbers as only source code has them
+
+
 def _told(text: str) -> dict[str, Any]:
     "A printed dictionary, or an empty one."
+    if _SOURCE.search(text):
+        return {}
     try:
         told = ast.literal_eval(re.sub(r"(?<=: )(-?)(nan|inf)\b", r"'\1\2'", text))
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
