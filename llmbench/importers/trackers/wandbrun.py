@@ -75,6 +75,8 @@ def read(source: Source, tally: Tally) -> list[Draft]:
         if seconds := positive(told.get("_runtime")):
             draft.event("summary", f"the program ran for {seconds:g} s", time_s=seconds)
         draft.warn("a summary: the last value of each column, no history")
+        for other in sorted(Path(source.path).parent.parent.glob("run-*.wandb"))[:1]:
+            draft.warn(f"{other.name} has the history of the same run: import one of the two")
     return drafts
 
 # %% ../../../nbs/50_importers/trackers/40_wandbrun.ipynb #e2630a8b
