@@ -32,7 +32,7 @@ _OURS = re.compile(
 
 
 def key(value: float) -> str:
-    return f"{value:.9g}"
+    return f"{value + 0.0:.9g}"  # -1e-400 is -0.0, which a set does not tell from 0.0
 
 
 def numbers_in(text: str) -> set[str]:
