@@ -9,7 +9,6 @@ import re
 
 import pytest
 from importer_results import NUMBERS_OF_BINARY, RESULT_EXCERPTS, TEXT_RESULTS
-from llmbench.importers.trackers.table import TRACKERS
 
 from llmbench.core.errors import LlmbenchError, RequestError
 from llmbench.core.schema import dump_run
@@ -19,6 +18,7 @@ from llmbench.importers.formats import detect
 from llmbench.importers.results.table import RESULTS
 from llmbench.importers.structured import open_text
 from llmbench.importers.table import FORMATS, import_path
+from llmbench.importers.trackers.table import TRACKERS
 
 BY_NAME = {f.name: f for f in (*TRACKERS, *RESULTS)}
 RUNS = {"mlperf-system": 0, "ado": 2, "superbench": 2}  # one in every other excerpt

@@ -27,11 +27,11 @@ def row_of(line: str) -> tuple[int | None, int | None, dict[str, float]] | None:
     if not hit:
         return None
     step, planned = (
-        int(value) if not kilo and (value := number(text) or 0) == int(value) else None
+        int(v) if not kilo and 0 <= (v := number(text) or 0) < 2**53 and v == int(v) else None
         for text, kilo in ((hit[1], hit[2]), (hit[3], hit[4]))
     )
     values = {"loss": v} if hit[7] and (v := number(hit[7])) is not None else {}
-    if hit[5] and (rate := number(hit[5])):
+    if hit[5] and (rate := number(hit[5]) or 0) > 1e-30:
         values["time_ema_s"] = rate if hit[6] == "s/it" else 1 / rate
     return step, planned or None, values
 
