@@ -80,6 +80,44 @@ _LLMC = (
     " 29.2% bf16 MFU | 113446 tok/s"
 )
 _NANOGPT = "iter {i}: loss {loss:.4f}, time {t:.2f}ms, mfu 22.83%"
+_MAXTEXT = (
+    "completed step: {i}, seconds: {s:.3f}, TFLOP/s/device: 134.924, Tokens/s/device: 8672.758,"
+    " total_weights: 196608, loss: {loss:.3f}, lr: 3.000e-05, grad_norm: 0.75"
+)
+_NANOTRON = (
+    "10/17/2025 16:31:5{i} [INFO|DP=0|PP=0|TP=0]: iteration: {i} / 50 | consumed_tokens: 85.8G |"
+    " elapsed_time_per_iteration_ms: {t:.1f} | tokens_per_sec: 22.8K | tokens_per_sec_per_gpu: 2.85K"
+    " | global_batch_size: 64 | lm_loss: {loss:.2f} | lr: 1e-05 | model_tflops_per_gpu: 38.3 |"
+    " hardware_tflops_per_gpu: 38.3 | grad_norm: 1.25"
+)
+_TORCHTUNE = (
+    "Step {i} | loss:{loss} lr:2e-05 tokens_per_second_per_gpu:57.82888 grad_norm:1.5"
+    " peak_memory_active:14.5 peak_memory_alloc:14.25 peak_memory_reserved:16.5 "
+)
+_LITGPT = (
+    "Epoch 1 | iter {i} step {i} | loss train: {loss:.3f}, val: 2.861 | iter time: {t:.2f} ms (step)"
+    " remaining time: 0:01:54"
+)
+_OLMO = (
+    "2026-04-01 12:00:00\tnode-1:0\tolmo_core:62\tINFO\t[step={i}/50,epoch=1,eta=1h]\n"
+    "    train/CE loss={loss:.4f}\n    optim/total grad norm=0.5816\n    optim/LR (group 0)=0.0005\n"
+    "    throughput/device/BPS={s:.3f}\n    throughput/device/TPS=258,163\n"
+    "    throughput/total tokens={n}\n    gpu_memory/GPU reserved mem (GiB)=62.69"
+)
+_COMPOSER = (
+    "[batch={i}/50]:\n\t Train time/sample: {n}\n\t Train time/token: {n}00\n"
+    "\t Train loss/train/total: {loss:.4f}\n\t Train throughput/device/tokens_per_sec: 7110.6\n"
+    "\t Train memory/peak_allocated_mem: 44.6420\n\t Train lr-DecoupledAdamW/group0: 0.0001"
+)
+_VERL = (
+    "(TaskRunner pid=71) step:{i} - actor/pg_loss:0.25 - actor/grad_norm:{loss} - actor/lr:1e-06"
+    " - perf/max_memory_allocated_gb:62.447 - perf/total_num_tokens:{n} - perf/time_per_step:{s:.3f}"
+    " - perf/throughput:3283.25"
+)
+_LEVANTER = (
+    "INFO :: Progress on:train {i}.0it/50.0it rate:{s:.1f}s/it remaining:1:05:15 elapsed:31:40"
+    " postfix:loss={loss}"
+)
 
 _TEXTS = {
     "primus": _rows(_PRIMUS),
@@ -105,6 +143,15 @@ _TEXTS = {
     "modded-nanogpt": "Total parameters: 275,742,784\n" + _rows(_MODDED),
     "llm.c": "| sequence length T     | 1024  |\n" + _rows(_LLMC),
     "nanogpt": "step 0: train loss 10.9886, val loss 10.9897\n" + _rows(_NANOGPT),
+    "maxtext": "Config param max_target_length: 2048\nNum_devices: 4, shape (1, 4)\n"
+    + _rows(_MAXTEXT, first=0),
+    "nanotron": "  tokens=TokensArgs(sequence_length=1024,\n" + _rows(_NANOTRON),
+    "torchtune": "batch_size: 4\ngradient_accumulation_steps: 8\ndtype: bf16\n" + _rows(_TORCHTUNE),
+    "litgpt": "Total parameters: 1,100,048,384\n" + _rows(_LITGPT),
+    "olmo-core": "Device: NVIDIA H100, Device peak FLOPS: 989500000000000\n" + _rows(_OLMO),
+    "composer": "Config:\nmax_seq_len: 4096\nprecision: amp_bf16\n" + _rows(_COMPOSER),
+    "verl": "step:0 - val-core/gsm8k/acc/mean@1:0.508\n" + _rows(_VERL),
+    "levanter": "INFO :: First batch loaded\n" + _rows(_LEVANTER),
 }
 
 EXCERPTS: dict[str, bytes] = {name: text.encode() for name, text in _TEXTS.items()}
@@ -123,6 +170,14 @@ LINES = {
     "modded-nanogpt": _MODDED,
     "llm.c": _LLMC,
     "nanogpt": _NANOGPT,
+    "maxtext": _MAXTEXT,
+    "nanotron": _NANOTRON,
+    "torchtune": _TORCHTUNE,
+    "litgpt": _LITGPT,
+    "olmo-core": _OLMO,
+    "composer": _COMPOSER,
+    "verl": _VERL,
+    "levanter": _LEVANTER,
 }
 
 
@@ -142,3 +197,17 @@ def write_long(name: str, path, size: int) -> int:
             )
             written += file.write(line.encode() + b"\n")
     return step
+
+
+_PRINTED = (
+    " 10%|#         | {i}/40 [00:0{i}<00:06,  4.1it/s]\r{{'loss': {loss}, 'grad_norm': 1.5,"
+    " 'learning_rate': 2e-05, 'num_tokens': {n}.0, 'train_runtime': {s:.3f},"
+    " 'memory/max_allocated (GiB)': 25.45, 'epoch': 0.5}}"
+)
+TRAINER_CONSOLE = (
+    "  Instantaneous batch size per device = 4\n"
+    "  Total train batch size (w. parallel, distributed & accumulation) = 16\n"
+    "  Gradient Accumulation steps = 2\n"
+    + _rows(_PRINTED)
+    + "{'train_runtime': 48.0, 'train_steps_per_second': 0.833, 'train_loss': 2.382, 'epoch': 3.0}\n"
+).encode()

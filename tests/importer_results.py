@@ -6,6 +6,7 @@ import json
 
 from llmbench.importers.eventfile import Point, event_bytes
 from llmbench.importers.profiles.workbook import workbook_bytes
+from llmbench.importers.trackers.wandbfile import file_bytes
 
 
 def _lines(*objects, mark: str = "") -> str:
@@ -224,6 +225,77 @@ _WORKBOOK = {
         [0, "allreduce", "Float", 2, 2, 1431161.5, 32],
     ],
 }
+_LLAMAFACTORY = [
+    {
+        "current_steps": s,
+        "total_steps": 40,
+        "loss": 9 - s / 16,
+        "lr": 1e-05,
+        "epoch": 0.5,
+        "percentage": 25.0,
+        "elapsed_time": "0:00:12",
+        "throughput": round(s * 8192 / (5 + 2.5 * s), 2),
+        "total_tokens": 8192 * s,
+    }
+    for s in (10, 20, 30, 40)
+]
+_SWIFT = [
+    {
+        "loss": 3 - s / 16,
+        "grad_norm": 1.9,
+        "learning_rate": 0.0001,
+        "memory(GiB)": 11.29,
+        "train_speed(iter/s)": round(s / (3 + 4 * s), 6),
+        "epoch": 0.1,
+        "global_step/max_steps": f"{s}/15",
+        "percentage": "5%",
+        "elapsed_time": "1m 39s",
+    }
+    for s in (5, 10, 15)
+]
+_LIGHTNING = (
+    "loss,iter,step,epoch,iter_time,remaining_time,tokens,total_tokens,learning_rate,time,batches,"
+    "samples,lengths\n"
+) + "".join(
+    f"{9.5 - i},{4 * i},{4 * i - 1},0,0.45,60.0,{32768 * i},{262144 * i},0.0004,{3.125 + 2 * i},{4 * i},"
+    f"{16 * i},{32768 * i}\n"
+    for i in (1, 2, 3, 4)
+)
+_WANDB = [
+    {
+        "_step": 2 * i,
+        "_timestamp": 1.75e9 + 25.25 * i,
+        "train/loss": 3 - i / 4,
+        "train/learning_rate": 1e-05,
+        "train/global_step": 10 * i,
+        "train/num_input_tokens_seen": 81920 * i,
+    }
+    for i in (1, 2, 3, 4)
+]
+_SUMMARY = {
+    "_step": 80,
+    "_runtime": 612.5,
+    "_wandb": {"runtime": 612},
+    "loss": 2.25,
+    "iteration": 40,
+}
+
+
+def _sized(field: int, content: bytes) -> bytes:
+    "A field of a message: its number, its length, its content."
+    head = b""
+    for value in (field << 3 | 2, len(content)):
+        while value > 127:
+            head += bytes([value & 127 | 128])
+            value >>= 7
+        head += bytes([value])
+    return head + content
+
+
+def _wandb_row(told: dict) -> bytes:
+    items = (_sized(1, k.encode()) + _sized(16, json.dumps(v).encode()) for k, v in told.items())
+    return _sized(2, b"".join(_sized(1, item) for item in items))
+
 
 TEXT_RESULTS: dict[str, bytes] = {
     name: text.encode()
@@ -237,6 +309,11 @@ TEXT_RESULTS: dict[str, bytes] = {
             + "\nBENCHMARK_RESULT_JSON_END\n"
         ),
         "mlperf-system": json.dumps({"accelerators_per_node": "8", "number_of_nodes": "1"}),
+        "lightning-csv": _LIGHTNING,
+        "wandb-history": _lines(*_WANDB),
+        "wandb-summary": json.dumps(_SUMMARY),
+        "llamafactory": _lines(*_LLAMAFACTORY),
+        "ms-swift": _lines(*_SWIFT),
         "automodel-jsonl": _lines(*_AUTOMODEL),
         "mlperf-mllog": _lines(*_MLLOG, mark=":::MLLOG "),
         "pytorch-kineto-trace": json.dumps(_TRACE, indent=1),
@@ -251,9 +328,11 @@ TEXT_RESULTS: dict[str, bytes] = {
 BINARY_RESULTS: dict[str, bytes] = {
     "tensorboard": event_bytes(_POINTS),
     "amd-tracelens-xlsx": workbook_bytes(_WORKBOOK),
+    "wandb": file_bytes([*map(_wandb_row, _WANDB), _sized(18, b"")]),
 }
 NUMBERS_OF_BINARY = {
     "tensorboard": " ".join(f"{p.step} {p.value}" for p in _POINTS),
     "amd-tracelens-xlsx": json.dumps(_WORKBOOK),
+    "wandb": json.dumps(_WANDB),
 }
 RESULT_EXCERPTS = TEXT_RESULTS | BINARY_RESULTS

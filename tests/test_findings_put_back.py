@@ -1085,7 +1085,7 @@ LOST = {
         "no row of megatron-bridge was found",
     ),
     "the rows that the Trainer prints are no rows": Fault(
-        "importers/results/trainer.py",
+        "importers/results/console.py",
         "    if _PRINTED.search(sample):\n        return True\n",
         "",
         f"{LOGS}::test_the_trainer_is_not_deepspeed",

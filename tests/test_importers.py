@@ -3,16 +3,21 @@ SQL.
 """
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from importer_excerpts import EXCERPTS, TEXT_FORMATS
+from importer_results import RESULT_EXCERPTS
 
+from llmbench.compare.audit.verb import audit_paths, format_audit
 from llmbench.core.records import read_run
 from llmbench.importers.base import Source
 from llmbench.importers.formats import detect
 from llmbench.importers.table import FORMATS, import_path
+from llmbench.report.build import build_report
 
 
 @pytest.fixture
@@ -112,6 +117,41 @@ def test_a_log_that_stops_says_how(excerpt):
         and diverged.steps.loss[5] is None
         and diverged.steps.time_s[5] is not None
     )
+
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory) -> Path:
+    "A folder of results with the runs of every format, each in a study of its own."
+    folder = tmp_path_factory.mktemp("all")
+    for name, content in (EXCERPTS | RESULT_EXCERPTS).items():
+        path = folder / "files" / f"{name}.log"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        if name not in ("mlperf-system",):  # a description of a machine, read with its log
+            study = re.sub(r"[^a-z0-9]+", "-", name)
+            assert import_path(path, study=study, format=name).write(folder / "results")
+    return folder / "results"
+
+
+def test_every_format_reaches_the_audit(imported):
+    audit = audit_paths([imported])
+    files = len(list(imported.rglob("run.json")))
+    assert files >= len(EXCERPTS) + len(RESULT_EXCERPTS) - 1
+    assert len(audit.sources) == files and not audit.problems and not audit.lost
+    assert "fault" in format_audit(audit, "table")
+
+
+@pytest.mark.slow
+def test_every_format_reaches_the_site(imported, tmp_path):
+    outcome = build_report(imported, tmp_path / "site", engine="pandoc", source=ROOT / "reports")
+    assert not outcome.problems
+    pages = "".join(p.read_text() for p in (tmp_path / "site").rglob("*.html"))
+    for name in EXCERPTS | RESULT_EXCERPTS:
+        study = re.sub(r"[^a-z0-9]+", "-", name)
+        assert name == "mlperf-system" or study in pages, f"{name} is on no page"
 
 
 @pytest.mark.slow

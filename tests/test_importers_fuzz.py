@@ -16,7 +16,7 @@ import time
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from importer_excerpts import EXCERPTS, TEXT_FORMATS, write_long
+from importer_excerpts import EXCERPTS, TEXT_FORMATS, TRAINER_CONSOLE, write_long
 
 from llmbench.core.errors import LlmbenchError
 from llmbench.core.schema import dump_run
@@ -26,9 +26,12 @@ from llmbench.importers.formats import detect
 from llmbench.importers.results.table import RESULTS
 from llmbench.importers.table import FORMATS, import_path
 from llmbench.importers.text import clean
+from llmbench.importers.trackers.table import TRACKERS
 
 BY_NAME = {f.name: f for f in FORMATS}
 _TOKEN = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
+_POWERS = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_SCALED = re.compile(r"(?<![\d,.])([-+]?\d[\d,]{0,12}(?:\.\d{1,9})?)([KMBGTPE])\b")  # 14.2K
 _FACTORS = (1, 1e-3, 2**20, 2**30, 1e9)
 # Where numbers stand that no log says: choices of ours, counts of events, places of rows.
 _OURS = re.compile(
@@ -49,6 +52,11 @@ def numbers_in(text: str) -> set[str]:
                 found |= {float(part), abs(float(part))}
             except ValueError:
                 continue
+    for token, power in _SCALED.findall(text):
+        try:
+            found.add(float(token.replace(",", "")) * _POWERS[power])
+        except ValueError:
+            continue
     return {key(v * f) for v in found for f in _FACTORS} | {
         key(round(v * f)) for v in found if abs(v) < 1e12 for f in (2**20, 2**30, 1e9)
     }
@@ -255,7 +263,7 @@ _QUICK = settings(
 
 
 def test_every_text_format_has_an_excerpt():
-    results = {f.name for f in RESULTS}
+    results = {f.name for f in (*TRACKERS, *RESULTS)}
     assert set(BY_NAME) - results == set(TEXT_FORMATS) and set(EXCERPTS) <= set(BY_NAME), (
         "add a few lines to importer_excerpts.py"
     )
@@ -339,6 +347,16 @@ def test_a_cut_anywhere_invents_nothing(name, tmp_path):
     data = EXCERPTS[name]
     for at in range(0, len(data), max(1, len(data) // 12)):
         check(name, data[:at], tmp_path / "a.log")
+
+
+def test_the_console_of_the_trainer_invents_nothing(tmp_path):
+    "It is no log of a format of its own, so it is not among the excerpts."
+    assert check("hf-trainer", TRAINER_CONSOLE, tmp_path / "a.log") == 6
+    for seed in range(150):
+        rng, data = random.Random(seed), TRAINER_CONSOLE
+        for change in rng.sample(MUTATIONS, rng.randint(1, 3)):
+            data = change(rng, data)[:2_000_000]
+        check("hf-trainer", data, tmp_path / "a.log")
 
 
 def test_arbitrary_bytes_are_no_format(tmp_path):

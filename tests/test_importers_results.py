@@ -18,8 +18,9 @@ from llmbench.importers.formats import detect
 from llmbench.importers.results.table import RESULTS
 from llmbench.importers.structured import open_text
 from llmbench.importers.table import FORMATS, import_path
+from llmbench.importers.trackers.table import TRACKERS
 
-BY_NAME = {f.name: f for f in RESULTS}
+BY_NAME = {f.name: f for f in (*TRACKERS, *RESULTS)}
 RUNS = {"mlperf-system": 0, "ado": 2, "superbench": 2}  # one in every other excerpt
 _TOKEN = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 _FACTORS = (1, 1e-3, 1e-6, 1e-9, 2**20, 2**30, 1e9)
@@ -31,7 +32,7 @@ _OURS = re.compile(
 
 
 def key(value: float) -> str:
-    return f"{value:.9g}"
+    return f"{value + 0.0:.9g}"  # -1e-400 is -0.0, which a set does not tell from 0.0
 
 
 def numbers_in(text: str) -> set[str]:
@@ -258,6 +259,9 @@ def test_a_run_is_ok_only_where_its_file_says_that_it_ended(tmp_path):
         says = {
             "tensorboard": "cancelled",
             "automodel-jsonl": "cancelled",
+            "lightning-csv": "cancelled",
+            "wandb-history": "cancelled",
+            "wandb-summary": "cancelled",
             "ado": "ok timeout",
         }.get(name, "ok")
         assert ended(name, RESULT_EXCERPTS[name]) == set(says.split()), name

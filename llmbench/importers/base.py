@@ -162,6 +162,9 @@ STATED = {
     "tokens_per_s": "tokens per second of all GPUs, of the row",
     "tflops_per_gpu": "TFLOP/s of one GPU, by the log's own count of FLOPs",
     "mfu_pct": "model FLOPs utilisation in %, by the log's own count of FLOPs and its own peak",
+    "trained_tokens_per_s_per_gpu": "tokens per second of one GPU that the loss counts",
+    "policy_loss": "the loss of a policy in reinforcement learning, which is none of a language model",
+    "micro_time_s": "s of one micro batch of the step, the last",
     "memory_gib": "GiB of the rank that prints; `ranks[].memory_source` tells what is counted",
 }  # a name with _ema is an exponential mean over rows, one with _mean a mean since a start
 

@@ -58,9 +58,9 @@ _CAUSES = (  # lines that explain an end, their status, and whether the program 
 # %% ../../nbs/50_importers/30_runs.ipynb #aff5f5d7
 _ENDS = [(re.compile(words), status, gave_up) for words, status, gave_up in _CAUSES]
 _OVER = re.compile(
-    r"\[after training is done\].*|\[exiting program (?:at|after) .*|Training completed.*"
+    r"\[after training is done\].*|\[exiting program (?:at|after) .*|Training completed?\b.*"
     r"|`max_steps=\d+` reached|exits successfully.*|launcher exited with code 0.*"
-    r"|^Total training time: .*|^total average iteration time: .*"
+    r"|^Total training time: .*|^(?:\| - )?Training [Tt]ime ?: .*|^total average iteration time: .*"
     r"|^peak memory (?:allocated|consumption): .*"
 )
 
@@ -72,7 +72,7 @@ ENDS = (  # a line with none of these explains no end
     b"SIGTERM", b"SIGKILL", b"SIGSEGV", b"(SIG",
     b"ChildFailedError", b"exits with return code", b"Segmentation fault",
     b"Error", b"Exception", b"Traceback (most",
-    b"training is done]", b"[exiting program", b"Training completed", b"` reached",
+    b"training is done]", b"[exiting program", b"Training complete", b"raining time: ", b"Training Time ", b"` reached",
     b"exits successfully", b"exited with code 0",
     b"Total training time: ", b"total average iteration time", b"peak memory ",
 )  # fmt: skip

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..core.errors import RequestError
 from .base import Draft, Source, Tally
+from .consoles.table import CONSOLES
 from .formats import Format, Imported, detect, import_file
 from .logs.bridge import BRIDGE
 from .logs.deepspeed import DEEPSPEED
@@ -29,9 +30,11 @@ from .logs.neox import NEOX
 from .logs.primus import PRIMUS
 from .logs.torchtitan import TORCHTITAN
 from .results.table import RESULTS
+from .trackers.table import TRACKERS
 
 # %% ../../nbs/50_importers/55_table.ipynb #7ab63975
 FORMATS: tuple[Format, ...] = (
+    *TRACKERS,
     *RESULTS,
     PRIMUS,
     BRIDGE,
@@ -45,6 +48,7 @@ FORMATS: tuple[Format, ...] = (
     MODDED,
     LLMC,
     NANOGPT,
+    *CONSOLES,
 )
 
 # %% ../../nbs/50_importers/55_table.ipynb #22e0c173

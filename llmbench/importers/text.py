@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LINE_LIMIT', 'NUMBER', 'MIB', 'GIB', 'Setting', 'clean', 'blocks', 'text_lines', 'number', 'count', 'real',
-           'size_bytes', 'switch', 'Field', 'pairs', 'settings', 'word', 'dtype']
+           'size_bytes', 'switch', 'scaled', 'Field', 'pairs', 'settings', 'word', 'dtype']
 
 # %% ../../nbs/50_importers/25_text.ipynb #4463d4bc
 import codecs
@@ -166,6 +166,17 @@ def switch(text: Any) -> bool | None:
         "0": False,
         "disabled": False,
     }.get(str(text).strip().lower())
+
+# %% ../../nbs/50_importers/25_text.ipynb #5c1d7a03
+_POWERS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_SCALED = re.compile(rf"\s*({NUMBER}|[-+]?(?:nan|inf))([KMBGTPE]?)\s*")
+
+
+def scaled(text: str) -> float | None:
+    "The number in a text that may end in K, M, B or G, T, P or E; None if there is none."
+    hit = _SCALED.fullmatch(text)
+    value = float(hit[1].replace(",", "")) * _POWERS[hit[2]] if hit else math.inf
+    return None if abs(value) == math.inf and not (hit and "inf" in hit[1]) else value
 
 # %% ../../nbs/50_importers/25_text.ipynb #d637c50e
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from .ado import FORMAT as ADO
 from .ancestors import FLAT
 from .ancestors import FORMAT as TPRIMAT
 from .automodel import FORMAT as AUTOMODEL
+from .console import FORMAT as TRAINER
 from .golden import FORMAT as GOLDEN
 from .milabench import FORMAT as MILABENCH
 from .mllog import FORMAT as MLLOG
@@ -22,7 +23,6 @@ from .mllog import SYSTEM_FORMAT as MLPERF_SYSTEM
 from .optimum import FORMAT as OPTIMUM
 from .superbench import FORMAT as SUPERBENCH
 from .tensorboard import FORMAT as TENSORBOARD
-from .trainer import FORMAT as TRAINER
 
 # %% ../../../nbs/50_importers/results/60_table.ipynb #a01609bc
 RESULTS: tuple[Format, ...] = (
