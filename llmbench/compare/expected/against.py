@@ -31,7 +31,9 @@ _FOLLOWS = {"dp", "grad_accum", "micro_batch", "params_b"}  # from others that a
 
 
 def settings_verdict(a: Row, b: Row) -> Verdict:
-    "Whether two rows may be compared: no with what differs, unknown with what is not stated, or yes."
+    """Whether two rows may be compared: no with what differs, unknown with what is not stated, or
+    yes.
+    """
     differences, unknowns = [], []
     for name in SETTINGS:
         one, other = a.get(name), b.get(name)
