@@ -452,7 +452,7 @@ def test_budgets_are_printed(capsys):
 @pytest.mark.slow
 def test_the_wheel_holds_every_module(tmp_path):
     """Build the wheel, unpack it elsewhere, import every module from there; the templates of the
-    pages are in it, the bench stays behind.
+    pages and the published tables are in it, the bench stays behind.
     """
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT]
     subprocess.run(build, check=True, capture_output=True)
@@ -462,6 +462,9 @@ def test_the_wheel_holds_every_module(tmp_path):
     templates = {p.name for p in (ROOT / "llmbench/report/templates").iterdir()}
     shipped = tmp_path / "site/llmbench/report/templates"
     assert templates and {p.name for p in shipped.iterdir()} == templates
+    tables = {p.name for p in (ROOT / "data/published").glob("*.csv")}
+    installed = next((tmp_path / "site").glob("*.data/data/share/llmbench/published"))
+    assert tables and {p.name for p in installed.iterdir()} == tables
     modules = ", ".join(
         f"llmbench.{n.module}" for n in NOTEBOOKS if not n.module.startswith("bench.")
     )

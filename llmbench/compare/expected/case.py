@@ -21,7 +21,7 @@ class Case:
     flops_per_token: float
     accelerator: str
     arch: str
-    peak_16bit_tflops: float | None
+    peak_16bit_tflops: float
     world_size: int
     seq_len: int
     precision: str | None = None  # bf16, fp16, fp8, nvfp4
@@ -47,7 +47,8 @@ def _model_parallel(row: Mapping[str, Any]) -> int | None:
 
 def case_of(row: Mapping[str, Any]) -> Case | None:
     "The case of a row of `published`; None where what every comparison needs is unknown."
-    needed = ("flops_per_token", "accelerator", "world_size", "seq_len", "tokens_per_s_per_gpu")
+    needed = ("flops_per_token", "accelerator", "peak_16bit_tflops", "world_size", "seq_len",
+              "tokens_per_s_per_gpu")  # fmt: skip
     if not row["counts_for_time"] or any(row[name] is None for name in needed):
         return None
     same = ("model kind flops_per_token accelerator peak_16bit_tflops world_size seq_len precision"

@@ -30,14 +30,12 @@ from ...store.published.view import read_published
 # %% ../../../nbs/70_compare/expected/20_field.ipynb #e95f8b1f
 Row = Mapping[str, Any]
 _GAINS = {"fp8": 0.5, "nvfp4": 0.8}
-_UNKNOWN_PEAK_TFLOPS = 300.0
 
 
 def rule_of_thumb(case: Case) -> float:
     "Log of the model TFLOP/s per accelerator that would be expected without any row."
-    peak = case.peak_16bit_tflops or _UNKNOWN_PEAK_TFLOPS
     mixture = -0.3 if case.kind == "mixture" else 0.0
-    return log(0.4 * peak) + _GAINS.get(case.precision or "", 0.0) + mixture
+    return log(0.4 * case.peak_16bit_tflops) + _GAINS.get(case.precision or "", 0.0) + mixture
 
 # %% ../../../nbs/70_compare/expected/20_field.ipynb #4b4a98b9
 @dataclass(frozen=True)

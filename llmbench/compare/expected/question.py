@@ -130,9 +130,14 @@ def ask_for(
     precision = known.pop("precision", None) or "bf16"
     work = modelled(model, seq_len, field)
     adapters = known.pop("adapters", False)
-    facts, flops = cards[card], work.flops_per_token * (2 / 3 if adapters else 1)
+    facts, peak = cards[card], _sixteen_bit(cards[card])
+    if peak is None:
+        raise RequestError(
+            f"{card}: its peak is not in accelerators.csv, so nothing can be expected"
+        )
+    flops = work.flops_per_token * (2 / 3 if adapters else 1)
     case = Case(
-        work.name, work.kind, flops, card, facts["arch"] or card, _sixteen_bit(facts), gpus, seq_len,
+        work.name, work.kind, flops, card, facts["arch"] or card, peak, gpus, seq_len,
         precision, adapters=adapters, formulas=work.formulas, **known,
     )  # fmt: skip
     return Question(case, _assumed(given, seq_len, precision))

@@ -20,7 +20,7 @@ from ...core.errors import RequestError
 
 # %% ../../../nbs/70_compare/expected/25_range.ipynb #e7b2be24
 ENOUGH_ROWS = 8
-COMPARABLE = 0.5  # distance; a correlation of 0.61
+COMPARABLE = 0.7  # distance; a correlation of one half
 _NORMAL = NormalDist()
 
 # %% ../../../nbs/70_compare/expected/25_range.ipynb #831bb231
@@ -57,8 +57,10 @@ class Expected:
 
 # %% ../../../nbs/70_compare/expected/25_range.ipynb #b5216053
 def may_judge(case: Case, other: Case) -> bool:
-    "Whether a near row counts for a verdict: with adapters only one of the same model does."
-    return not case.adapters or other.model == case.model
+    """Whether a near row counts for a verdict: it must be on the same architecture, and with
+    adapters of the same model.
+    """
+    return other.arch == case.arch and (not case.adapters or other.model == case.model)
 
 
 def expect_case(field: PublishedField, case: Case) -> Expected:

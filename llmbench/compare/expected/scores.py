@@ -56,7 +56,9 @@ def comparable_counts(field: PublishedField, publishers: Sequence[str]) -> np.nd
     models, adapters = (
         np.array([getattr(c, n) for c in field.cases]) for n in ("model", "adapters")
     )
-    may = ~adapters[:, None] | (models[:, None] == models[None, :])
+    archs = np.array([c.arch for c in field.cases])
+    may = archs[:, None] == archs[None, :]
+    may &= ~adapters[:, None] | (models[:, None] == models[None, :])
     return ((field.apart <= COMPARABLE) & other & may).sum(1)
 
 # %% ../../../nbs/70_compare/expected/55_scores.ipynb #09f5012c

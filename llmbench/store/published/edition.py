@@ -7,6 +7,7 @@ __all__ = ['Edition', 'published_folder', 'read_edition', 'edition_counts', 'edi
 
 # %% ../../../nbs/65_store/published/18_edition.ipynb #d489509d
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -90,9 +91,16 @@ class Edition:
         return list(all_violations(list(self.tables.values())))
 
 # %% ../../../nbs/65_store/published/18_edition.ipynb #fc7fbe8a
+_INSTALLED = Path(sys.prefix) / "share" / "llmbench" / "published"
+
+
 def published_folder(folder: Path | str | None = None) -> Path:
-    "The folder of published tables, by default data/published of the project."
+    """The folder of published tables, by default data/published of the project, else what was
+    installed with llmbench; RequestError where it has no dictionary.
+    """
     path = Path(folder) if folder else project_root() / "data" / "published"
+    if folder is None and not (path / _DICTIONARY).exists() and (_INSTALLED / _DICTIONARY).exists():
+        path = _INSTALLED
     if not (path / _DICTIONARY).exists():
         shown = os.path.relpath(path) if folder is None else folder
         raise RequestError(
