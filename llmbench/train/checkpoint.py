@@ -135,6 +135,7 @@ def _read(strategy: Any, folder: Path, done: int) -> None:
 def _complete(writing: Path, place: Path, told: dict[str, Any]) -> bool:
     "Describe a folder that all ranks have written, and give it its name; False if it is gone."
     try:
+        writing.stat()  # a description would make the folder anew, without what ranks wrote
         write_json_atomic(writing / "checkpoint.json", told)
         shutil.rmtree(place, ignore_errors=True)
         writing.rename(place)
