@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from math import log
 from typing import Any
 
+from .evidence import formula_of
+from .rows import PublishedTable
 from llmbench.store.published.shapes import (
     Architectures,
     PublishedShape,
@@ -156,8 +158,16 @@ def formula_span(
     return min(counted) / work.flops_per_token, max(counted) / work.flops_per_token
 
 # %% ../../../nbs/65_store/published/27_accounting.ipynb #6d846a0a
-def printed_formula(work: PublishedWork, v: Mapping[str, Any]) -> tuple[Formula, float] | None:
-    """The formula that gives the printed TFLOP/s within 1 %, and its FLOPs per token.
+def _is_stated(formula: Formula, stated: Mapping[str, Any]) -> bool:
+    "Whether a formula is the one that a source states, as far as it does."
+    return all(stated[n] in (None, getattr(formula, n)) for n in ("flops", "attention"))
+
+
+def printed_formula(
+    work: PublishedWork, v: Mapping[str, Any], stated: PublishedTable | None = None
+) -> tuple[Formula, float] | None:
+    """The formula that gives the printed TFLOP/s within 1 %, and its FLOPs per token; among several
+    the one that the source states in `formulas.csv`.
 
     None without a shape, without both figures, for adapters, or where no formula fits.
     """
@@ -165,8 +175,10 @@ def printed_formula(work: PublishedWork, v: Mapping[str, Any]) -> tuple[Formula,
     if not (work.shape and work.flops_per_token and rate and printed) or v["task"] in ADAPTERS:
         return None
     counted = printed * 1e12 / rate
-    fits = (f for f in formulas(work, v) if abs(log(f[1] / counted)) <= 0.01)
-    return next(fits, None)
+    fits = [f for f in formulas(work, v) if abs(log(f[1] / counted)) <= 0.01]
+    said = formula_of(v["source_id"], stated) if stated else None
+    own = [f for f in fits if said and _is_stated(f[0], said)]
+    return next(iter([*own, *fits]), None)
 
 # %% ../../../nbs/65_store/published/27_accounting.ipynb #fa3c4f83
 @dataclass(frozen=True)
@@ -206,12 +218,15 @@ def _reason(
 
 
 def account(
-    v: Mapping[str, Any], known: Architectures, cards: Mapping[str, Mapping[str, Any]]
+    v: Mapping[str, Any],
+    known: Architectures,
+    cards: Mapping[str, Mapping[str, Any]],
+    stated: PublishedTable | None = None,
 ) -> Accounted:
-    "What a row says, under the one definition."
+    "What a row says, under the one definition; `stated` are the formulas of sources."
     rate, stated_by = throughput(v)
     work, formats = work_of(v, known), precision_class(v["precision"])
-    fit = printed_formula(work, v)
+    fit = printed_formula(work, v, stated)
     tflops = work.flops_per_token * rate / 1e12 if work.flops_per_token and rate else None
     peak = peak_of(cards.get(v.get("accelerator") or v["hardware"] or ""), formats)
     return Accounted(

@@ -194,7 +194,7 @@ class _Facts:
 
     def __init__(self, edition: Edition) -> None:
         tables = edition.tables
-        self.flags = edition.flags
+        self.flags, self.formulas = edition.flags, tables["formulas.csv"]
         self.known = architectures(tables["model_architectures.csv"].rows)
         self.cards = {r.values["name"]: r.values for r in tables["accelerators.csv"].rows}
         self.sources = {r.values["source_id"]: r.values for r in tables["sources.csv"].rows}
@@ -235,7 +235,7 @@ def published_rows(edition: Edition) -> list[dict[str, Any]]:
     for file in MEASUREMENTS:
         for row in edition.tables[file].rows:
             v = row.values
-            a = account(v, facts.known, facts.cards)
+            a = account(v, facts.known, facts.cards, facts.formulas)
             values = _as_stated(v) | _under_one_definition(v, a, facts.known)
             values |= facts.judged(row) | _sourced(v, facts, a.precision_class)
             found.append({name: values[name] for name in PUBLISHED_COLUMNS})
