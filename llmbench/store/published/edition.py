@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import llmbench
 from ...core.errors import LlmbenchError, RequestError
 from ...core.files import project_root
 from llmbench.store.published.columns import (
@@ -91,7 +92,11 @@ class Edition:
         return list(all_violations(list(self.tables.values())))
 
 # %% ../../../nbs/65_store/published/18_edition.ipynb #fc7fbe8a
-_INSTALLED = Path(sys.prefix) / "share" / "llmbench" / "published"
+# Where llmbench was installed with its tables, or from a clone.
+_WITH_LLMBENCH = (
+    Path(sys.prefix) / "share" / "llmbench" / "published",
+    Path(llmbench.__file__).resolve().parents[1] / "data" / "published",
+)
 
 
 def published_folder(folder: Path | str | None = None) -> Path:
@@ -99,8 +104,9 @@ def published_folder(folder: Path | str | None = None) -> Path:
     installed with llmbench; RequestError where it has no dictionary.
     """
     path = Path(folder) if folder else project_root() / "data" / "published"
-    if folder is None and not (path / _DICTIONARY).exists() and (_INSTALLED / _DICTIONARY).exists():
-        path = _INSTALLED
+    if folder is None:
+        places = (path, *_WITH_LLMBENCH)
+        path = next((p for p in places if (p / _DICTIONARY).exists()), path)
     if not (path / _DICTIONARY).exists():
         shown = os.path.relpath(path) if folder is None else folder
         raise RequestError(
