@@ -6142,6 +6142,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                    'llmbench/report/published/sources.py'),
                                                    'llmbench.report.published.sources._never': ( '80_report/published/sources.html#_never',
                                                                                                  'llmbench/report/published/sources.py'),
+                                                   'llmbench.report.published.sources._publishers': ( '80_report/published/sources.html#_publishers',
+                                                                                                      'llmbench/report/published/sources.py'),
                                                    'llmbench.report.published.sources.source_rows': ( '80_report/published/sources.html#source_rows',
                                                                                                       'llmbench/report/published/sources.py'),
                                                    'llmbench.report.published.sources.stated_shares': ( '80_report/published/sources.html#stated_shares',

@@ -22,6 +22,13 @@ def _never(rows: Sequence[Row]) -> list[str]:
     return [name for name in DECIDING if all(name in u for u in unknown)]
 
 
+def _publishers(rows: Sequence[Row], most: int = 3) -> str:
+    "The publishers with the most rows, and how many more there are."
+    names = [name for name, _ in Counter(r["publisher"] for r in rows).most_common()]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def _formula(rows: Sequence[Row]) -> str | None:
     "The formula that most printed TFLOP/s of a source follow, with its share."
     printed = [r["printed_formula"] for r in rows if r["printed_tflops_per_gpu"]]
@@ -43,7 +50,7 @@ def source_rows(rows: Sequence[Row], sources: Mapping[str, Row]) -> list[dict[st
         found.append(
             {
                 "source": name, "title": facts["title"], "url": facts["repo_or_url"],
-                "licence": facts["licence"], "publishers": ", ".join(sorted({r["publisher"] for r in mine})[:3]),
+                "licence": facts["licence"], "publishers": _publishers(mine),
                 "rows": len(mine), "for_time": sum(r["counts_for_time"] for r in mine),
                 "for_memory": sum(r["counts_for_memory"] for r in mine),
                 "known_pct": known, "never": ", ".join(_never(mine)) or None, "formula": _formula(mine),

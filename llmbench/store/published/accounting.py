@@ -216,7 +216,7 @@ def _reason(
     usual = fit[0] == Formula("products", "causal", "model")
     return None if usual else f"{100 * (over - 1):+.1f} %: {fit[0]}"
 
-
+# %% ../../../nbs/65_store/published/27_accounting.ipynb #0343d673
 def account(
     v: Mapping[str, Any],
     known: Architectures,

@@ -115,7 +115,7 @@ def published_folder(folder: Path | str | None = None) -> Path:
         )
     return path
 
-
+# %% ../../../nbs/65_store/published/18_edition.ipynb #f9f6b6b9
 def _made(table: PublishedTable, make: Callable[[dict[str, Any]], Any]) -> Iterator[Any]:
     "What the sound lines of a table define; the others are noted."
     spoilt = {violation.line for violation in table.violations}
