@@ -265,7 +265,7 @@ def test_a_user_may_write_beside_the_views(results):
 def test_a_wrong_name_is_answered_from_the_views(results):
     with pytest.raises(
         RequestError,
-        match="allowed: collectives, details, groups, quarantine, ranks, runs, steps, studies",
+        match="allowed: collectives, details, groups, published, quarantine, ranks, runs, steps, studies",
     ):
         query(results, "SELECT * FROM rums")
 

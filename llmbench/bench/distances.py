@@ -45,7 +45,7 @@ def with_weights(field: PublishedField, apart: np.ndarray, ruler: Ruler) -> Publ
 # %% ../../nbs/95_bench/60_distances.ipynb #2c08081a
 _DEGREES = 4
 _PRIOR = 2e-3
-# What an engineer would guess, as distances; the fit starts here and is held here where rows are silent.
+# An engineer's guess. The fit starts here, and is held here where the rows say nothing.
 START = Ruler(
     {
         "model": 0.1, "world_size": 0.03, "seq_len": 0.07, "tokens_per_accelerator": 0.01,

@@ -24,7 +24,6 @@ from ..core.errors import RequestError, near, unknown_name
 from ..core.escape import csv_cell
 from ..core.numbers import aligned, significant
 from .cache import forget, is_damage, open_tables
-from .published.database import add_published
 
 # %% ../../nbs/65_store/45_database.ipynb #374f9027
 def _folders(results: Path | str | Sequence[Path | str]) -> list[Path]:
@@ -106,6 +105,8 @@ def _executed(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.DuckDBP
         missing = _WRONG_VIEW.search(str(e))
         if not missing or missing[1].lower() != PUBLISHED:
             raise
+    from llmbench.store.published.database import add_published
+
     return add_published(connection).execute(sql)
 
 # %% ../../nbs/65_store/45_database.ipynb #7f42ef13

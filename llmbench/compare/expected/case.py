@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from math import log2
 from typing import Any
 
+from ...spec.strategies import names_where
+
 # %% ../../../nbs/70_compare/expected/10_case.ipynb #38fb5f85
 @dataclass(frozen=True)
 class Case:
@@ -98,7 +100,7 @@ _FAMILIES = (
     ("jax", ("maxtext", "jax", "paxml", "alpa", "tpu")),
     ("torch", ("torchtitan", "torchtune", "litgpt", "lit-gpt", "hf", "foundry", "llmbench")),
 )
-_SHARDED = ("fsdp", "hsdp", "zero2", "zero3")
+_SHARDED = tuple(names_where(lambda row: "g" in row.shards))  # also by other programs
 
 
 def family_of(framework: str | None) -> str:

@@ -73,7 +73,7 @@ throughput_from | – | Printed column that the throughput comes from | | record
 flops_per_token | FLOP per token | Model FLOPs of one token: products, and attention without masked positions | | 6 W + 3 A
 flops_from | – | What the FLOPs were computed from, or what is missing | | recorded
 peak_tflops | TFLOP/s | Dense peak of the accelerator for the number format | | recorded
-peak_16bit_tflops | TFLOP/s | Dense peak of the accelerator in bfloat16, else in float16 | | recorded
+peak_16bit_tflops | TFLOP/s | Dense peak of the accelerator in bfloat16, else in float16 | Dense 16-bit peak (TFLOP/s) | recorded
 reached_tflops | TFLOP/s | Fastest published matrix product of the accelerator in that format | | recorded
 printed_tflops_per_gpu | TFLOP/s | Rate as the source prints it, by its own formula | | recorded
 printed_mfu_pct printed_hfu_pct | % | Share of the peak as the source prints it, without and with recomputed FLOPs | | recorded
@@ -99,6 +99,7 @@ _SCORES = topic(
     "Gaps between rows of one configuration, and every publisher estimated by the others.",
     """
 gap | – | What differs between two rows of one configuration | What differs
+gap_groups | 1 | Groups of rows that state one configuration | Groups
 gap_median_pct | % | Median over the groups of the faster over the slower, less one | Median gap (%) | 100 (fast / slow − 1)
 gap_p90_pct | % | The same at the 90th percentile of the groups | P90 (%) | 100 (fast / slow − 1)
 scored_rows | – | Rows that were left out and estimated | Rows that are left out
@@ -122,6 +123,8 @@ memory_gb | GB | Memory of the accelerator by its vendor | Memory (GB)
 mfu_16_pct mfu_fp8_pct | % | MFU of models from 3·10⁹ parameters, over the peak of the format | MFU in 16 bits (%); MFU in float8 (%)
 llama_8b llama_70b | tokens/s | Published throughput of a model that most people know | Llama 3.1 8B (tokens/s per GPU); Llama 3.1 70B (tokens/s per GPU)
 publishers | 1 | Different publishers behind a figure | Publishers
+published_rows | 1 | Published rows behind a figure | Rows
+shared_models | 1 | Models that both accelerators of a ratio trained | Models
 old new | – | The two accelerators of a ratio | From; To
 formats | – | Whether both used the same number format, or each its fastest | Number format
 generation_ratio | 1 | Throughput of one accelerator over another at the same models | Throughput per GPU (ratio) | median over models
@@ -135,6 +138,7 @@ _SOURCES = topic(
     "What sources state",
     "The share of the thirty deciding columns that a source fills.",
     """
+for_time for_memory | 1 | Rows of a source that no rule takes out for time, or for memory | For time; For memory
 known_pct | % | Deciding columns that the rows of a source state, on average | Known of 30 settings (%)
 source_formula | – | Formula that most printed TFLOP/s of a source follow | Formula of its TFLOP/s
 never | – | Deciding columns that no row of a source states | Never stated
