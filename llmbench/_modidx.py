@@ -6098,6 +6098,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                     'llmbench/report/published/hardware.py'),
                                                     'llmbench.report.published.hardware._rate': ( '80_report/published/hardware.html#_rate',
                                                                                                   'llmbench/report/published/hardware.py'),
+                                                    'llmbench.report.published.hardware._sixteen_bit': ( '80_report/published/hardware.html#_sixteen_bit',
+                                                                                                         'llmbench/report/published/hardware.py'),
                                                     'llmbench.report.published.hardware.generation_ratio': ( '80_report/published/hardware.html#generation_ratio',
                                                                                                              'llmbench/report/published/hardware.py'),
                                                     'llmbench.report.published.hardware.generation_ratios': ( '80_report/published/hardware.html#generation_ratios',

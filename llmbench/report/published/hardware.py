@@ -45,6 +45,10 @@ def _of(rows: Iterable[Row], value: str, test: Callable[[Row], bool]) -> str | N
     return span_words([r[value] for r in kept], [r["publisher"] for r in kept])
 
 # %% ../../../nbs/80_report/published/20_hardware.ipynb #6c9d0dd7
+def _sixteen_bit(card: Row) -> float | None:
+    return card.get("peak_bf16_dense_tflops") or card.get("peak_fp16_dense_tflops")
+
+
 def hardware_rows(rows: Sequence[Row], cards: Mapping[str, Row]) -> list[dict[str, Any]]:
     "A row per accelerator with published training: what it is, its MFU, its throughput."
     found = []
@@ -55,7 +59,7 @@ def hardware_rows(rows: Sequence[Row], cards: Mapping[str, Row]) -> list[dict[st
         found.append(
             {
                 "card": name, "vendor": card.get("vendor"), "memory_gb": card.get("memory_gb"),
-                "peak_tflops": card.get("peak_bf16_dense_tflops"), "tdp_w": card.get("tdp_w"),
+                "peak_tflops": _sixteen_bit(card), "tdp_w": card.get("tdp_w"),
                 "rows": len(mine), "publishers": len({r["publisher"] for r in mine}),
                 "mfu_bf16": _of(large, "mfu_pct", lambda r: r["precision"] in ("bf16", "fp16")),
                 "mfu_fp8": _of(large, "mfu_pct", lambda r: r["precision"] == "fp8"),

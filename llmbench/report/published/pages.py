@@ -97,7 +97,8 @@ _HARDWARE = (
 
 def hardware_part(bench: Workbench, known: Published) -> Md:
     "The table of accelerators."
-    rows = [r for r in hardware_rows(known.rows, known.cards) if r["rows"] >= 2]
+    figures = ("mfu_bf16", "mfu_fp8", "llama3.1-8b", "llama3.1-70b")
+    rows = [r for r in hardware_rows(known.rows, known.cards) if any(r[f] for f in figures)]
     return _table(bench, "hardware", rows, _HARDWARE_COLUMNS, _HARDWARE)
 
 # %% ../../../nbs/80_report/published/40_pages.ipynb #b7a92452
