@@ -22,10 +22,10 @@ from llmbench.plan.flops import (
     parameter_count,
 )
 from ...spec.presets import PRESETS, ModelShape
+from ...store.published.agreement import PUBLISHED_NAMES
 
 # %% ../../../nbs/70_compare/expected/45_question.ipynb #38a7f183
 Cards = Mapping[str, Mapping[str, Any]]
-_SAME = {"A100-40GB": "A100-40GB SXM", "GH200 144GB": "GH200 (141GB)", "GH200 96GB": "GH200"}
 _FIRST = ("A100-80GB SXM", "GH200 (141GB)")  # where a short name means several
 
 
@@ -51,7 +51,7 @@ def card_of_device(device: str | None, cards: Cards) -> str | None:
     known = accelerator(device)
     if known is None:
         return None
-    name = _SAME.get(known.name, known.name.replace(" (one die)", ""))
+    name = PUBLISHED_NAMES.get(known.name, known.name)
     return name if name in cards else None
 
 # %% ../../../nbs/70_compare/expected/45_question.ipynb #c9ffea7f

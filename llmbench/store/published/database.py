@@ -11,18 +11,31 @@ from pathlib import Path
 import duckdb
 import orjson
 
+from ...core.accelerators import ACCELERATORS
 from ..literal import quoted
+from .agreement import PUBLISHED_NAMES
 from .view import PUBLISHED_COLUMNS, read_published
 
 # %% ../../../nbs/65_store/published/35_database.ipynb #17bc99d2
+def _card_macro() -> str:
+    "`card_of(device)` in SQL: the name in accelerators.csv of what a driver reports, else null."
+    cases = " ".join(
+        f"WHEN regexp_full_match(trim(device), {quoted(card.pattern)})"
+        f" THEN {quoted(PUBLISHED_NAMES.get(card.name, card.name))}"
+        for card in ACCELERATORS
+    )
+    return f"CREATE OR REPLACE TEMP MACRO card_of(device) AS CASE {cases} END"
+
+
 def add_published(
     connection: duckdb.DuckDBPyConnection, folder: Path | str | None = None
 ) -> duckdb.DuckDBPyConnection:
-    """The same connection with the table `published`; RequestError where there is no folder of
+    """The same connection with the table `published` and the macro `card_of`; RequestError where there is no folder of
     published tables.
 
     The values are passed as one JSON text, because a store may read no files.
     """
+    connection.execute(_card_macro())
     rows = orjson.dumps(list(read_published(folder))).decode()
     types = orjson.dumps([PUBLISHED_COLUMNS]).decode()
     connection.execute(
