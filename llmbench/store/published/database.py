@@ -30,7 +30,9 @@ def _card_macro() -> str:
 def add_published(
     connection: duckdb.DuckDBPyConnection, folder: Path | str | None = None
 ) -> duckdb.DuckDBPyConnection:
-    """The same connection with the table `published` and the macro `card_of`; RequestError where there is no folder of
+    """The same connection with the table `published` and the macro `card_of`.
+
+    Raises RequestError where there is no folder of
     published tables.
 
     The values are passed as one JSON text, because a store may read no files.
