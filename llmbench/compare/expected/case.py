@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from math import log2
 from typing import Any
 
+from ...core.escape import one_line
 from ...spec.strategies import names_where
+from ...store.published.accounting import ADAPTERS
 
 # %% ../../../nbs/70_compare/expected/10_case.ipynb #38fb5f85
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def case_of(row: Mapping[str, Any]) -> Case | None:
     return Case(
         **{name: row[name] for name in same.split()},
         arch=row["arch"] or row["accelerator"],
-        adapters=row["task"] in ("lora", "qlora"),
+        adapters=row["task"] in ADAPTERS,
         model_parallel=_model_parallel(row),
         month=row["published_month"],
         formulas=(row["formulas_least"] or 0.9, row["formulas_most"] or 1.1),
@@ -134,4 +136,10 @@ _SHOWN = {
 def shown(name: str, case: Case) -> str:
     "A setting of a case as a reader knows it; ? where it is unknown."
     value = _SHOWN[name](case) if name in _SHOWN else getattr(case, name, None)
-    return "?" if value in (None, 0) else f"{value:,}" if isinstance(value, int) else str(value)
+    return (
+        "?"
+        if value in (None, 0)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else one_line(str(value), 60)
+    )

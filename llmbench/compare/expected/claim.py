@@ -12,6 +12,7 @@ from typing import Any
 
 from .case import Case
 from .range import Expected
+from ...store.published.accounting import peak_of, reached_of
 
 # %% ../../../nbs/70_compare/expected/40_claim.ipynb #cd77af87
 @dataclass(frozen=True)
@@ -26,22 +27,12 @@ def ceiling_of(card: Mapping[str, Any] | None, precision: str | None) -> Ceiling
     "The ceiling of a card of `accelerators.csv`; of the fastest format where it is unknown."
     if card is None:
         return None
-    reached = {"bf16": "mamf_bf16_tflops", "fp16": "mamf_bf16_tflops", "fp8": "mamf_fp8_tflops"}
-    best = card.get(reached.get(precision or "", ""))
-    if best:
+    if best := reached_of(card, precision):
         return Ceiling(best, f"the fastest published matrix product in {precision}")
-    names = {
-        "bf16": ("peak_bf16_dense_tflops",),
-        "fp16": ("peak_fp16_dense_tflops",),
-        "fp8": ("peak_fp8_dense_tflops",),
-        "nvfp4": ("peak_nvfp4_dense_tflops",),
-    }.get(precision or "", ("peak_bf16_dense_tflops", "peak_fp8_dense_tflops"))
-    known = [card[n] for n in names if card.get(n)]
-    return (
-        Ceiling(max(known), f"the dense peak{f' in {precision}' if precision else ''}")
-        if known
-        else None
-    )
+    peaks = [peak_of(card, p) for p in ((precision,) if precision else ("bf16", "fp8"))]
+    known = [peak for peak in peaks if peak]
+    what = f"the dense peak in {precision}" if precision else "the dense peak"
+    return Ceiling(max(known), what) if known else None
 
 # %% ../../../nbs/70_compare/expected/40_claim.ipynb #3179c676
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from llmbench.plan.flops import (
     parameter_count,
 )
 from ...spec.presets import PRESETS, ModelShape
+from ...store.published.accounting import sixteen_bit_peak
 from ...store.published.agreement import PUBLISHED_NAMES
 
 # %% ../../../nbs/70_compare/expected/45_question.ipynb #38a7f183
@@ -130,7 +131,7 @@ def ask_for(
     precision = known.pop("precision", None) or "bf16"
     work = modelled(model, seq_len, field)
     adapters = known.pop("adapters", False)
-    facts, peak = cards[card], _sixteen_bit(cards[card])
+    facts, peak = cards[card], sixteen_bit_peak(cards[card])
     if peak is None:
         raise RequestError(
             f"{card}: its peak is not in accelerators.csv, so nothing can be expected"
@@ -143,10 +144,6 @@ def ask_for(
     return Question(case, _assumed(given, seq_len, precision))
 
 # %% ../../../nbs/70_compare/expected/45_question.ipynb #8a6eff09
-def _sixteen_bit(card: Mapping[str, Any]) -> float | None:
-    return card["peak_bf16_dense_tflops"] or card["peak_fp16_dense_tflops"]
-
-
 def _assumed(given: Mapping[str, Any], seq_len: int, precision: str) -> tuple[str, ...]:
     said = {"seq_len": f"sequences of {seq_len:,} tokens", "precision": precision}
     return tuple(text for name, text in said.items() if given.get(name) is None)

@@ -22,6 +22,7 @@ from llmbench.compare.expected.range import (
     comparable_rows,
     expect_case,
 )
+from ...store.published.accounting import peak_of
 
 # %% ../../../nbs/70_compare/expected/50_verdict.ipynb #12f31888
 ALARM = 2.33  # deviations: 98 % of a normal distribution lie inside
@@ -118,7 +119,7 @@ def answer(
     expected = expect_case(field, case)
     ceiling = ceiling_of(cards.get(case.accelerator), case.precision)
     judged = judge_value(expected, value, ceiling)
-    peak = _peak(cards[case.accelerator], case.precision)
+    peak = peak_of(cards[case.accelerator], case.precision)
     stated = mfu_pct is not None and value is not None and peak
     return ExpectAnswer(
         question, expected, judged, comparable_rows(field, expected, 200),
@@ -126,7 +127,3 @@ def answer(
         mfu_mismatch(mfu_pct, value, case, peak) if stated else None,
         whole_node(expected, value) if judged.verdict in ("high", "implausible") else None, ceiling,
     )  # fmt: skip
-
-
-def _peak(card: Any, precision: str | None) -> float | None:
-    return card.get(f"peak_{precision}_dense_tflops") if precision else None

@@ -16,12 +16,15 @@ from .question import Cards, Question, ask_for, ask_for_run
 from .range import parse_percentile
 from .verdict import ExpectAnswer, SettingCheck, answer
 from ...core.errors import RequestError
+from ...core.escape import one_line
 from ...core.numbers import aligned, significant
-from ...store.published.edition import read_edition
+from ...store.published.view import published_by
 
 # %% ../../../nbs/70_compare/expected/60_words.ipynb #56e27882
 def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}" if value >= 100 else significant(value, 3)
+    return (
+        "–" if value is None else f"{value:,.0f}" if 100 <= value < 1e9 else significant(value, 3)
+    )
 
 
 def _asked_words(question: Question) -> str:
@@ -134,8 +137,7 @@ class PublishedTables:
 
     def __init__(self, folder: Path | str | None = None) -> None:
         self.field: PublishedField = read_field(folder)
-        rows = read_edition(folder).tables["accelerators.csv"].rows
-        self.cards: Cards = {r.values["name"]: r.values for r in rows}
+        self.cards: Cards = published_by(folder, "accelerators.csv", "name")
 
     def ask(self, model: str, hardware: str, gpus: int, **given: Any) -> Question:
         return ask_for(self.field, self.cards, model, hardware, gpus, **given)
@@ -149,7 +151,7 @@ class PublishedTables:
         "The answer for a row of `runs`; RequestError that names what it lacks."
         question = ask_for_run(row, self.field, self.cards)
         rate = row["tokens_per_s_per_gpu"] or row["stated_tokens_per_s_per_gpu"]
-        return self.answer(question, rate, row["mfu_pct"] and row["stated_mfu_pct"])
+        return self.answer(question, rate, row["stated_mfu_pct"])
 
 # %% ../../../nbs/70_compare/expected/60_words.ipynb #df669a8c
 def limit_reached(found: ExpectAnswer, at_least: str) -> tuple[bool, str]:
@@ -189,7 +191,7 @@ def runs_table(
             found = known.answer_run(row)
         except RequestError as e:
             why = str(e).removeprefix(f"{row['run_id']}: ").partition(";")[0]
-            lines.append((row["run_id"], *[""] * 6, why))
+            lines.append((row["run_id"], *[""] * 6, one_line(why, 120)))
             continue
         answers.append(found)
         lines.append(run_line(row["run_id"], found))

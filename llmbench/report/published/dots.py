@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..charts import alt, chart_rows
+from ...store.published.accounting import ADAPTERS
 
 # %% ../../../nbs/80_report/published/10_dots.ipynb #e9456223
 Row = Mapping[str, Any]
@@ -63,7 +64,7 @@ def dot_of(row: Row, source: Row, family: str) -> dict[str, Any]:
         "s": row["seq_len"], "year": year if row["published_month"] else "unknown",
         "t": int(year) + (int(month) - 1) / 12 if row["published_month"] else None,
         "rate": row["tokens_per_s_per_gpu"], "mfu": row["mfu_pct"],
-        "task": "adapters" if row["task"] in ("lora", "qlora") else "all weights",
+        "task": "adapters" if row["task"] in ADAPTERS else "all weights",
         "link": source_link(row, source),
     }  # fmt: skip
 

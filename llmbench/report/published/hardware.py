@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...core.numbers import significant
+from ...store.published.accounting import ADAPTERS, sixteen_bit_peak
 
 # %% ../../../nbs/80_report/published/20_hardware.ipynb #03a22291
 Row = Mapping[str, Any]
@@ -37,7 +38,7 @@ _KNOWN_MODELS = ("llama3.1-8b", "llama3.1-70b")
 
 def trains_all(row: Row) -> bool:
     "Whether a row counts for time and trains all weights."
-    return row["counts_for_time"] and row["task"] not in ("lora", "qlora")
+    return row["counts_for_time"] and row["task"] not in ADAPTERS
 
 
 def _of(rows: Iterable[Row], value: str, test: Callable[[Row], bool]) -> str | None:
@@ -45,10 +46,6 @@ def _of(rows: Iterable[Row], value: str, test: Callable[[Row], bool]) -> str | N
     return span_words([r[value] for r in kept], [r["publisher"] for r in kept])
 
 # %% ../../../nbs/80_report/published/20_hardware.ipynb #6c9d0dd7
-def _sixteen_bit(card: Row) -> float | None:
-    return card.get("peak_bf16_dense_tflops") or card.get("peak_fp16_dense_tflops")
-
-
 def hardware_rows(rows: Sequence[Row], cards: Mapping[str, Row]) -> list[dict[str, Any]]:
     "A row per accelerator with published training: what it is, its MFU, its throughput."
     found = []
@@ -59,7 +56,7 @@ def hardware_rows(rows: Sequence[Row], cards: Mapping[str, Row]) -> list[dict[st
         found.append(
             {
                 "card": name, "vendor": card.get("vendor"), "memory_gb": card.get("memory_gb"),
-                "peak_tflops": _sixteen_bit(card), "tdp_w": card.get("tdp_w"),
+                "peak_tflops": sixteen_bit_peak(card) if card else None, "tdp_w": card.get("tdp_w"),
                 "rows": len(mine), "publishers": len({r["publisher"] for r in mine}),
                 "mfu_bf16": _of(large, "mfu_pct", lambda r: r["precision"] in ("bf16", "fp16")),
                 "mfu_fp8": _of(large, "mfu_pct", lambda r: r["precision"] == "fp8"),
@@ -97,7 +94,7 @@ def _medians(rows: Iterable[Row], card: str, same_format: bool) -> dict[Hashable
     groups: dict[Hashable, list[Row]] = {}
     for r in rows:
         if r["accelerator"] == card and r["counts_for_time"] and r["tokens_per_s_per_gpu"]:
-            adapters = r["task"] in ("lora", "qlora")
+            adapters = r["task"] in ADAPTERS
             key = (r["model"], r["seq_len"], adapters, r["precision"])
             groups.setdefault(key if same_format else key[:3], []).append(r)
     return groups

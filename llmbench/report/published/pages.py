@@ -9,6 +9,8 @@ __all__ = ['Published', 'hardware_part', 'write_results_page', 'write_sources_pa
 # %% ../../../nbs/80_report/published/40_pages.ipynb #97048e3e
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ...compare.expected.case import family_of
@@ -38,20 +40,17 @@ from llmbench.report.published.hardware import (
 from .sources import source_rows, stated_shares
 from ..site.website import drop_page
 from ..workbench import Workbench, drawn
-from ...store.published.edition import Edition, published_folder, read_edition
-from ...store.published.view import PUBLISHED_COLUMNS, read_published
+from ...store.published.edition import published_folder
+from ...store.published.view import PUBLISHED_COLUMNS, published_by, read_published
 
 # %% ../../../nbs/80_report/published/40_pages.ipynb #87a66f37
 class Published:
     "The published rows and the tables that they are joined with."
 
-    def __init__(self, edition: Edition, rows: Sequence[Row]) -> None:
-        def by(file: str, key: str) -> dict[str, Row]:
-            return {r.values[key]: r.values for r in edition.tables[file].rows}
-
-        self.rows = rows
-        self.sources = by("sources.csv", "source_id")
-        self.cards = by("accelerators.csv", "name")
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.rows = folder, read_published(folder)
+        self.sources = published_by(folder, "sources.csv", "source_id")
+        self.cards = published_by(folder, "accelerators.csv", "name")
 
     @property
     def timed(self) -> list[Row]:
@@ -128,9 +127,9 @@ _SCORE_COLUMNS = [
 ]
 
 # %% ../../../nbs/80_report/published/40_pages.ipynb #2b2d36a3
-def _scored() -> list[dict[str, Any]]:
+def _scored(folder: Path) -> list[dict[str, Any]]:
     rows = []
-    for score in all_scores(read_field(None)):
+    for score in all_scores(read_field(folder)):
         halved, doubled, node = score.found_pct.values()
         found = {"halved": halved, "doubled": doubled, "node": node}
         rows.append({k: v for k, v in asdict(score).items() if k != "found_pct"} | found)
@@ -165,7 +164,7 @@ def write_results_page(bench: Workbench, known: Published) -> None:
         dots=_figure("dots", dots_chart(dots), "Published measurements; a click opens the source."),
         train=_figure("train", train_chart(trained), _TRAINED),
         noise=_table(bench, "noise", noise, _NOISE_COLUMNS, _APART),
-        scores=_table(bench, "scores", _scored(), _SCORE_COLUMNS, _LEFT_OUT),
+        scores=_table(bench, "scores", _scored(known.folder), _SCORE_COLUMNS, _LEFT_OUT),
     )  # fmt: skip
     bench.write("_generated", "published.md", text=text)
 
@@ -278,19 +277,23 @@ _PAGES = {
 }
 
 
-def write_published(bench: Workbench) -> None:
-    "Write what the pages on published results include; without tables the pages are dropped."
+def write_published(bench: Workbench, folder: Path | None = None) -> None:
+    """Write what the pages on published results include, by default from the project's tables;
+    without tables the pages are dropped.
+    """
     try:
-        folder = published_folder()
+        folder = published_folder(folder)
     except RequestError:
         for name in _PAGES:
             drop_page(bench.folder, name)
         bench.write("_generated", "hardware.md", text="\n")
         return
-    known = Published(read_edition(folder), read_published(folder))
+    made: list[Published] = []
+    broken = drawn(bench, "the published tables", lambda: made.append(Published(folder)))
     for name, write in _PAGES.items():
-        problem = drawn(bench, f"page {name}", lambda write=write: write(bench, known))
+        draw = partial(write, bench, *made)
+        problem = broken or drawn(bench, f"page {name}", draw)
         if problem:
             bench.write("_generated", f"{name}.md", text=problem)
-    table = drawn(bench, "the table of hardware", lambda: hardware_part(bench, known))
+    table = broken or drawn(bench, "the table of hardware", partial(hardware_part, bench, *made))
     bench.write("_generated", "hardware.md", text=table or "\n")

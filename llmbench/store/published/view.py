@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DECIDING', 'PUBLISHED_COLUMNS', 'model_name', 'kind_of', 'month_of', 'unknown_settings', 'publisher_of',
-           'other_settings', 'published_rows', 'read_published']
+           'other_settings', 'published_rows', 'read_published', 'published_by']
 
 # %% ../../../nbs/65_store/published/30_view.ipynb #ad487e12
 import re
@@ -13,9 +13,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ...core.errors import LlmbenchError
 from ...core.numbers import GIB
 from ...spec.presets import PRESETS
-from .accounting import Accounted, account
+from llmbench.store.published.accounting import (
+    Accounted,
+    account,
+    reached_of,
+    sixteen_bit_peak,
+)
 from .columns import MEASUREMENTS
 from .edition import Edition, published_folder, read_edition
 from .rows import PublishedRow
@@ -134,7 +140,7 @@ _RENAMED = {
 }
 
 # %% ../../../nbs/65_store/published/30_view.ipynb #50acca76
-_SUBMITTERS = (("nvidia", "nvidia"), ("intel", "intel"), ("smc", "supermicro"))
+_SUBMITTERS = (("nvidia", "nvidia"), ("intel", "intel"), ("smc", "supermicro"), ("quanta", "qct"))
 
 
 def publisher_of(v: Mapping[str, Any]) -> str:
@@ -209,23 +215,16 @@ class _Facts:
         }  # fmt: skip
 
 # %% ../../../nbs/65_store/published/30_view.ipynb #38ec655c
-_REACHED = {"bf16": "mamf_bf16_tflops", "fp16": "mamf_bf16_tflops", "fp8": "mamf_fp8_tflops"}
-
-
-def _sixteen_bit(card: Mapping[str, Any]) -> float | None:
-    return card.get("peak_bf16_dense_tflops") or card.get("peak_fp16_dense_tflops")
-
-
 def _sourced(v: Mapping[str, Any], facts: _Facts, precision: str | None) -> dict[str, Any]:
     "When and where a row was published, and the fastest measured product of its card."
     source = facts.sources.get(v["source_id"], {})
     month, month_from = month_of(v, source)
-    card = facts.cards.get(v.get("accelerator") or v["hardware"] or "", {})
+    card = facts.cards.get(v.get("accelerator") or v["hardware"] or "")
     return {
         "published_month": month, "month_from": month_from,
         "url": source.get("repo_or_url"), "licence": source.get("licence"),
-        "arch": card.get("arch"), "peak_16bit_tflops": _sixteen_bit(card),
-        "reached_tflops": card.get(_REACHED.get(precision or "", "")),
+        "arch": card and card["arch"], "peak_16bit_tflops": card and sixteen_bit_peak(card),
+        "reached_tflops": card and reached_of(card, precision),
     }  # fmt: skip
 
 # %% ../../../nbs/65_store/published/30_view.ipynb #187dffb4
@@ -241,16 +240,28 @@ def published_rows(edition: Edition) -> list[dict[str, Any]]:
             found.append({name: values[name] for name in PUBLISHED_COLUMNS})
     return found
 
-
+# %% ../../../nbs/65_store/published/30_view.ipynb #4579edae
 @lru_cache(maxsize=4)
-def _rows_of(folder: Path, changed: tuple[float, ...]) -> tuple[dict[str, Any], ...]:
-    return tuple(published_rows(read_edition(folder)))
+def _read(folder: Path, changed: tuple[float, ...]) -> tuple[Edition, tuple[dict[str, Any], ...]]:
+    edition = read_edition(folder)
+    if MEASUREMENTS[0] not in edition.tables:  # its dictionary is broken, so no table was read
+        raise LlmbenchError(f"{edition.violations[0]}; type llmbench published check {folder}")
+    return edition, tuple(published_rows(edition))
+
+
+def _once(folder: Path | str | None) -> tuple[Edition, tuple[dict[str, Any], ...]]:
+    path = published_folder(folder)
+    return _read(path, tuple(f.stat().st_mtime for f in sorted(path.glob("*.csv"))))
 
 
 def read_published(folder: Path | str | None = None) -> tuple[dict[str, Any], ...]:
     """The rows of the view `published`, read once per state of the folder.
 
-    Raises RequestError for a folder that has no dictionary.
+    Raises RequestError for a folder that has no dictionary, LlmbenchError where it is broken.
     """
-    path = published_folder(folder)
-    return _rows_of(path, tuple(f.stat().st_mtime for f in sorted(path.glob("*.csv"))))
+    return _once(folder)[1]
+
+
+def published_by(folder: Path | str | None, file: str, key: str) -> dict[str, Mapping[str, Any]]:
+    "The rows of a table beside the measurements, such as accelerators.csv, by their key."
+    return {row.values[key]: row.values for row in _once(folder)[0].tables[file].rows}
