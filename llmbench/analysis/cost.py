@@ -20,6 +20,7 @@ from ..core.accelerators import OLD_NAMES
 from ..core.errors import RequestError
 from ..core.files import load_settings
 from ..core.hardware import accelerator
+from ..plan.goodput.per_token import per_1m_tokens
 from ..spec.params import read_yaml
 
 # %% ../../nbs/60_analysis/65_cost.ipynb #e451cc26
@@ -178,7 +179,7 @@ def usd_per_1m_tokens(
     """
     if not (price_per_hour and paid and tokens_per_s):
         return None
-    return price_per_hour * paid / 3600 / tokens_per_s * 1e6
+    return per_1m_tokens(price_per_hour, paid, tokens_per_s)
 
 # %% ../../nbs/60_analysis/65_cost.ipynb #6dc2b218
 def all_per_hour(price: HourlyPrice | None, paid: int | None) -> dict[str, float | None]:

@@ -43,33 +43,30 @@ def checkpoint_bytes(parameters: Numbers, kept: Kept = KEPT["llmbench"]) -> Numb
 # %% ../../../nbs/20_plan/goodput/15_checkpoint.ipynb #05b79a91
 @dataclass(frozen=True)
 class Storage:
-    """Rates in GB/s (10⁹ bytes per second): what the storage takes and gives in total, the limit of
-    a node, and the copy of one GPU to host memory; the seconds per copy that do not depend on the
-    size; with the source. Infinite: not stated, no limit.
+    """Rates in GB/s (10⁹ bytes per second): what the storage takes and gives in total, the limits
+    of a node, and the copy of one GPU to host memory; the seconds per copy that do not depend on
+    the size; with the source of the first two.
     """
 
     name: str
     write_gb_s: float
     read_gb_s: float
     source: str
-    node_write_gb_s: float = np.inf
-    node_read_gb_s: float = np.inf
-    host_gb_s: float = 64.0
-    copy_fixed_s: float = 0.0
+    node_write_gb_s: float = 40.0  # DGX SuperPOD H100, for reading
+    node_read_gb_s: float = 40.0
+    host_gb_s: float = 64.0  # PCIe 5.0 x16
+    copy_fixed_s: float = 0.58  # ByteCheckpoint, table 8
 
 
+_BYTE_CHECKPOINT = "ByteCheckpoint, arXiv 2407.20143, table 8"
 _BYTES = 405e9 * KEPT["megatron"].total
 STORAGES = {
     row.name: row
     for row in (
-        Storage(
-            "measured", _BYTES / 51.06e9, _BYTES / 129.49e9,
-            "ByteCheckpoint, arXiv 2407.20143, table 8; DGX SuperPOD H100; PCIe 5.0",
-            node_write_gb_s=40.0, node_read_gb_s=40.0, copy_fixed_s=0.58,
-        ),
-        Storage("llama-3", 2000.0, 2000.0, "Llama 3, arXiv 2407.21783, section 3.3.1; PCIe 5.0"),
+        Storage("measured", _BYTES / 51.06e9, _BYTES / 129.49e9, _BYTE_CHECKPOINT),
+        Storage("llama-3", 2000.0, 2000.0, "Llama 3, arXiv 2407.21783, section 3.3.1"),
     )
-}  # fmt: skip
+}
 DEFAULT_STORAGE = STORAGES["measured"]
 
 # %% ../../../nbs/20_plan/goodput/15_checkpoint.ipynb #98b65995
