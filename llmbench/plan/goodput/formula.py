@@ -49,22 +49,18 @@ class Shares:
         "All that is no goodput."
         return self.saves + self.lost_steps + self.restarts + self.planned
 
-# %% ../../../nbs/20_plan/goodput/20_formula.ipynb #950a0104
+# %% ../../../nbs/20_plan/goodput/20_formula.ipynb #a2b3e8ab
 def shares_of(
-    interval_s: Numbers,
-    blocking_s: Numbers,
-    restart_s: Numbers,
-    mtbf_s: Numbers,
-    *,
-    background_s: Numbers = 0.0,
-    planned: Numbers = 0.0,
-) -> Shares:
+    interval_s: Numbers, blocking_s: Numbers, restart_s: Numbers, mtbf_s: Numbers,
+    *, background_s: Numbers = 0.0, planned: Numbers = 0.0,
+) -> Shares:  # fmt: skip
     """The shares of the wall time of a long training that saves after `interval_s` of steps.
 
-    blocking_s, background_s: of a save. planned: the share of planned interruptions, see below.
-    saves are those of complete checkpoints, with the waiting for the one before; lost_steps is all
-    time up that a failure takes, also in a save. Source: the renewal argument above, which is
-    Daly 2006 for background_s = 0. RequestError for a negative time.
+    blocking_s, background_s: of a save. planned: as in `planned_share`. saves are those of complete
+    checkpoints, with the waiting for the one before; lost_steps is all time up that a failure
+    takes, also in a save. Formula: goodput = e^(−R/M) e^(−m/M) / g(P/M) τ/P with m = min(τ, w),
+    P = max(τ, w) + δ and g(x) = (eˣ − 1)/x; from a renewal argument, and for w = 0 that of Daly
+    2006. RequestError for a negative time.
     """
     check_numbers(above=True, interval_s=interval_s, mtbf_s=mtbf_s)
     check_numbers(blocking_s=blocking_s, restart_s=restart_s, background_s=background_s)
@@ -74,13 +70,8 @@ def shares_of(
     kept = np.exp(-exposed_s / mtbf_s) / growth(period_s / mtbf_s)
     in_steps = interval_s / period_s
     restarts = -np.expm1(-restart_s / mtbf_s) * (1 - planned)
-    return Shares(
-        up * kept * in_steps,
-        up * kept * (1 - in_steps),
-        up * (1 - kept),
-        restarts,
-        planned + 0 * up,
-    )
+    saves, lost_steps = up * kept * (1 - in_steps), up * (1 - kept)
+    return Shares(up * kept * in_steps, saves, lost_steps, restarts, planned + 0 * up)
 
 # %% ../../../nbs/20_plan/goodput/20_formula.ipynb #425fa748
 def planned_share(per_day: Numbers, down_s: Numbers) -> Numbers:

@@ -15,7 +15,8 @@ from ...core.numbers import GIB
 from llmbench.plan.goodput.checkpoint import (
     DEFAULT_STORAGE,
     KEPT,
-    Kept,
+    Save,
+    SavedState,
     Storage,
     checkpoint_bytes,
     read_s,
@@ -63,11 +64,11 @@ class GoodputPlan:
         "The sum of the four shares."
         return self.share_saves + self.share_lost_steps + self.share_restarts + self.share_planned
 
-
+# %% ../../../nbs/20_plan/goodput/35_job.ipynb #f0541162
 def _plain(plan: GoodputPlan) -> GoodputPlan:
-    "Floats instead of arrays without dimensions."
-    values = {f.name: np.asarray(getattr(plan, f.name), dtype=float) for f in fields(plan)}
-    return GoodputPlan(**{k: v if v.ndim else v.item() for k, v in values.items()})
+    "Floats for one question, arrays of the same shape for many."
+    values = np.broadcast_arrays(*(np.asarray(getattr(plan, f.name), float) for f in fields(plan)))
+    return GoodputPlan(*(v.copy() if v.ndim else v.item() for v in values))
 
 # %% ../../../nbs/20_plan/goodput/35_job.ipynb #d5089ef8
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Cluster:
     failures: FailureRate = DEFAULT_RATE
     restart: Restart = DEFAULT_RESTART
     storage: Storage = DEFAULT_STORAGE
-    kept: Kept = KEPT["llmbench"]
+    kept: SavedState = KEPT["llmbench"]
     asynchronous: bool = False
     gpus_per_node: int = 8
     planned_per_day: float = 0.0
@@ -97,41 +98,46 @@ def _given_steps(steps: Numbers) -> Numbers:
         )
     return steps
 
-# %% ../../../nbs/20_plan/goodput/35_job.ipynb #5e741b33
+# %% ../../../nbs/20_plan/goodput/35_job.ipynb #6db3f482
+def _mtbf_h(gpus: Numbers, cluster: Cluster) -> Numbers:
+    "Hours between failures of a job, in nodes of the size that the failure rate is stated for."
+    rate = cluster.failures
+    return job_mtbf_h(rate.node_mtbf_h, nodes_of(gpus, rate.gpus_per_node))
+
+
+def _save_and_restart(
+    gpus: Numbers, size_bytes: Numbers, copies: Numbers, cluster: Cluster
+) -> tuple[Save, Numbers]:
+    "What a save takes, and the seconds of a restart with reading."
+    nodes, storage = nodes_of(gpus, cluster.gpus_per_node), cluster.storage
+    save = save_of(size_bytes, gpus, nodes, storage, asynchronous=cluster.asynchronous)
+    return save, cluster.restart.total_s + read_s(size_bytes, nodes, storage, copies)
+
+# %% ../../../nbs/20_plan/goodput/35_job.ipynb #919a08bf
 def goodput_of(
-    gpus: Numbers,
-    parameters: Numbers,
-    step_s: Numbers,
-    cluster: Cluster = Cluster(),
-    *,
-    interval_steps: Numbers | None = None,
-    copies: Numbers = 1,
-) -> GoodputPlan:
+    gpus: Numbers, parameters: Numbers, step_s: Numbers, cluster: Cluster = Cluster(),
+    *, interval_steps: Numbers | None = None, copies: Numbers = 1,
+) -> GoodputPlan:  # fmt: skip
     """The goodput of a training of a model with `parameters` on `gpus`, with steps of `step_s`.
 
     interval_steps: steps between saves; None: the best number. copies: replicas that each read the
     whole checkpoint. Sources: `shares_of` (Daly 2006), `best_steps`, and those of the tables in
     `cluster`. RequestError for less than one GPU, and for numbers that are not above 0.
     """
-    check_numbers(1, gpus=gpus)
     check_numbers(above=True, parameters=parameters, step_s=step_s)
-    nodes, rate = nodes_of(gpus, cluster.gpus_per_node), cluster.failures
-    mtbf_h = job_mtbf_h(rate.node_mtbf_h, nodes_of(gpus, rate.gpus_per_node))
-    size = checkpoint_bytes(parameters, cluster.kept)
-    save = save_of(size, gpus, nodes, cluster.storage, asynchronous=cluster.asynchronous)
-    behind_s, mtbf_s = save.background_s, 3600 * mtbf_h
-    if interval_steps is None:
-        steps = best_steps(step_s, save.blocking_s, mtbf_s, background_s=behind_s)
-    else:
-        steps = _given_steps(interval_steps)
-    restart_s = cluster.restart.total_s + read_s(size, nodes, cluster.storage, copies)
-    planned = planned_share(cluster.planned_per_day, restart_s + save.blocking_s)
-    interval_s = steps * step_s
+    mtbf_h, size = _mtbf_h(gpus, cluster), checkpoint_bytes(parameters, cluster.kept)
+    save, restart_s = _save_and_restart(gpus, size, copies, cluster)
+    mtbf_s, blocking_s, behind_s = 3600 * mtbf_h, save.blocking_s, save.background_s
+    steps = interval_steps
+    if steps is None:
+        steps = best_steps(step_s, blocking_s, mtbf_s, background_s=behind_s)
+    interval_s = _given_steps(steps) * step_s
+    planned = planned_share(cluster.planned_per_day, restart_s + blocking_s)
     shares = shares_of(
-        interval_s, save.blocking_s, restart_s, mtbf_s, background_s=behind_s, planned=planned
+        interval_s, blocking_s, restart_s, mtbf_s, background_s=behind_s, planned=planned
     )
     plan = GoodputPlan(
-        shares.goodput, mtbf_h, 24 / mtbf_h, size / GIB, steps, interval_s, save.blocking_s,
+        shares.goodput, mtbf_h, 24 / mtbf_h, size / GIB, steps, interval_s, blocking_s,
         behind_s, restart_s, shares.saves, shares.lost_steps, shares.restarts, shares.planned,
     )  # fmt: skip
     return _plain(plan)
