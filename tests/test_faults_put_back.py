@@ -107,9 +107,9 @@ MUTATIONS = {
         "50.0 and 100.0 differ",
     ),
     "08 seconds against hours": (
-        "analysis/cost.py",
-        "* paid / 3600 / tokens_per_s",
-        "* paid / tokens_per_s",
+        "plan/goodput/per_token.py",
+        "* gpus / 3600 / tokens_per_s",
+        "* gpus / tokens_per_s",
         "330.6",
     ),
     "09 the reader's processor": (
