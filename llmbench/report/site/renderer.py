@@ -220,13 +220,18 @@ def _check_links(website: Website, out: Path, problems: list[str] | None = None)
     """Copy the files that pages link to; raises LlmbenchError that lists what is missing, or adds
     it to `problems`.
     """
+    missing, copied = [], []
     for page, link in broken_links(out):
         path = os.path.normpath(
             PurePosixPath(page).parent / re.split("[#?]", unquote(html.unescape(link)))[0]
         )
         if not path.startswith(("..", "/")) and (website.source / path).is_file():
             _copy(website.source, out, path)
-    missing = broken_links(out)
+            copied.append(path)
+        else:
+            missing.append((page, link))
+    if any(path.endswith(".html") for path in copied):  # it may have links of its own
+        missing = broken_links(out)
     if missing:
         listed = "\n".join(f"  {page}: {link}" for page, link in missing[:20])
         if problems is None:
