@@ -129,8 +129,7 @@ class _Files:
         "Write a file of the report; raises LlmbenchError for one that would not lie in its folder."
         path = below(self.folder, *names)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The folder is a copy that ends with the build, so no file waits for the disk.
-        path.write_bytes(text.encode())
+        path.write_bytes(text.encode())  # a copy that ends with the build need not reach the disk
         return path
 
     def keep(

@@ -89,7 +89,6 @@ class _Process:
 
     def render(self, defaults: Mapping[str, Any], text: str) -> str | None:
         "A page; None where pandoc has an error or a warning. Raises OSError if the process ended."
-        # Lua cannot tell an empty list from an empty table, and both are what is not there
         told = {k: v for k, v in defaults["variables"].items() if v != []}
         own = {"markdown-metadata": json.dumps(defaults["markdown-metadata"]), "variables": told}
         self._send({"defaults": {**defaults, **own}, "text": text})
@@ -102,7 +101,7 @@ class _Process:
         return page.decode()
 
     def close(self) -> None:
-        "End the process; it writes no files, so nothing is lost."
+        "End the process."
         self.running.kill()
         self.running.communicate()
 
@@ -120,11 +119,22 @@ def _alike(defaults: Mapping[str, Any], text: str) -> bool:
     plain = not any(sign in text for sign in "\t\r\ufeff")
     return known and plain and defaults["from"].startswith(_FORMATS)
 
+# %% ../../../nbs/80_report/site/18_pandoc.ipynb #d27f4b90
+def _tried(
+    process: _Process | None, defaults: Mapping[str, Any], text: str
+) -> tuple[_Process | None, str | None]:
+    "The process for the next page (None where it ended), and this page."
+    try:
+        process = process or _Process()
+        return process, process.render(defaults, text)
+    except (OSError, subprocess.SubprocessError):
+        if process:
+            process.close()
+        return None, None
+
 # %% ../../../nbs/80_report/site/18_pandoc.ipynb #6e6191b2
 class PandocPages:
-    """Renders pages by at most `most` pandoc processes, which end with the `with` block. For
-    several threads.
-    """
+    "Renders pages for several threads by at most `most` processes, which end with the block."
 
     def __init__(self, most: int) -> None:
         self._free: SimpleQueue[_Process | None] = SimpleQueue()
@@ -144,17 +154,11 @@ class PandocPages:
         """The page for these defaults (those of `pandoc --defaults`, with `markdown-metadata`);
         None where only pandoc's command can render it, or say what is wrong with it.
         """
-        return self._by_a_free_process(defaults, text) if _alike(defaults, text) else None
-
-    def _by_a_free_process(self, defaults: Mapping[str, Any], text: str) -> str | None:
-        process = self._free.get()
-        try:
-            process = process or _Process()
-            return process.render(defaults, text)
-        except (OSError, subprocess.SubprocessError):
-            if process:
-                process.close()
-            process = None
+        if not _alike(defaults, text):
             return None
+        process, page = self._free.get(), None
+        try:
+            process, page = _tried(process, defaults, text)
         finally:
             self._free.put(process)
+        return page

@@ -260,7 +260,7 @@ def _anchors(pages: Sequence[Page], rendered: Sequence[str]) -> set[str]:
     texts = [text for page, text in zip(pages, rendered, strict=True) if page.url == _GLOSSARY]
     return {anchor for text in texts for anchor in re.findall(r'\bid="([^"]+)"', text)}
 
-# %% ../../../nbs/80_report/site/20_renderer.ipynb #53cf6ffe
+# %% ../../../nbs/80_report/site/20_renderer.ipynb #b05d7c26
 def _all_rendered(website: Website, problems: list[str] | None) -> list[str]:
     "All pages of a website as HTML, in order."
     cores = os.cpu_count() or 1
@@ -276,7 +276,7 @@ def _all_rendered(website: Website, problems: list[str] | None) -> list[str]:
             )
         )
 
-
+# %% ../../../nbs/80_report/site/20_renderer.ipynb #53cf6ffe
 def _render_with_pandoc(source: Path, out: Path, problems: list[str] | None = None) -> None:
     website = load_website(source, problems)
     pages, rendered = list(website.pages.values()), _all_rendered(website, problems)
