@@ -114,6 +114,13 @@ def test_a_room_has_at_most_15_notebooks_and_there_are_at_most_13_rooms():
     assert len(rooms) <= 13, rooms
 
 
+def test_two_notebooks_of_one_folder_have_different_numbers():
+    """The numbers are the order of reading and of imports, so none may be given twice."""
+    numbers = Counter((n.path.parent, n.path.name[:2]) for n in NOTEBOOKS)
+    twice = {number for number, found in numbers.items() if found > 1}
+    assert not twice, sorted(str(n) for n in NOTEBOOKS if (n.path.parent, n.path.name[:2]) in twice)
+
+
 def test_a_notebook_lies_in_the_room_that_it_exports_to():
     """nbs/30_train/strategies/20_ddp.ipynb exports llmbench.train.strategies.ddp."""
     for n in NOTEBOOKS:

@@ -10,6 +10,7 @@ __all__ = ['Term', 'TERMS', 'Price', 'load_prices', 'HourlyPrice', 'prices_of', 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -102,6 +103,18 @@ def _check_prices(path: Path, prices: tuple[Price, ...]) -> None:
             raise RequestError(f"{path}: {device} has two prices with mine: true; mark one")
 
 # %% ../../nbs/60_analysis/65_cost.ipynb #cbd697f4
+@lru_cache(maxsize=4)
+def _price_table(path: Path, _bytes: bytes | None) -> tuple[Price, ...]:
+    "The table of a file that holds these bytes: a report asks for it twice per study."
+    content = read_yaml(path)
+    rows = content.get("prices")
+    if set(content) != {"prices"} or not isinstance(rows, list):
+        raise RequestError(f"{path}: write prices: and a list of rows below it, nothing else")
+    prices = tuple(_price(path, i, row) for i, row in enumerate(rows, 1))
+    _check_prices(path, prices)
+    return prices
+
+
 def load_prices(path: Path | str | None = None) -> tuple[Price, ...]:
     """The price table of a YAML file, by default the one named in settings.ini; without one there
     are no prices.
@@ -113,13 +126,7 @@ def load_prices(path: Path | str | None = None) -> tuple[Price, ...]:
     path = load_settings().path("cost", "prices") if default else Path(path)
     if default and not path.exists():
         return ()
-    content = read_yaml(path)
-    rows = content.get("prices")
-    if set(content) != {"prices"} or not isinstance(rows, list):
-        raise RequestError(f"{path}: write prices: and a list of rows below it, nothing else")
-    prices = tuple(_price(path, i, row) for i, row in enumerate(rows, 1))
-    _check_prices(path, prices)
-    return prices
+    return _price_table(path, path.read_bytes() if path.is_file() else None)
 
 # %% ../../nbs/60_analysis/65_cost.ipynb #3f0ed2c7
 @dataclass(frozen=True)

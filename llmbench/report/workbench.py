@@ -20,7 +20,7 @@ import duckdb
 
 from ..core.errors import LlmbenchError
 from ..core.escape import md_text, one_line, short_label
-from ..core.files import below, write_text_atomic
+from ..core.files import below
 from .charts import chart_html, chart_rows, run_label, split_name
 from .markup import Md, rendered
 from llmbench.report.parts import (
@@ -127,7 +127,10 @@ class _Files:
 
     def write(self, *names: str, text: str) -> Path:
         "Write a file of the report; raises LlmbenchError for one that would not lie in its folder."
-        return write_text_atomic(below(self.folder, *names), text)
+        path = below(self.folder, *names)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())  # a copy that ends with the build need not reach the disk
+        return path
 
     def keep(
         self, name: str, folder: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]

@@ -126,9 +126,10 @@ local function tabset(div)
   result = result .. {html('<div class="tab-list" role="tablist">'), pandoc.Plain(buttons), html("</div>")}
   for index, tab in ipairs(tabs) do
     local id = ("tab-%d-%d"):format(tabset_count, index)
-    result:insert(pandoc.Div(tab.blocks, {id = id .. "-panel", role = "tabpanel",
-      class = index == 1 and "tab-panel is-open" or "tab-panel", ["aria-labelledby"] = id,
-      ["data-title"] = pandoc.utils.stringify(tab.title)}))
+    -- A list keeps the order of attributes; that of a table differs from process to process.
+    result:insert(pandoc.Div(tab.blocks, pandoc.Attr(id .. "-panel",
+      index == 1 and {"tab-panel", "is-open"} or {"tab-panel"},
+      {{"role", "tabpanel"}, {"aria-labelledby", id}, {"data-title", pandoc.utils.stringify(tab.title)}})))
   end
   return result .. {html("</div>")}
 end

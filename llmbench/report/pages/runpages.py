@@ -6,6 +6,7 @@
 __all__ = ['among_published', 'run_records', 'write_run_pages']
 
 # %% ../../../nbs/80_report/pages/17_runpages.ipynb #0d317854
+import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,10 +16,10 @@ from ...compare.expected.words import PublishedTables, verdict_line
 from ...core.accelerators import accelerator
 from ...core.errors import LlmbenchError, RequestError
 from ...core.escape import md_text, yaml_text
-from ...core.files import below, slug, write_json_atomic
+from ...core.files import slug
 from ...core.numbers import significant
 from ..charts import chart_html
-from ..curves import run_steps_chart
+from ..curves import run_steps_spec
 from .machine import machine_part
 from .run import request_yaml, run_page
 from ..parts import figure_md
@@ -31,7 +32,7 @@ def _run_steps(bench: Workbench, run_id: str, unsteady_from: int | None) -> str:
     rows = bench.rows("run_steps", None, folder="runs", file=name, run_id=run_id)
     if not any(r["time_s"] is not None for r in rows):
         return "No step was measured."
-    html = chart_html("steps", run_steps_chart(rows, unsteady_from=unsteady_from))
+    html = chart_html("steps", run_steps_spec(rows, unsteady_from=unsteady_from))
     links = f"[SQL](../sql/runs/{name}.sql) · [CSV](../data/runs/{name}.csv)"
     return figure_md(
         "steps", html, caption="Step time of every rank; warm-up steps are pale.", links=links
@@ -120,7 +121,8 @@ def _run_text(bench: Workbench, row: Mapping[str, Any]) -> str:
     if row["run_id"] not in bench.runs:
         raise LlmbenchError(f"the run file of {row['run_id']} is not there any more")
     run, name = bench.runs[row["run_id"]], slug(row["run_id"])
-    write_json_atomic(below(bench.folder, "data", "runs", f"{name}.json"), run)
+    text = json.dumps(run, allow_nan=False, separators=(",", ":"))
+    bench.write("data", "runs", f"{name}.json", text=text + "\n")
     ours = run["source"]["kind"] == "harness"
     if ours:
         bench.write("data", "runs", f"{name}.yaml", text=request_yaml(run))

@@ -27,6 +27,7 @@ import vl_convert
 from ...core.errors import LlmbenchError, RequestError, unknown_name
 from ...core.files import below, project_root, write_text_atomic
 from .navigation import navigation
+from .pandoc import PandocPages
 from .terms import link_terms
 from .website import Page, Website, failed_page, load_website
 
@@ -219,13 +220,18 @@ def _check_links(website: Website, out: Path, problems: list[str] | None = None)
     """Copy the files that pages link to; raises LlmbenchError that lists what is missing, or adds
     it to `problems`.
     """
+    missing, copied = [], []
     for page, link in broken_links(out):
         path = os.path.normpath(
             PurePosixPath(page).parent / re.split("[#?]", unquote(html.unescape(link)))[0]
         )
         if not path.startswith(("..", "/")) and (website.source / path).is_file():
             _copy(website.source, out, path)
-    missing = broken_links(out)
+            copied.append(path)
+        else:
+            missing.append((page, link))
+    if any(path.endswith(".html") for path in copied):  # it may have links of its own
+        missing = broken_links(out)
     if missing:
         listed = "\n".join(f"  {page}: {link}" for page, link in missing[:20])
         if problems is None:
@@ -233,10 +239,13 @@ def _check_links(website: Website, out: Path, problems: list[str] | None = None)
         problems.append(f"{len(missing)} broken link(s):\n{listed}")
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #360ee515
-def _rendered(website: Website, page: Page, scratch: Path, problems: list[str] | None) -> str:
+def _rendered(
+    website: Website, page: Page, pandoc: PandocPages, scratch: Path, problems: list[str] | None
+) -> str:
     "A page as HTML; if pandoc refuses it and there is a list of problems, a page with the reason."
     try:
-        return render_page(website, page, scratch)
+        found = pandoc.render(pandoc_defaults(website, page), page.text)
+        return render_page(website, page, scratch) if found is None else found
     except LlmbenchError as e:
         if problems is None:
             raise
@@ -251,14 +260,26 @@ def _anchors(pages: Sequence[Page], rendered: Sequence[str]) -> set[str]:
     texts = [text for page, text in zip(pages, rendered, strict=True) if page.url == _GLOSSARY]
     return {anchor for text in texts for anchor in re.findall(r'\bid="([^"]+)"', text)}
 
+# %% ../../../nbs/80_report/site/20_renderer.ipynb #b05d7c26
+def _all_rendered(website: Website, problems: list[str] | None) -> list[str]:
+    "All pages of a website as HTML, in order."
+    cores = os.cpu_count() or 1
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        PandocPages(cores) as pandoc,
+        ThreadPoolExecutor(cores) as threads,
+    ):
+        return list(
+            threads.map(
+                lambda page: _rendered(website, page, pandoc, Path(scratch), problems),
+                website.pages.values(),
+            )
+        )
+
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #53cf6ffe
 def _render_with_pandoc(source: Path, out: Path, problems: list[str] | None = None) -> None:
     website = load_website(source, problems)
-    pages = list(website.pages.values())
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
-        rendered = list(
-            pool.map(lambda page: _rendered(website, page, Path(scratch), problems), pages)
-        )
+    pages, rendered = list(website.pages.values()), _all_rendered(website, problems)
     entries, terms = [], _anchors(pages, rendered)
     for page, text in zip(pages, rendered, strict=True):
         target = below(out, page.url)
