@@ -28,7 +28,7 @@ FORCE_FLAG := $(if $(FORCE),--force)
 TORCH_FROM ?= --torch-backend cpu
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) $(TORCH_FROM)
 
-.PHONY: help study sweep site docs test test-slow test-notebooks lab bench distances ancestors gpu-study nodes-study nemo-env notebooks outputs-check lock readme clean
+.PHONY: help study sweep site docs test test-slow test-notebooks lab bench calibrate distances ancestors gpu-study nodes-study nemo-env notebooks outputs-check lock readme clean
 .DELETE_ON_ERROR:
 
 help:
@@ -166,6 +166,11 @@ bench: .venv/.bench
 distances: .venv/.dev
 	$(SAY) "How much a setting may change a published throughput"
 	@$(BIN)/python -m llmbench.bench.distances $(if $(CHECK),--check)
+
+# Seconds: fits the planner's constants to the published rows; CHECK=1 compares and writes nothing; SCORE=1 (minutes) also leaves out each publisher and each source.
+calibrate: .venv/.dev
+	$(SAY) "The constants of llmbench plan"
+	@$(BIN)/python -m llmbench.bench.planner $(if $(CHECK),--check) $(if $(SCORE),--score)
 
 ancestors: .venv/.deepspeed
 	$(SAY) "What the three ancestors did, typed here"

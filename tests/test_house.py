@@ -43,6 +43,7 @@ SEQUENCES_BY_LENGTH = {
     "importers/results/ancestors.py": "the batch that a result states",
     "importers/results/optimum.py": "the batch of one device",
     "importers/results/tensorboard.py": "the samples of a step",
+    "plan/predicted/step.py": "the same for thousands of layouts at once",
     "report/pages/layoutcost.py": "sequences that the page asks a plan for",
     "spec/named.py": "the sequences of a named request",
 }

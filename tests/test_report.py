@@ -48,6 +48,7 @@ PAGES = (
     "models",
     "published",
     "generations",
+    "planned",
     "sources",
     "runs",
     "methods",

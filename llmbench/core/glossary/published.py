@@ -149,7 +149,32 @@ stated_pct | % | Rows that state it | Stated (% of rows)
     by="report.published.sources.source_rows",
 )
 
+# %% ../../../nbs/10_core/glossary/32_published.ipynb #a1c30f04
+_PLANNED = topic(
+    "published-planned",
+    "How far off the planner is",
+    "Published rows predicted by constants that were fitted without their publisher or source.",
+    """
+loop | – | What a fit did not see, or the prediction that is compared | What is left out
+loop_group | – | All rows, those inside the calibration, or those outside | Rows of
+error_median_pct error_p90_pct | % | Larger of predicted and measured over the smaller, less one | Median error (%); P90 of the error (%) | 100 (max / min − 1)
+within_interval_pct | % | Rows whose measured rate lies in the interval that should hold 90 % | Within its 90 % interval (%)
+half_width_factor | 1 | Factor by which the interval is wider than the prediction, each way; median | Half width (factor)
+tau | 1 | Pairs of a sweep in the right order less those in the wrong one, over all; ties within 5 % left out | Order (Kendall's tau)
+good_choice_pct | % | Sweeps in which the row predicted fastest is within 5 % of the fastest | Good choices (%)
+row_group | – | Rows that share a value | Group
+planned_row | – | Published row, with a link to its source | Row
+measured_rate predicted_rate | tokens/s per GPU | Throughput as published, and as predicted | Measured (tokens/s per GPU); Predicted (tokens/s per GPU)
+settings_not_stated | 1 | Deciding settings that the source leaves out | Settings not stated
+constant | – | Name of a fitted number | Constant
+constant_value constant_start | – | What the fit found, and where it began | Value; Starts at
+constant_bounds | – | Least and most that the fit may find | Bounds
+constant_meaning | – | What the number is a share or a time of | Meaning
+    """,
+    by="compare.planned.scores.error_scores",
+)
+
 # %% ../../../nbs/10_core/glossary/32_published.ipynb #30a11142
 PUBLISHED_TOPICS = {"Published results": (_ACCOUNT,)}
 PUBLISHED_RECORDED = (_ORIGIN, _SETTINGS)
-PUBLISHED_PAGES = (_SCORES, _CARDS, _SOURCES)
+PUBLISHED_PAGES = (_SCORES, _CARDS, _SOURCES, _PLANNED)

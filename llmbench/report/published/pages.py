@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Published', 'hardware_part', 'write_results_page', 'write_sources_page', 'even_price_chart', 'write_generations_page',
-           'write_published']
+           'write_planned_page', 'write_published']
 
 # %% ../../../nbs/80_report/published/40_pages.ipynb #97048e3e
 from collections.abc import Sequence
@@ -36,6 +36,19 @@ from llmbench.report.published.hardware import (
     GenerationRatio,
     generation_ratios,
     hardware_rows,
+)
+from llmbench.report.published.planned import (
+    CONSTANT_COLUMNS,
+    GROUP_COLUMNS,
+    LOOP_COLUMNS,
+    WORST_COLUMNS,
+    LeftOutFiles,
+    constant_rows,
+    group_rows,
+    loop_rows,
+    planned_chart,
+    planned_dots,
+    worst_rows,
 )
 from .sources import source_rows, stated_shares
 from ..site.website import drop_page
@@ -269,11 +282,45 @@ def write_generations_page(bench: Workbench, known: Published) -> None:
     )  # fmt: skip
     bench.write("_generated", "generations.md", text=text)
 
+# %% ../../../nbs/80_report/published/40_pages.ipynb #a1c30f02
+_FLOOR = "editions of one publisher"
+_PLANNED = {
+    "dots": "Predicted over measured; each row predicted without its publisher.",
+    "scores": "Errors and intervals of predictions that did not see what is left out.",
+    "groups": "Errors by group, publisher left out; groups of five rows and more.",
+    "worst": "The rows that are predicted worst.",
+    "constants": "The fitted constants of the time of a step.",
+}
+
+# %% ../../../nbs/80_report/published/40_pages.ipynb #a1c30f05
+def write_planned_page(bench: Workbench, known: Published) -> None:
+    "Write `_generated/planned.md`: predicted against measured, scores, worst rows, constants."
+    files = LeftOutFiles(known.folder)
+    dots = planned_dots(files, {r["row_id"]: r for r in known.rows}, known.sources)
+    noise = {gap.kind: gap for gap in noise_of_the_field(known.rows)}[_FLOOR]
+    factor = 1 + noise.p90_pct / 100
+    parts = {
+        "scores": (loop_rows(files.scores), LOOP_COLUMNS),
+        "groups": (group_rows(dots), GROUP_COLUMNS),
+        "worst": (worst_rows(dots), WORST_COLUMNS),
+        "constants": (constant_rows(), CONSTANT_COLUMNS),
+    }
+    tables = {
+        name: _table(bench, f"planned-{name}", rows, columns, _PLANNED[name])
+        for name, (rows, columns) in parts.items()
+    }
+    drawing = _figure("planned-dots", planned_chart(dots, factor), _PLANNED["dots"])
+    text = rendered(
+        "planned.md", rows=f"{len(dots):,}", noise=f"{factor:.2f}", dots=drawing, **tables
+    )
+    bench.write("_generated", "planned.md", text=text)
+
 # %% ../../../nbs/80_report/published/40_pages.ipynb #4ca3f990
 _PAGES = {
     "published": write_results_page,
     "sources": write_sources_page,
     "generations": write_generations_page,
+    "planned": write_planned_page,
 }
 
 

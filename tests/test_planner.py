@@ -1,0 +1,112 @@
+"""The planner as a user has it: fitted again, and a table of runs scored, whatever its names and order."""
+
+import csv
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLE = ROOT / "data" / "published" / "training_throughput.csv"
+
+
+def llmbench(*typed: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "llmbench.cli", *typed], cwd=ROOT, capture_output=True, text=True
+    )
+
+
+def written(path: Path, rows: list[dict], names: list[str]) -> Path:
+    with path.open("w", newline="") as f:
+        writer = csv.DictWriter(f, names, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture(scope="module")
+def picked() -> list[dict]:
+    rows = list(csv.DictReader(TABLE.open()))
+    sources = ("megatron-bridge", "mosaic-llm-foundry", "alcf", "torchtitan")
+    return [r for r in rows if r["source_id"].startswith(sources)][::7]
+
+
+def scores(path: Path) -> dict:
+    done = llmbench("plan", "--score", str(path), "--format", "json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_constants_are_those_of_the_tables():
+    """`make calibrate CHECK=1`: another fit would need another table, or another formula."""
+    done = subprocess.run(
+        [sys.executable, "-m", "llmbench.bench.planner", "--check"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_names_order_and_measured_cells_change_no_prediction(picked, tmp_path):
+    names = list(picked[0])
+    first = scores(written(tmp_path / "first.csv", picked, names))
+    assert first["time"]["all"]["n"] > 40 and first["predicted"] > 60
+    random.Random(1).shuffle(names)
+    others = [dict(r, source_id="elsewhere", publisher="somebody", notes="") for r in picked[::-1]]
+    second = scores(written(tmp_path / "second.csv", others, names))
+    assert second["time"]["all"] == first["time"]["all"]
+    assert second["memory"] == first["memory"]
+
+
+def test_planted_errors_are_seen(picked, tmp_path):
+    """A score that cannot get worse is none: rates of a third of the rows are doubled."""
+    names = list(picked[0])
+    speeds = ("tokens_per_s_per_gpu", "tokens_per_s_total", "samples_per_s_total")
+    wrong = [
+        {n: str(2 * float(v)) if n in speeds and v else v for n, v in r.items()}
+        if i % 3 == 0
+        else r
+        for i, r in enumerate(picked)
+    ]
+    honest = scores(written(tmp_path / "honest.csv", picked, names))["time"]["all"]
+    planted = scores(written(tmp_path / "planted.csv", wrong, names))["time"]["all"]
+    assert planted["p90_pct"] > honest["p90_pct"] + 30
+    assert planted["covered_pct"] < honest["covered_pct"] - 10
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["--model", "llama3.1-8b"], "--hardware"),
+        (["--score", "missing.csv"], "missing.csv"),
+        (["--model", "x", "--hardware", "h100", "--gpus", "8", "--global-tokens", "1M"], "x"),
+        (["--model", "llama3.1-8b", "--hardware", "q1", "--gpus", "8", "--global-tokens", "1M"],
+         "six numbers"),
+    ],
+)  # fmt: skip
+def test_a_wrong_request_is_refused(typed, words):
+    done = llmbench("plan", *typed)
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_table_without_a_row_is_refused(tmp_path):
+    empty = tmp_path / "empty.csv"
+    empty.write_text("row_id,model,n_gpus,seq_len\n")
+    done = llmbench("plan", "--score", str(empty))
+    assert done.returncode == 2 and "no row" in done.stderr
+
+
+def test_a_layout_adds_up_and_more_cards_are_faster():
+    done = llmbench("plan", "--model", "llama3.1-70b", "--hardware", "h100", "--gpus", "64,256",
+                    "--global-tokens", "4M", "--seq-len", "8192", "--format", "json", "--top", "20")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    layouts = json.loads(done.stdout)["layouts"]
+    for one in layouts:
+        assert abs(sum(one["parts_s"].values()) - one["step_time_s"]) < 1e-9
+        assert one["dp"] * one["tp"] * one["pp"] * one["cp"] == one["ranks"]
+        lost = one["step_time_s_low"] < one["step_time_s"] < one["step_time_s_high"]
+        assert lost and one["peak_memory_gib"] < 80 and 0 < one["goodput"] < 1
+    rates = [one["tokens_per_s_per_gpu"] for one in layouts]
+    assert rates == sorted(rates, reverse=True)
