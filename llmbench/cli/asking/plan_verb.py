@@ -14,16 +14,20 @@ from typing import Annotated, Any, Literal
 from ..verbs import OptionalPath, OptionalWhole, option, out
 from ...core.errors import RequestError, unknown_name
 
-# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #4bdb4e2f
+# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #46a25f36
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 
-def counted(text: str, name: str) -> float:
-    "A number with an optional k, M, B or T. Raises RequestError for anything else."
+def counted(text: str, name: str, *, binary: bool = False) -> float:
+    """A number with an optional k, M, B or T; binary: 4M are 4 × 2²⁰, as batches are counted.
+
+    Raises RequestError for anything else.
+    """
     found = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s*([a-zA-Z]?)", text.strip())
     if not found or found[2].lower() not in _UNITS or not float(found[1]):
         raise RequestError(f"{name} {text!r}: write a number above 0, such as 4194304, 4M or 2T")
-    return float(found[1]) * _UNITS[found[2].lower()]
+    unit = _UNITS[found[2].lower()]
+    return float(found[1]) * (2 ** (10 * (len(str(unit)) // 3)) if binary else unit)
 
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #90dc4c2d
 def gpu_counts(text: str) -> tuple[int, ...]:
@@ -47,7 +51,7 @@ def layout_given(text: str | None) -> dict[str, float]:
         found[name.strip()] = counted(value, f"--layout {name.strip()}")
     return found
 
-# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #1e7c67ee
+# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #4c3266c8
 _NEEDED = ("model", "hardware", "gpus", "global_tokens")
 _SCORE = "score the planner with a table of measured runs (columns of training_throughput.csv)"
 _RECOMPUTE = {"none": 0.0, "selective": 0.5, "full": 1.0}
@@ -58,7 +62,7 @@ def plan(
     model: Annotated[str | None, option("a preset, or a published architecture", "NAME")] = None,
     hardware: Annotated[str | None, option("the accelerator, such as h100", "NAME")] = None,
     gpus: Annotated[str | None, option("how many, several with commas", "N,N")] = None,
-    global_tokens: Annotated[str | None, option("per optimizer step, such as 4M", "N")] = None,
+    global_tokens: Annotated[str | None, option("per step; 4M are 4 x 2^20", "N")] = None,
     seq_len: Annotated[OptionalWhole, option("tokens of a sequence (default 4096)", "N")] = None,
     tokens: Annotated[str | None, option("of the whole training, such as 2T", "N")] = None,
     framework: Annotated[str, option("family of the program", "NAME")] = "megatron",
@@ -79,7 +83,7 @@ def plan(
     out(_scored(score, format) if score else _planned(typed))
     return 0
 
-# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #f1ff350d
+# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #6e6ec522
 def _scored(path: Path, style: str) -> str:
     from llmbench.compare.planned.own_table import scored_file
     from llmbench.compare.planned.words import score_text
@@ -103,8 +107,8 @@ def _question(typed: dict[str, Any]) -> Any:
         given["micro_batch"] = typed["micro"]
     if typed["recompute"]:
         given["recompute"] = _RECOMPUTE[typed["recompute"]]
-    # 4M are the nearest whole number of sequences, not 4,000,000 exactly
-    sequences = max(1, round(counted(typed["global_tokens"], "--global-tokens") / length))
+    asked = counted(typed["global_tokens"], "--global-tokens", binary=True)
+    sequences = max(1, round(asked / length))
     whole = counted(typed["tokens"], "--tokens") if typed["tokens"] else None
     return PlanQuestion(
         typed["model"], typed["hardware"], gpu_counts(typed["gpus"]), sequences * length, length,

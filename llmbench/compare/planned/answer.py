@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['shape_named', 'machine_named', 'PlanQuestion', 'PlanAnswer', 'parameters_of_shape', 'plan']
 
-# %% ../../../nbs/70_compare/planned/50_answer.ipynb #100ab5e4
+# %% ../../../nbs/70_compare/planned/50_answer.ipynb #41558228
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from .calibration import calibration, half_width_of, worse_chance
 from .rows import machine_columns
 from ...core.accelerators import accelerator
 from ...core.errors import RequestError, unknown_name
+from ...plan.flops import experts
 from ...plan.predicted.arrays import FAMILIES, LayoutArrays
 from ...plan.predicted.constants import calibration_keys
 from ...plan.predicted.machine import MachineArrays, known_machine, machine_arrays
@@ -27,17 +28,18 @@ from ...store.published.agreement import PUBLISHED_NAMES
 from ...store.published.edition import published_folder, read_edition
 from ...store.published.shapes import architectures, shape_of
 
-# %% ../../../nbs/70_compare/planned/50_answer.ipynb #b8f88a9b
+# %% ../../../nbs/70_compare/planned/50_answer.ipynb #2606e079
 def _of_preset(name: str) -> dict[str, float]:
     s = preset(name)
-    mixture = bool(s.n_experts)
+    n_experts, copies = experts(s)
+    mixture = n_experts > 1
     return {
         "n_layer": s.n_layers, "d_model": s.d_model, "n_head": s.n_heads,
         "n_kv_head": s.n_kv_heads, "qk_dim": s.head_dim, "v_dim": s.head_dim,
         "vocab": s.vocab_size, "d_ff": 0 if mixture else s.d_ff,
         "matrices": 3 if s.family == "llama" else 2, "tied": float(s.tied_embeddings),
-        "n_expert": s.n_experts if mixture else 0,
-        "experts_per_token": s.experts_per_token if mixture else 0,
+        "n_expert": n_experts if mixture else 0,
+        "experts_per_token": copies if mixture else 0,
         "moe_d_ff": s.d_ff if mixture else 0,
     }  # fmt: skip
 
