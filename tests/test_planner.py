@@ -1,4 +1,4 @@
-"""The planner as a user has it: fitted again, and a table of runs scored, whatever its names and order."""
+"""The planner as a user has it: fitted again, asked, and scored with tables of runs."""
 
 import csv
 import json
