@@ -160,7 +160,7 @@ loop_group | – | All rows, those inside the calibration, or those outside | Ro
 error_median_pct error_p90_pct | % | Larger of predicted and measured over the smaller, less one | Median error (%); P90 of the error (%) | 100 (max / min − 1)
 within_interval_pct | % | Rows whose measured rate lies in the interval that should hold 90 % | Within its 90 % interval (%)
 half_width_factor | 1 | Factor by which the interval is wider than the prediction, each way; median | Half width (factor)
-tau | 1 | Pairs of a sweep in the right order less those in the wrong one, over all; ties within 5 % left out | Order (Kendall's tau)
+tau | 1 | Pairs of a sweep in the right order less those in the wrong one, over all; ties within 5 % left out | Order (tau)
 good_choice_pct | % | Sweeps in which the row predicted fastest is within 5 % of the fastest | Good choices (%)
 row_group | – | Rows that share a value | Group
 planned_row | – | Published row, with a link to its source | Row

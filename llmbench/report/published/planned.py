@@ -127,7 +127,7 @@ LOOP_COLUMNS = [
     number_column("P90 of the error (%)", "p90_pct"),
     number_column("Within its 90 % interval (%)", "covered_pct"),
     number_column("Half width (factor)", "half_width_factor"),
-    number_column("Order (Kendall's tau)", "tau"),
+    number_column("Order (tau)", "tau"),
     number_column("Good choices (%)", "good_choice_pct"),
 ]
 
