@@ -37,7 +37,7 @@ def picked() -> list[dict]:
 def scores(path: Path) -> dict:
     done = llmbench("plan", "--score", str(path), "--format", "json")
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(done.stdout, parse_constant=pytest.fail)  # NaN is no JSON; unknown is null
 
 
 def test_the_constants_are_those_of_the_tables():
@@ -58,6 +58,17 @@ def test_names_order_and_measured_cells_change_no_prediction(picked, tmp_path):
     second = scores(written(tmp_path / "second.csv", others, names))
     assert second["time"]["all"] == first["time"]["all"]
     assert second["memory"] == first["memory"]
+
+
+def test_cells_that_are_wrong_are_named_and_a_table_without_peaks_has_none(picked, tmp_path):
+    rows = [dict(r, peak_mem_gb="", outcome="ok") for r in picked[:20]]
+    rows[0]["tp"], rows[1]["task"] = "many", "\x1b[31mred"
+    found = scores(written(tmp_path / "odd.csv", rows, list(rows[0])))
+    assert found["could_not_be_read"]["count"] >= 1
+    assert "many" in " ".join(found["could_not_be_read"]["first"])
+    assert found["memory"]["found"] is None and found["memory"]["n"] == 0
+    text = llmbench("plan", "--score", str(tmp_path / "odd.csv")).stdout
+    assert "\x1b" not in text and "could not be read" in text
 
 
 def test_planted_errors_are_seen(picked, tmp_path):
@@ -106,7 +117,7 @@ def test_a_layout_adds_up_and_more_cards_are_faster():
     for one in layouts:
         assert abs(sum(one["parts_s"].values()) - one["step_time_s"]) < 1e-9
         assert one["dp"] * one["tp"] * one["pp"] * one["cp"] == one["ranks"]
-        lost = one["step_time_s_low"] < one["step_time_s"] < one["step_time_s_high"]
-        assert lost and one["peak_memory_gib"] < 80 and 0 < one["goodput"] < 1
+        inside = one["step_time_s_low"] < one["step_time_s"] < one["step_time_s_high"]
+        assert inside and one["peak_memory_gib"] < 80 and 0 < one["goodput"] < 1
     rates = [one["tokens_per_s_per_gpu"] for one in layouts]
     assert rates == sorted(rates, reverse=True)

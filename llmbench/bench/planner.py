@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CONSTANTS_FILE', 'LEFT_OUT_FILE', 'SCORES_FILE', 'calibration_hash', 'inside_keys', 'loop_scores', 'all_loops',
-           'left_out_csv', 'constants_text', 'calibrated', 'how_far', 'measured_errors', 'main']
+           'left_out_csv', 'constants_text', 'how_far', 'measured_errors', 'main']
 
 # %% ../../nbs/95_bench/65_planner.ipynb #f0b70bf0
 import csv
@@ -76,17 +76,17 @@ def loop_scores(table: PlannedTable, left: LeftOutRows, scored: np.ndarray) -> d
     }  # fmt: skip
 
 
-def all_loops(table: PlannedTable, start: dict[str, float]) -> tuple[dict[str, Any], LeftOutRows]:
+def all_loops(table: PlannedTable, fitted: dict[str, float]) -> tuple[dict[str, Any], LeftOutRows]:
     "Publisher left out, source left out, and both baselines; and the rows of the first."
     scored = is_pretraining(table)
-    first = leave_groups_out(table, "publisher", scored, start)
+    first = leave_groups_out(table, "publisher", scored)
     found = {"publisher left out": loop_scores(table, first, scored)}
-    by_source = leave_groups_out(table, "source_id", scored, start)
+    by_source = leave_groups_out(table, "source_id", scored)
     found["source left out"] = loop_scores(table, by_source, scored)
     for name, model in (("constant MFU", constant_mfu), ("nearest row", nearest_row)):
-        left = leave_groups_out(table, "publisher", scored, start, model)
+        left = leave_groups_out(table, "publisher", scored, model)
         found[f"{name}, publisher left out"] = loop_scores(table, left, scored)
-    found["in sample"] = {"all": error_scores(log_errors(table, start)[scored])}
+    found["in sample"] = {"all": error_scores(log_errors(table, fitted)[scored])}
     return found, first
 
 # %% ../../nbs/95_bench/65_planner.ipynb #6dec3724
@@ -120,18 +120,7 @@ def constants_text(
     }
     return json.dumps(facts, indent=1) + "\n"
 
-# %% ../../nbs/95_bench/65_planner.ipynb #c3fa9b9f
-def calibrated(table: PlannedTable) -> dict[str, float]:
-    "The constants, fitted from the guesses of an engineer, not from the last fit."
-    return fit_time(table, {c.name: c.start for c in _constants()}, evaluations=60)
-
 # %% ../../nbs/95_bench/65_planner.ipynb #bf920e99
-def _constants() -> tuple:
-    from llmbench.plan.predicted.constants import time_constants
-
-    return time_constants()
-
-
 _NEAR = 0.005  # another processor rounds differently; a constant that is known worse moves more
 
 
@@ -163,7 +152,7 @@ def main(arguments: Sequence[str]) -> int:
     "Fit; --check compares instead of writing; --score also runs the left-out loops."
     folder = published_folder()
     table = read_planned(folder)
-    fitted = calibrated(table)
+    fitted = fit_time(table)
     found = json.loads(CONSTANTS_FILE.read_text()) if CONSTANTS_FILE.exists() else _NOTHING
     if "--score" in arguments:
         scores, left = all_loops(table, fitted)

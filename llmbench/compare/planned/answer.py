@@ -16,10 +16,10 @@ from .calibration import calibration, half_width_of, worse_chance
 from .rows import machine_columns
 from ...core.accelerators import accelerator
 from ...core.errors import RequestError, unknown_name
-from ...plan.flops import experts
 from ...plan.predicted.arrays import FAMILIES, LayoutArrays
 from ...plan.predicted.constants import calibration_keys
 from ...plan.predicted.machine import MachineArrays, known_machine, machine_arrays
+from ...plan.predicted.requests import preset_columns
 from ...plan.predicted.search import Fixed, Ranked, candidates, ranked, taken
 from ...plan.predicted.state import expert_weights, layer_weights
 from ...plan.predicted.step import step_parts
@@ -28,26 +28,11 @@ from ...store.published.agreement import PUBLISHED_NAMES
 from ...store.published.edition import published_folder, read_edition
 from ...store.published.shapes import architectures, shape_of
 
-# %% ../../../nbs/70_compare/planned/50_answer.ipynb #2606e079
-def _of_preset(name: str) -> dict[str, float]:
-    s = preset(name)
-    n_experts, copies = experts(s)
-    mixture = n_experts > 1
-    return {
-        "n_layer": s.n_layers, "d_model": s.d_model, "n_head": s.n_heads,
-        "n_kv_head": s.n_kv_heads, "qk_dim": s.head_dim, "v_dim": s.head_dim,
-        "vocab": s.vocab_size, "d_ff": 0 if mixture else s.d_ff,
-        "matrices": 3 if s.family == "llama" else 2, "tied": float(s.tied_embeddings),
-        "n_expert": n_experts if mixture else 0,
-        "experts_per_token": copies if mixture else 0,
-        "moe_d_ff": s.d_ff if mixture else 0,
-    }  # fmt: skip
-
 # %% ../../../nbs/70_compare/planned/50_answer.ipynb #100952d7
 def shape_named(name: str) -> dict[str, float]:
     "The integers of a model by its name. Raises RequestError for an unknown or a hybrid model."
     if name in PRESETS:
-        return _of_preset(name)
+        return preset_columns(preset(name))
     edition = read_edition(published_folder())
     known = architectures(edition.tables["model_architectures.csv"].rows)
     names = {n.lower(): n for n, _ in known}

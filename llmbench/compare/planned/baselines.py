@@ -6,7 +6,7 @@
 __all__ = ['flops_per_token', 'peak_flops', 'log_mfu', 'constant_mfu', 'nearest_row']
 
 # %% ../../../nbs/70_compare/planned/30_baselines.ipynb #491163a9
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
@@ -34,9 +34,7 @@ def log_mfu(table: PlannedTable) -> np.ndarray:
     return np.log(table.rate * flops_per_token(table) / peak_flops(table))
 
 # %% ../../../nbs/70_compare/planned/30_baselines.ipynb #4f05034f
-def constant_mfu(
-    table: PlannedTable, start: Mapping[str, float] | None = None
-) -> Callable[[PlannedTable], np.ndarray]:
+def constant_mfu(table: PlannedTable) -> Callable[[PlannedTable], np.ndarray]:
     "Median MFU per card and format; of the format where no row has the card; else of all rows."
     mfu = log_mfu(table)
     cards, formats = table.column("accelerator"), table.layouts.precision
@@ -65,9 +63,7 @@ def _place(table: PlannedTable) -> np.ndarray:
     return np.stack([*(4.0 * s for s in steps), *(np.log2(d) for d in doublings)], axis=1)
 
 
-def nearest_row(
-    table: PlannedTable, start: Mapping[str, float] | None = None
-) -> Callable[[PlannedTable], np.ndarray]:
+def nearest_row(table: PlannedTable) -> Callable[[PlannedTable], np.ndarray]:
     "The MFU of the row that lies nearest."
     places, mfu = _place(table), log_mfu(table)
 

@@ -40,7 +40,7 @@ def _soft(error: np.ndarray) -> np.ndarray:
 
 # %% ../../../nbs/70_compare/planned/20_fit.ipynb #72e6d7d4
 def fit_time(
-    table: PlannedTable, start: Mapping[str, float] | None = None, evaluations: int = 30
+    table: PlannedTable, start: Mapping[str, float] | None = None, evaluations: int = 60
 ) -> dict[str, float]:
     """The constants that fit a table best, by name, to four digits, so that a fit on another
     machine gives the same text. Needs scipy, which only a fit does.

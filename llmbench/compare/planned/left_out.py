@@ -6,7 +6,7 @@
 __all__ = ['LEVEL', 'Fit', 'LeftOutRows', 'inside_calibration', 'half_widths', 'time_model', 'leave_groups_out']
 
 # %% ../../../nbs/70_compare/planned/25_left_out.ipynb #e3b54192
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,20 +63,21 @@ def half_widths(
     return found | {"outside": max(found["outside"], found["inside"])}
 
 # %% ../../../nbs/70_compare/planned/25_left_out.ipynb #b8d18d8d
-Fit = Callable[[PlannedTable, Mapping[str, float]], Callable[[PlannedTable], np.ndarray]]
+Fit = Callable[[PlannedTable], Callable[[PlannedTable], np.ndarray]]
 
 
-def time_model(table: PlannedTable, start: Mapping[str, float]) -> Callable:
-    "Fits the planner's constants to a table; returns the log errors of another."
-    k = fit_time(table, start, evaluations=20)
+def time_model(table: PlannedTable) -> Callable[[PlannedTable], np.ndarray]:
+    """Fits the planner's constants to a table; returns the log errors of another. It starts from an
+    engineer's guesses: a start at constants that saw the left-out rows would leak them.
+    """
+    k = fit_time(table)
     return lambda rows: log_errors(rows, k)
 
-
+# %% ../../../nbs/70_compare/planned/25_left_out.ipynb #b7c1e2a4
 def leave_groups_out(
     table: PlannedTable,
     key: str,
     scored: np.ndarray,
-    start: Mapping[str, float],
     model: Fit = time_model,
 ) -> LeftOutRows:
     "Each group of the column `key` that has scored rows, predicted by a fit on all other groups."
@@ -84,7 +85,7 @@ def leave_groups_out(
     error, inside = np.full(len(table), np.nan), np.zeros(len(table), bool)
     for name in sorted(set(groups[scored])):
         own = groups == name
-        predict = model(chosen(table, ~own), start)
+        predict = model(chosen(table, ~own))
         error[own] = predict(chosen(table, own))
         inside[own] = inside_calibration(table, ~own)[own]
     width = np.full(len(table), np.nan)

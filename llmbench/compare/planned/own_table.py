@@ -140,7 +140,8 @@ def time_scores(
 def peak_scores(table: PlannedTable) -> dict[str, Any]:
     "Scores of peak memory and of what does not fit, for rows that say either."
     full, guesses = settled(table.asked)
-    found, chance = memory(full), fits(full, memory(full), guesses)
+    found = memory(full)
+    chance = fits(full, found, guesses)
     peaks = np.array([f["peak_bytes"] or np.nan for f in table.facts], float)
     usable = np.array([bool(f["for_memory"]) for f in table.facts])
     tensors = np.array([bool(f["tensors_only"]) for f in table.facts])
@@ -150,7 +151,9 @@ def peak_scores(table: PlannedTable) -> dict[str, Any]:
     judged = ran | (failed & usable)
     scores = memory_scores(error, np.where(judged, chance, np.nan), ran)
     return {"n": int(np.isfinite(error).sum()), "n_out_of_memory": int((failed & usable).sum()),
-            "n_ran": int(ran.sum())} | {name: round(x, 4) for name, x in scores.items()}  # fmt: skip
+            "n_ran": int(ran.sum())} | {
+        name: None if np.isnan(x) else round(x, 4) for name, x in scores.items()
+    }  # fmt: skip
 
 # %% ../../../nbs/70_compare/planned/40_own_table.ipynb #2676ea8d
 def scored_file(path: Path | str, folder: Path | str | None = None) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from ...plan.predicted.arrays import FAMILIES, POLICIES, PRECISIONS
 from ...plan.predicted.machine import GENERATIONS
 from ...spec.strategies import names_where
 from llmbench.store.published.accounting import (
-    ADAPTERS,
     batch_tokens,
     precision_class,
     sixteen_bit_peak,

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.cost import HourlyPrice, load_prices, price_of
+from ...analysis.cost import HourlyPrice, load_prices, price_of, usd_per_1m_tokens
 from .answer import PlanAnswer
 from .calibration import calibration, constants_hash
 from ...core.numbers import aligned, significant
 from ...plan.goodput.job import GoodputPlan, goodput_of
+from ...plan.goodput.per_token import training_days
 from ...plan.predicted.search import taken
 
 # %% ../../../nbs/70_compare/planned/55_words.ipynb #ec416433
@@ -55,8 +56,8 @@ def _days(answer: PlanAnswer, place: int, goodput: float) -> float | None:
     tokens = answer.question.training_tokens
     if not tokens:
         return None
-    ranks = float(taken(answer.found.layouts, place).ranks)
-    return tokens / (answer.found.tokens_per_s_per_rank[place] * ranks * goodput) / 86_400
+    rate = answer.found.tokens_per_s_per_rank[place] * taken(answer.found.layouts, place).ranks
+    return float(training_days(tokens, rate, goodput))
 
 # %% ../../../nbs/70_compare/planned/55_words.ipynb #7cb0866b
 def as_facts(answer: PlanAnswer, most: int = 20) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def _facts_of(answer: PlanAnswer, place: int, price: HourlyPrice | None) -> dict
              "micro_steps", "recompute")  # fmt: skip
     good = goodput_at(answer, place)
     step = float(found.step_s[place])
-    usd = None if price is None else price.price_per_hour / 3600 / rate * 1e6
+    usd = None if price is None else usd_per_1m_tokens(price.price_per_hour, 1, rate)
     return {n: float(getattr(a, n)) for n in names} | {
         "step_time_s": step, "step_time_s_low": step / factor, "step_time_s_high": step * factor,
         "tokens_per_s_per_gpu": rate, "peak_memory_gib": float(found.peak_bytes[place]) / 2**30,

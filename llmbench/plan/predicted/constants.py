@@ -13,6 +13,7 @@ from importlib.resources import files
 
 import numpy as np
 
+from ...core.errors import LlmbenchError
 from .arrays import FAMILIES, PRECISIONS, LayoutArrays
 from .buffers import Constant
 from .machine import GENERATIONS, MachineArrays
@@ -108,8 +109,12 @@ def time_constants() -> tuple[Constant, ...]:
 
 
 def time_values(**changed: float) -> dict[str, float]:
-    "The values by name, some of them changed. Raises KeyError for an unknown name."
+    """The values by name, some of them changed. Raises KeyError for an unknown name, LlmbenchError
+    where a constant was never fitted.
+    """
     values = {c.name: c.value for c in time_constants()}
+    if lacking := sorted(values.keys() - _fitted().keys()):
+        raise LlmbenchError(f"constants.json lacks {', '.join(lacking)}; type make calibrate")
     return values | {name: changed[name] + 0 * values[name] for name in changed}
 
 # %% ../../../nbs/20_plan/predicted/45_constants.ipynb #c18f526d

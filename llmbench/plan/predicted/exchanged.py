@@ -22,7 +22,7 @@ from llmbench.plan.predicted.products import (
     fully_recomputed,
     micro_tokens,
 )
-from .state import attention_weights, mixture_share
+from .state import expert_weights, layer_weights, mixture_share
 
 # %% ../../../nbs/20_plan/predicted/55_exchanged.ipynb #5dae2a5d
 def link_rate(m: MachineArrays, k: Values) -> np.ndarray:
@@ -112,13 +112,9 @@ class DataGroup:
 # %% ../../../nbs/20_plan/predicted/55_exchanged.ipynb #5b8de692
 def data_group(a: LayoutArrays, m: MachineArrays) -> DataGroup:
     "The data parallel group of the fullest stage."
-    share, layers = mixture_share(a), fullest_layers(a)
-    mlp = a.matrices * a.d_model
-    dense = attention_weights(a) + (1 - share) * mlp * a.d_ff
-    dense = dense + share * (mlp * a.shared_d_ff + a.d_model * a.n_expert)
-    experts = share * mlp * a.n_expert * a.moe_d_ff / a.ep
     ends = a.vocab * a.d_model * np.where(a.pp > 1, 1, 2)
-    params = (layers * (dense + experts) + ends) / a.tp
+    layer = layer_weights(a) + expert_weights(a) / a.ep
+    params = (fullest_layers(a) * layer + ends) / a.tp
     ranks = a.dp * a.cp
     in_domain = np.minimum(np.maximum(1, m.domain / a.tp), np.maximum(ranks, 1))
     domains = np.maximum(1, np.ceil(ranks / in_domain))

@@ -15,7 +15,12 @@ import numpy as np
 
 from .arrays import FAMILIES, Array, LayoutArrays
 from .machine import GENERATIONS, MachineArrays
-from .state import attention_weights, mixture_share
+from llmbench.plan.predicted.state import (
+    attention_weights,
+    expert_weights,
+    layer_weights,
+    mixture_share,
+)
 
 # %% ../../../nbs/20_plan/predicted/50_products.ipynb #2706ed01
 Values = Mapping[str, float]
@@ -194,10 +199,7 @@ def cast_seconds(a: LayoutArrays, m: MachineArrays, k: Values) -> np.ndarray:
 
 def weight_seconds(a: LayoutArrays, m: MachineArrays, k: Values) -> np.ndarray:
     "Seconds to read the weights of the stage once per pass, the share that products do not hide."
-    share = mixture_share(a)
-    experts = share * a.n_expert * a.matrices * a.d_model * a.moe_d_ff / a.ep
-    dense = (1 - share) * a.matrices * a.d_model * a.d_ff
-    held = (attention_weights(a) + dense + experts) / a.tp * fullest_layers(a)
+    held = (layer_weights(a) + expert_weights(a) / a.ep) / a.tp * fullest_layers(a)
     return 0.3 * 3 * 2 * held / (1e9 * m.memory_gbs * k["bandwidth"])
 
 

@@ -45,6 +45,7 @@ from llmbench.report.published.planned import (
     LeftOutFiles,
     constant_rows,
     group_rows,
+    has_left_out,
     loop_rows,
     planned_chart,
     planned_dots,
@@ -323,7 +324,7 @@ _PAGES = {
     "planned": write_planned_page,
 }
 
-
+# %% ../../../nbs/80_report/published/40_pages.ipynb #c4d2a9e1
 def write_published(bench: Workbench, folder: Path | None = None) -> None:
     """Write what the pages on published results include, by default from the project's tables;
     without tables the pages are dropped.
@@ -337,7 +338,11 @@ def write_published(bench: Workbench, folder: Path | None = None) -> None:
         return
     made: list[Published] = []
     broken = drawn(bench, "the published tables", lambda: made.append(Published(folder)))
-    for name, write in _PAGES.items():
+    pages = dict(_PAGES)
+    if not has_left_out(folder):  # tables of a reader, which no fit has left out
+        drop_page(bench.folder, "planned")
+        del pages["planned"]
+    for name, write in pages.items():
         draw = partial(write, bench, *made)
         problem = broken or drawn(bench, f"page {name}", draw)
         if problem:
