@@ -76,8 +76,8 @@ WRITES = {
     ),
     "the report writes where a name leads": Fault(
         "report/workbench.py",
-        "below(self.folder, *names), text",
-        "Path(self.folder, *names), text",
+        "path = below(self.folder, *names)",
+        "path = Path(self.folder, *names)",
         f"{SITE}::test_a_name_of_a_file_does_not_leave_the_report",
         "DID NOT RAISE",
     ),

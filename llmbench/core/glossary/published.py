@@ -155,8 +155,8 @@ _PLANNED = topic(
     "How far off the planner is",
     "Published rows predicted by constants that were fitted without their publisher or source.",
     """
-loop | – | What a fit did not see, or the prediction that is compared | What is left out
-loop_group | – | All rows, those inside the calibration, or those outside | Rows of
+left_out_group | – | What a fit did not see, or the prediction that is compared | What is left out
+left_out_rows | – | All rows, those inside the calibration, or those outside | Rows of
 error_median_pct error_p90_pct | % | Larger of predicted and measured over the smaller, less one | Median error (%); P90 of the error (%) | 100 (max / min − 1)
 within_interval_pct | % | Rows whose measured rate lies in the interval that should hold 90 % | Within its 90 % interval (%)
 half_width_factor | 1 | Factor by which the interval is wider than the prediction, each way; median | Half width (factor)
@@ -167,9 +167,9 @@ planned_row | – | Published row, with a link to its source | Row
 measured_rate predicted_rate | tokens/s per GPU | Throughput as published, and as predicted | Measured (tokens/s per GPU); Predicted (tokens/s per GPU)
 settings_not_stated | 1 | Deciding settings that the source leaves out | Settings not stated
 constant | – | Name of a fitted number | Constant
-constant_value constant_start | – | What the fit found, and where it began | Value; Starts at
+constant_value constant_start | – | What the fit found, and where it began | Fitted value; Starts at
 constant_bounds | – | Least and most that the fit may find | Bounds
-constant_meaning | – | What the number is a share or a time of | Meaning
+constant_meaning | – | What the number is a share or a time of | What it is
     """,
     by="compare.planned.scores.error_scores",
 )

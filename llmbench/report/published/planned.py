@@ -197,11 +197,11 @@ def worst_rows(dots: Sequence[Row], most: int = 10) -> list[Row]:
 # %% ../../../nbs/80_report/published/35_planned.ipynb #217bd5ae
 CONSTANT_COLUMNS = [
     text_column("Constant", "name"),
-    number_column("Value", "value"),
+    number_column("Fitted value", "value"),
     text_column("Unit", "unit"),
     number_column("Starts at", "start"),
     Column("Bounds", lambda r: f"{r['low']:g} to {r['high']:g}"),
-    text_column("Meaning", "text"),
+    text_column("What it is", "text"),
 ]
 
 
