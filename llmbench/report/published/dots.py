@@ -99,6 +99,11 @@ def _picked(names: Mapping[str, str], param: str) -> str:
     return "".join(parts) + "null"
 
 
+def _card_colour() -> alt.Color:
+    "A colour per card; twenty, since ten would be used twice."
+    return alt.Color("card:N", scale=alt.Scale(scheme="tableau20"), legend=alt.Legend(columns=6))
+
+
 def _axis(log: str, orient: str) -> alt.Axis:
     year = "(axis_x == 'year')"
     plain, power = "format(datum.value, '.0f')", "pow(10, datum.value)"
@@ -141,7 +146,7 @@ def dots_chart(dots: Sequence[Row], width: int = 760) -> alt.Chart:
         .encode(
             x=alt.X("px:Q", scale=alt.Scale(zero=False), axis=_axis("px", "bottom")),
             y=alt.Y("py:Q", scale=alt.Scale(zero=False), axis=_axis("py", "left")),
-            color=alt.Color("card:N", legend=alt.Legend(columns=6)),
+            color=_card_colour(),
             href="link:N",
             tooltip=_dot_tips(),
         )
@@ -191,7 +196,7 @@ def train_chart(rows: Sequence[Row], width: int = 760) -> alt.LayerChart:
         else alt.Tooltip(f"{c}:Q", title=t, format=",.3~g")
         for c, t in tips.items()
     ]
-    colour = alt.Color("card:N", legend=alt.Legend(columns=6))
+    colour = _card_colour()
     span = base.mark_rule(opacity=0.5).encode(
         x=x, y=alt.Y("low:Q", title="Time to train (min)"), y2="high:Q", color=colour
     )

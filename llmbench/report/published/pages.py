@@ -89,21 +89,32 @@ def _figure(name: str, chart: Any, caption: str) -> Md:
         f"published-{name}", chart_html(f"published-{name}", chart), caption=caption, links=links
     )
 
+# %% ../../../nbs/80_report/published/40_pages.ipynb #5b1f0c37
+def _span_column(title: str, key: str) -> Column:
+    "Text that breaks only before a bracket and after a semicolon."
+
+    plain = text_column(title, key).show
+
+    def cell(row: Row) -> str:
+        return plain(row).replace(" to ", "\u00a0to\u00a0").replace(" of ", "\u00a0of\u00a0")
+
+    return Column(title, cell)
+
 # %% ../../../nbs/80_report/published/40_pages.ipynb #9ec0087e
 _HARDWARE_COLUMNS = [
     text_column("Accelerator", "card"),
     text_column("Memory (GB)", "memory_gb"),
     count_column("Dense 16-bit peak (TFLOP/s)", "peak_tflops"),
-    text_column("MFU in 16 bits (%)", "mfu_bf16"),
-    text_column("MFU in float8 (%)", "mfu_fp8"),
-    text_column("Llama 3.1 8B (tokens/s per GPU)", "llama3.1-8b"),
-    text_column("Llama 3.1 70B (tokens/s per GPU)", "llama3.1-70b"),
+    _span_column("MFU in 16 bits (%)", "mfu_bf16"),
+    _span_column("MFU in float8 (%)", "mfu_fp8"),
+    _span_column("Llama 3.1 8B (tokens/s per GPU)", "llama3.1-8b"),
+    _span_column("Llama 3.1 70B (tokens/s per GPU)", "llama3.1-70b"),
     count_column("Rows", "rows"),
     count_column("Publishers", "publishers"),
 ]
 _HARDWARE = (
-    "Published training of all weights by accelerator: median (10th to 90th percentile); rows of"
-    " publishers. MFU is by our FLOPs over the dense peak of the format, for models from 3·10⁹"
+    "Published training of all weights by accelerator: median (10th to 90th percentile), then"
+    " rows and publishers (4 of 2: four rows by two). MFU is by our FLOPs over the dense peak of the format, for models from 3·10⁹"
     " parameters."
 )
 
