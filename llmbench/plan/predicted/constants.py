@@ -32,6 +32,7 @@ _PRODUCTS = (
 _ATTENTION = (
     ("attention", "1", 0.55, 0.40, 0.05, 1.0, "share of the product rate, fused attention"),
     ("attention_fused", "1", 0.50, 0.30, 0.05, 1.0, "the same, Megatron's, from Hopper on"),
+    ("attention_ported", "1", 0.60, 0.30, 0.2, 1.0, "on `attention`, from Hopper on"),
     ("attention_plain", "1", 0.25, 0.40, 0.02, 1.0, "the same, scores in memory"),
     ("narrow_head", "columns", 40, 0.50, 1, 500, "head width at which it has half its rate"),
     ("short", "tokens", 700, 0.70, 10, 10000, "sequence at which it has half its rate"),
@@ -57,7 +58,7 @@ _LINKS = (
     ("link", "1", 0.7, 0.30, 0.1, 1.0, "share of the scale-up link"),
     ("network", "1", 0.7, 0.30, 0.1, 1.0, "share of the network"),
     ("message_s", "s", 15e-6, 0.60, 1e-6, 2e-4, "of one message"),
-    ("tp_seen", "1", 0.7, 0.50, 0.02, 2.0, "of tensor parallel bytes, not hidden"),
+    ("tp_seen", "1", 1.0, 0.50, 0.02, 2.0, "of tensor parallel bytes, not hidden"),
     ("tp_seen_fused", "1", 0.4, 0.50, 0.02, 2.0, "the same where products hide them"),
     ("cp_seen", "1", 0.3, 0.70, 0.02, 2.0, "of context parallel bytes"),
     ("ep_seen", "1", 2.5, 0.50, 0.05, 6.0, "of expert bytes: imbalance and copies, too"),
@@ -89,7 +90,11 @@ def _family_rows() -> Iterable[tuple]:
 def _generation_rows() -> Iterable[tuple]:
     for name in GENERATIONS:
         if name != "Ada":  # too few rows: as `other`
-            yield f"generation_{name}", "1", 1.0, 0.10, 0.6, 1.5, "on `product`"
+            spread = 0.25 if name in _UNMEASURED else 0.10
+            yield f"generation_{name}", "1", 1.0, spread, 0.6, 1.5, "on `product`"
+
+
+_UNMEASURED = ("Volta", "other")  # no fastest product of theirs was published
 
 # %% ../../../nbs/20_plan/predicted/45_constants.ipynb #3e3dd635
 @lru_cache(maxsize=1)

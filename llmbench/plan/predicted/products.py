@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Values', 'micro_tokens', 'fully_recomputed', 'product_passes', 'per_generation', 'fullest_layers', 'all_layers',
-           'LayerFlops', 'layer_flops', 'power_of_two', 'rates', 'product_seconds', 'head_seconds', 'attention_seconds',
-           'inner_width', 'moved_seconds', 'cast_seconds', 'weight_seconds', 'launch_seconds']
+           'LayerFlops', 'layer_flops', 'power_of_two', 'rates', 'product_seconds', 'head_seconds', 'fastest_seconds',
+           'attention_seconds', 'inner_width', 'moved_seconds', 'cast_seconds', 'weight_seconds', 'launch_seconds']
 
 # %% ../../../nbs/20_plan/predicted/50_products.ipynb #828cbe65
 from collections.abc import Mapping
@@ -139,17 +139,31 @@ def head_seconds(a: LayoutArrays, m: MachineArrays, k: Values) -> np.ndarray:
     loss = 12 * a.vocab * tokens / a.tp / (1e9 * m.memory_gbs * k["bandwidth"])
     return np.where(a.adapters > 0, 2, 3) * flops / rate + loss
 
+# %% ../../../nbs/20_plan/predicted/50_products.ipynb #05160859
+def fastest_seconds(a: LayoutArrays, m: MachineArrays) -> np.ndarray:
+    "Seconds of the same products at the rate of the fastest measured one: no framework is faster."
+    f = layer_flops(a)
+    flops = all_layers(a) * f.attention + a.n_layer * (f.dense + f.shared + f.experts)
+    four = m.measured_8 / m.peak_8 * m.peak_4
+    rate = np.where(a.precision >= 2, four, np.where(a.precision >= 1, m.measured_8, m.measured_16))
+    return product_passes(a) * fullest_layers(a) / a.n_layer * flops / (1e12 * rate)
+
 # %% ../../../nbs/20_plan/predicted/50_products.ipynb #e201eaca
-def _fused_by_megatron(a: LayoutArrays, m: MachineArrays) -> np.ndarray:
+def _fused_share(a: LayoutArrays, m: MachineArrays, k: Values) -> np.ndarray:
+    """Share of the product rate of fused attention. From Hopper on Megatron calls kernels written
+    for the card; the usual ones were written for Ampere, and reach 35 % of an H100's peak
+    (Shah et al. 2024, arXiv:2407.08608).
+    """
     recent = (m.generation >= 2) & (m.generation <= 4)
-    return recent & (a.family <= FAMILIES.index("mlperf"))
+    usual = k["attention"] * np.where(recent, k["attention_ported"], 1.0)
+    own = recent & (a.family <= FAMILIES.index("mlperf"))
+    return np.where(own, k["attention_fused"], usual)
 
 
 def attention_seconds(a: LayoutArrays, m: MachineArrays, k: Values) -> np.ndarray:
     "Seconds of scores and values of the fullest stage, for one micro batch."
     heads = a.qk_dim + a.v_dim
-    usual = np.where(_fused_by_megatron(a, m), k["attention_fused"], k["attention"])
-    share = np.where(a.flash > 0, usual, k["attention_plain"] / 2)
+    share = np.where(a.flash > 0, _fused_share(a, m, k), k["attention_plain"] / 2)
     width = heads / (heads + 2 * k["narrow_head"]) * (1 + k["narrow_head"] / 128)
     odd = np.exp(-k["odd_head"] * (3 - power_of_two(a.qk_dim, 3)))
     shape = _half_at(a.seq_len, k["short"]) * width * odd
@@ -173,7 +187,7 @@ def _moved_bytes(a: LayoutArrays) -> np.ndarray:
     scores = 16 * a.n_head * a.seq_len * a.micro_batch * a.seq_len / a.cp / micro_tokens(a)
     plain = np.where(a.flash > 0, 0, scores)
     split = 2 * (6 * inner_width(a) * gated + 4 * attention) + plain
-    stream = 2 * 14 * a.d_model  # norms and residuals: split only with sequence parallelism
+    stream = 2 * 28 * a.d_model  # norms, dropout, residuals: split by sequence parallelism alone
     return split / a.tp + stream / np.where(a.sequence_parallel > 0, a.tp, 1)
 
 

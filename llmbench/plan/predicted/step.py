@@ -26,6 +26,7 @@ from llmbench.plan.predicted.products import (
     Values,
     attention_seconds,
     cast_seconds,
+    fastest_seconds,
     fullest_layers,
     head_seconds,
     launch_seconds,
@@ -90,6 +91,8 @@ def turn_parts(a: LayoutArrays, m: MachineArrays, k: Values) -> dict[str, np.nda
     parts["gathering"] = np.where(a.zero_stage >= 3, both - turn, 0)
     factor = family_factor(a, m, k)
     parts = {name: factor * seconds for name, seconds in parts.items()}
+    even = a.n_layer / a.pp / fullest_layers(a)
+    parts["products"] = np.maximum(parts["products"], even * fastest_seconds(a, m))
     parts["pipeline sends"] = pipeline_seconds(a, m, k)
     return parts
 
