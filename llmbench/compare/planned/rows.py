@@ -136,8 +136,9 @@ def _policy(v: Cells, zero: float) -> float:
     program = (v.get("framework") or "").lower()
     if any(word in program for word in ("torchtune", "automodel", "litgpt", "lit-gpt")):
         return POLICIES.index("pure 16-bit")
-    other = "deepspeed" in program and "megatron" not in program
-    return POLICIES.index("deepspeed") if other and zero > 0 else nan
+    stated = "deepspeed" in (v.get("sharding_detail") or "").lower()
+    other = "deepspeed" in program and "megatron" not in program and zero > 0
+    return POLICIES.index("deepspeed") if stated or other else nan
 
 
 def _shard_ranks(v: Cells) -> float:
@@ -146,6 +147,9 @@ def _shard_ranks(v: Cells) -> float:
     return float(found[1]) if found and int(found[1]) > 1 else nan
 
 # %% ../../../nbs/70_compare/planned/10_rows.ipynb #9ce9822b
+_TRAINED_EMBEDDINGS = "lora_trainable_embeddings=yes"
+
+
 def state_of(v: Cells, generation: str) -> dict[str, float]:
     "Sharding, offload, number formats and optimizer of a row."
     zero, offload = _zero_stage(v), v.get("cpu_offload") or ""
@@ -160,6 +164,7 @@ def state_of(v: Cells, generation: str) -> dict[str, float]:
         "offload": 2 if "param" in offload else 1 if "optim" in offload else 0,
         "offload_activations": float("activations" in offload),
         "adapters": {"lora": 1, "qlora": 2}.get(v.get("task"), 0),
+        "trained_embeddings": float(_TRAINED_EMBEDDINGS in (v.get("other_options") or "")),
         "chunked_loss": 1.0 if "torchtune" in program else _flag(v.get("chunked_loss")),
         "compiled": _flag(v.get("compile")),
         "fused_backward": _flag(v.get("fused_optimizer_backward")),

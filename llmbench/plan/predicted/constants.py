@@ -6,16 +6,13 @@
 __all__ = ['time_constants', 'time_values', 'calibration_keys']
 
 # %% ../../../nbs/20_plan/predicted/45_constants.ipynb #dd5e9d6c
-import json
 from collections.abc import Iterable
-from functools import lru_cache
-from importlib.resources import files
 
 import numpy as np
 
 from ...core.errors import LlmbenchError
 from .arrays import FAMILIES, PRECISIONS, LayoutArrays
-from .buffers import Constant
+from .buffers import Constant, fitted
 from .machine import GENERATIONS, MachineArrays
 
 # %% ../../../nbs/20_plan/predicted/45_constants.ipynb #a3691d07
@@ -97,16 +94,10 @@ def _generation_rows() -> Iterable[tuple]:
 _UNMEASURED = ("Volta", "other")  # no fastest product of theirs was published
 
 # %% ../../../nbs/20_plan/predicted/45_constants.ipynb #3e3dd635
-@lru_cache(maxsize=1)
-def _fitted() -> dict[str, float]:
-    file = files("llmbench.plan.predicted") / "constants.json"
-    return json.loads(file.read_text())["time"] if file.is_file() else {}
-
-
 def time_constants() -> tuple[Constant, ...]:
     "All constants of the time of a step, with the values that `make calibrate` wrote."
     rows = [*_PRODUCTS, *_ATTENTION, *_MEMORY, *_LINKS, *_family_rows(), *_generation_rows()]
-    found = _fitted()
+    found = fitted("time")
     return tuple(
         Constant(name, unit, low, high, start, spread, found.get(name, start), text)
         for name, unit, start, spread, low, high, text in rows
@@ -118,7 +109,7 @@ def time_values(**changed: float) -> dict[str, float]:
     where a constant was never fitted.
     """
     values = {c.name: c.value for c in time_constants()}
-    if lacking := sorted(values.keys() - _fitted().keys()):
+    if lacking := sorted(values.keys() - fitted("time").keys()):
         raise LlmbenchError(f"constants.json lacks {', '.join(lacking)}; type make calibrate")
     return values | {name: changed[name] + 0 * values[name] for name in changed}
 

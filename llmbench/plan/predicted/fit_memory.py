@@ -77,6 +77,9 @@ def fit_memory(a: LayoutArrays, seen: Measured) -> dict[str, float]:
     return values(found.x)
 
 # %% ../../../nbs/20_plan/predicted/30_fit_memory.ipynb #e306e6a7
+_RIDGE = 0.05
+
+
 def fit_chance(
     error: np.ndarray, total_bytes: np.ndarray, card_bytes: np.ndarray, ran: np.ndarray
 ) -> dict[str, float]:
@@ -91,10 +94,13 @@ def fit_chance(
     good = ran[known]
     usable, sigma = (found[name].start for name in ("usable", "sigma"))
     if good.any() and not good.all():
-        grid = np.arange(found["usable"].low, found["usable"].high, 0.01)
+        at = found["usable"]
+        grid = np.arange(at.low, at.high, 0.01)
         wrong = [np.mean(filled[good] > x) + np.mean(filled[~good] <= x) for x in grid]
-        least = grid[np.isclose(wrong, min(wrong))]
-        usable = least[len(least) // 2]  # of a flat bottom its middle
+        far = (
+            _RIDGE * (np.log(grid / at.start) / at.spread) ** 2
+        )  # few runs fail: they decide little
+        usable = grid[np.argmin(wrong + far)]
     if off.size:
         sigma = np.clip(np.percentile(off, 68.27), found["sigma"].low, found["sigma"].high)
     return {"usable": float(usable), "sigma": float(sigma)}
