@@ -170,7 +170,7 @@ distances: .venv/.dev
 # Seconds: fits the planner's constants to the published rows; CHECK=1 compares and writes nothing; SCORE=1 (minutes) also leaves out each publisher and each source.
 calibrate: .venv/.dev
 	$(SAY) "The constants of llmbench plan"
-	@$(BIN)/python -m llmbench.bench.planner $(if $(CHECK),--check) $(if $(SCORE),--score)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m llmbench.bench.planner $(if $(CHECK),--check) $(if $(SCORE),--score)
 
 ancestors: .venv/.deepspeed
 	$(SAY) "What the three ancestors did, typed here"

@@ -80,6 +80,7 @@ def batch_of(v: Cells, dp: int) -> dict[str, float]:
 
 # %% ../../../nbs/70_compare/planned/10_rows.ipynb #b0e1ac74
 _FUSED_SINCE = "2022-10"
+_MEGATRON_FUSES_SINCE = "2024-01"  # before, its flag for flash attention was off unless set
 _PLAIN = ("eager", "no_flash", "fused_softmax")
 
 
@@ -93,9 +94,10 @@ def kernels_of(v: Cells, generation: str, month: str | None) -> dict[str, float]
     stated, attention = (v.get("activation_checkpointing") or "").lower(), v.get("attention")
     whole = 0.5 if stated[:4] in ("sele", "mini") else 1.0
     recompute = 0.0 if stated.startswith("none") else whole
-    plain = attention in _PLAIN or (not attention and (early or generation == "Volta"))
+    own = family_of_row(v) == "megatron" and month is not None and month < _MEGATRON_FUSES_SINCE
+    plain = attention in _PLAIN or (not attention and (early or own or generation == "Volta"))
     return {
-        "recompute": recompute if stated else 1.0 if early else nan,
+        "recompute": recompute if stated else 1.0 if early else 0.5 if own else nan,
         "flash": 0.0 if plain else 1.0 if attention else nan,
     }
 
