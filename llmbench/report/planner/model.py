@@ -39,7 +39,12 @@ from llmbench.plan.predicted.memory import (
     usable_bytes,
 )
 from ...plan.predicted.step import PARTS, step_parts, step_seconds, tokens_of_layouts
-from .rules import broken_rule, mfu_of, possible_values
+from llmbench.report.planner.rules import (
+    broken_rule,
+    mfu_of,
+    model_flops_per_token,
+    possible_values,
+)
 from .translate import translated
 
 # %% ../../../nbs/80_report/planner/25_model.ipynb #f1bf40e9
@@ -47,7 +52,7 @@ _ENTRIES = {
     "imputed": imputed, "known_machine": known_machine, "memory": memory, "fits": fits,
     "usable_bytes": usable_bytes, "largest_micro_batch": largest_micro_batch,
     "step_parts": step_parts, "step_seconds": step_seconds, "tokens_of_layouts": tokens_of_layouts,
-    "mfu_of": mfu_of, "parameters_of_shape": parameters_of_shape, "worse_chance": worse_chance,
+    "mfu_of": mfu_of, "model_flops_per_token": model_flops_per_token, "parameters_of_shape": parameters_of_shape, "worse_chance": worse_chance,
     "goodput_of": job.goodput_of, "shares_of": shares_of, "training_days": training_days,
     "per_1m_tokens": per_1m_tokens, "joules_per_token": joules_per_token,
     "Cluster": job.Cluster, "FailureRate": FailureRate, "Restart": Restart, "Storage": Storage,
