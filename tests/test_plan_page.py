@@ -1,5 +1,5 @@
-"""The page Plan in a real browser, opened as a file: the same numbers as Python, the same answers as
-the command, and a form that works with a keyboard, on a phone and with what is impossible.
+"""The page Plan in a real browser, opened as a file: the numbers of Python, the answers of the
+command, and a form that works with a keyboard, on a phone and with what is impossible.
 """
 
 import json
@@ -78,13 +78,17 @@ def opened(reader: Reader, address: str = "", width: int = 1280) -> Reader:
 ASKED = """const [requests, changed] = [arguments[0], arguments[1]], { M, K, known } = llmbenchPlan;
 const kept = { time: { ...K.time }, memory: { ...K.memory } };
 for (const name in changed) K[name in K.time ? "time" : "memory"][name] = changed[name];
+const named = (terms) =>
+  Object.fromEntries(Object.entries(terms).map(([n, v]) => ["memory " + n, v]));
 const one = (r) => {
-  const [a, unknown] = M.imputed(known(K.layout, r.layout)), m = M.known_machine(known(K.machine, r.machine));
-  const memory = M.memory(a), c = r.cluster;
-  const cluster = new M.Cluster(new M.FailureRate("x", c.rate, "", ""), new M.Restart("x", c.notice, c.start, 0, ""),
+  const [a, unknown] = M.imputed(known(K.layout, r.layout));
+  const m = M.known_machine(known(K.machine, r.machine)), memory = M.memory(a), c = r.cluster;
+  const cluster = new M.Cluster(
+    new M.FailureRate("x", c.rate, "", ""), new M.Restart("x", c.notice, c.start, 0, ""),
     new M.Storage("x", c.write, c.read, ""), undefined, c.asynchronous > 0);
-  return { ...M.step_parts(a, m), ...Object.fromEntries(Object.entries(memory.terms).map(([n, v]) => ["memory " + n, v])),
-    moment: memory.moment, stage: memory.stage, fits: M.fits(a, memory, unknown), unknown, largest: M.largest_micro_batch(a),
+  return { ...M.step_parts(a, m), ...named(memory.terms),
+    moment: memory.moment, stage: memory.stage,
+    fits: M.fits(a, memory, unknown), unknown, largest: M.largest_micro_batch(a),
     ...M.goodput_of(a.ranks, c.parameters, c.step, cluster) };
 };
 const found = requests.map(one), names = Object.keys(found[0]);
@@ -385,7 +389,8 @@ def test_a_change_that_is_offered_makes_an_impossible_layout_possible(reader):
 def test_own_integers_of_a_preset_give_the_preset(reader):
     opened(reader, "#model=llama3.1-8b&gpus=8&tokens=1M")
     step = reader.js("llmbenchPlan.answer().step")
-    reader.js("(() => { const box = document.querySelector('[data-field=model]'); box.value = 'own';"
+    reader.js("(() => { const box = document.querySelector('[data-field=model]');"
+        " box.value = 'own';"
               " box.dispatchEvent(new Event('change')); return 1; })()")  # fmt: skip
     reader.wait("llmbenchPlan.best() !== null && llmbenchPlan.answer() !== null")
     assert reader.js("llmbenchPlan.answer().step") == pytest.approx(step, rel=1e-12)
@@ -410,8 +415,9 @@ def test_a_slider_moves_with_the_keyboard_and_the_answer_follows(reader):
 
 def test_every_field_has_a_name_and_every_id_is_its_own(reader):
     opened(reader)
-    unnamed = reader.js("""Array.from(document.querySelectorAll('#plan :is(input, select, button)')).filter(box =>
-        !(box.labels && box.labels.length) && !box.getAttribute('aria-label') && !box.textContent.trim()).length""")
+    boxes = "Array.from(document.querySelectorAll('#plan :is(input, select, button)'))"
+    named = "box.labels?.length || box.getAttribute('aria-label') || box.textContent.trim()"
+    unnamed = reader.js(f"{boxes}.filter(box => !({named})).length")
     assert unnamed == 0
     ids = reader.js("Array.from(document.querySelectorAll('[id]'), e => e.id)")
     assert len(ids) == len(set(ids)) > 20

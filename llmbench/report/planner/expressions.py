@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core.errors import RequestError
 from llmbench.report.planner.values import (
-    Scope,
+    Surroundings,
     constant,
     is_constant,
     js_name,
@@ -28,17 +28,12 @@ from llmbench.report.planner.values import (
 
 # %% ../../../nbs/80_report/planner/12_expressions.ipynb #f74f82de
 _OPERATORS = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.Pow: "**",
-    ast.BitAnd: "&",
-}
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**", ast.BitAnd: "&",
+}  # fmt: skip
 _COMPARES = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 
 
-def _binary(node: ast.BinOp, scope: Scope) -> str:
+def _binary(node: ast.BinOp, scope: Surroundings) -> str:
     left, right = expression(node.left, scope), expression(node.right, scope)
     if isinstance(node.op, ast.BitOr):
         if isinstance(node.right, ast.Dict):
@@ -53,13 +48,13 @@ def _binary(node: ast.BinOp, scope: Scope) -> str:
     return f"({left} {_OPERATORS[type(node.op)]} {right})"
 
 
-def _unary(node: ast.UnaryOp, scope: Scope) -> str:
+def _unary(node: ast.UnaryOp, scope: Surroundings) -> str:
     value = expression(node.operand, scope)
     signs = {ast.USub: "-", ast.UAdd: "+", ast.Not: "!", ast.Invert: "!"}  # ~ of a test
     return f"({signs[type(node.op)]}{value})"
 
 # %% ../../../nbs/80_report/planner/12_expressions.ipynb #6d1163a0
-def _test(left: str, op: ast.cmpop, right: str, node: ast.expr, scope: Scope) -> str:
+def _test(left: str, op: ast.cmpop, right: str, node: ast.expr, scope: Surroundings) -> str:
     if isinstance(op, ast.Is | ast.IsNot) and right == "null":
         return f"({left} {'==' if isinstance(op, ast.Is) else '!='} null)"
     if isinstance(op, ast.In | ast.NotIn):
@@ -69,13 +64,13 @@ def _test(left: str, op: ast.cmpop, right: str, node: ast.expr, scope: Scope) ->
     return f"({left} {_COMPARES[type(op)]} {right})"
 
 
-def _compare(node: ast.Compare, scope: Scope) -> str:
+def _compare(node: ast.Compare, scope: Surroundings) -> str:
     values = [expression(v, scope) for v in (node.left, *node.comparators)]
     tests = [_test(values[i], op, values[i + 1], node, scope) for i, op in enumerate(node.ops)]
     return tests[0] if len(tests) == 1 else f"({' && '.join(tests)})"
 
 
-def _boolean(node: ast.BoolOp, scope: Scope) -> str:
+def _boolean(node: ast.BoolOp, scope: Surroundings) -> str:
     between = " && " if isinstance(node.op, ast.And) else " || "
     return f"({between.join(expression(v, scope) for v in node.values)})"
 
@@ -93,7 +88,8 @@ _NUMPY = {
 }  # fmt: skip
 _OTHERS = {
     "sum": "_sum({0})", "float": "(+{0})", "int": "Math.trunc({0})", "len": "{0}.length",
-    "tuple": "{0}", "list": "{0}", "min": "Math.min({0}, {1})", "max": "Math.max({0}, {1})", "abs": "Math.abs({0})",
+    "tuple": "{0}", "list": "{0}",
+    "min": "Math.min({0}, {1})", "max": "Math.max({0}, {1})", "abs": "Math.abs({0})",
     "zip": "_zip({0}, {1})", "enumerate": "[...{0}.entries()]", "range": "_range({0}, {1})",
 }  # fmt: skip
 _KINDS = {"float": "(+{0})", "int": "Math.trunc({0})", "np.int64": "Math.trunc({0})"}
@@ -103,14 +99,14 @@ _METHODS = {
 }  # fmt: skip
 
 # %% ../../../nbs/80_report/planner/12_expressions.ipynb #08a8f45f
-def _filled(pattern: str, values: list[str], node: ast.AST, scope: Scope) -> str:
+def _filled(pattern: str, values: list[str], node: ast.AST, scope: Surroundings) -> str:
     try:
         return pattern.format(*values)
     except IndexError:
         raise refused(node, scope, "has fewer arguments than are translated") from None
 
 
-def _numpy(node: ast.Call, scope: Scope) -> str:
+def _numpy(node: ast.Call, scope: Surroundings) -> str:
     name = node.func.attr
     if name not in _NUMPY or any(k.arg != "dtype" for k in node.keywords):
         raise refused(node, scope)
@@ -119,7 +115,7 @@ def _numpy(node: ast.Call, scope: Scope) -> str:
     return _filled(_NUMPY[name], [expression(v, scope) for v in values], node, scope)
 
 
-def _other(name: str, node: ast.Call, scope: Scope) -> str:
+def _other(name: str, node: ast.Call, scope: Surroundings) -> str:
     "A call of one of Python's own functions."
     values = [expression(v, scope) for v in node.args]
     if name == "range" and len(values) == 1:
@@ -129,7 +125,7 @@ def _other(name: str, node: ast.Call, scope: Scope) -> str:
     return _filled(_OTHERS[name], values, node, scope)
 
 # %% ../../../nbs/80_report/planner/12_expressions.ipynb #922ac9aa
-def _placed(called: Any, node: ast.Call, scope: Scope) -> str:
+def _placed(called: Any, node: ast.Call, scope: Surroundings) -> str:
     "The arguments of a call in the order of the signature."
     parameters = signature(called).parameters
     if any(p.kind is Parameter.VAR_POSITIONAL for p in parameters.values()):
@@ -148,7 +144,7 @@ def _placed(called: Any, node: ast.Call, scope: Scope) -> str:
     return ", ".join(values)
 
 # %% ../../../nbs/80_report/planner/12_expressions.ipynb #e210db19
-def _named_call(node: ast.Call, scope: Scope) -> str:
+def _named_call(node: ast.Call, scope: Surroundings) -> str:
     name = node.func.id
     if name in scope.own:  # a function inside this one
         return f"{js_name(name)}({', '.join(expression(v, scope) for v in node.args)})"
@@ -170,7 +166,7 @@ def _named_call(node: ast.Call, scope: Scope) -> str:
     return f"{new}{scope.use(called, name)}({_placed(called, node, scope)})"
 
 # %% ../../../nbs/80_report/planner/12_expressions.ipynb #d53a0ef3
-def _of_fields(name: str, node: ast.Call, scope: Scope) -> str:
+def _of_fields(name: str, node: ast.Call, scope: Surroundings) -> str:
     "`replace(a, x=1)` and `fields(a)` of dataclasses."
     if name == "replace" and len(node.args) == 1:
         pairs = (f"{k.arg}: {expression(k.value, scope)}" for k in node.keywords)
@@ -190,7 +186,7 @@ def _methods_of_classes(names: Mapping[str, Any]) -> dict[str, type]:
     }  # fmt: skip
 
 # %% ../../../nbs/80_report/planner/12_expressions.ipynb #dd99ca1d
-def _method_call(node: ast.Call, scope: Scope) -> str:
+def _method_call(node: ast.Call, scope: Surroundings) -> str:
     owner, name = node.func.value, node.func.attr
     if isinstance(owner, ast.Name) and scope.names.get(owner.id) is np:
         return _numpy(node, scope)
@@ -210,7 +206,7 @@ def _method_call(node: ast.Call, scope: Scope) -> str:
     return _filled(_METHODS[name], [*values, "null"][:3], node, scope)
 
 
-def _call(node: ast.Call, scope: Scope) -> str:
+def _call(node: ast.Call, scope: Surroundings) -> str:
     if isinstance(node.func, ast.Name):
         return _named_call(node, scope)
     if isinstance(node.func, ast.Attribute):
@@ -218,7 +214,7 @@ def _call(node: ast.Call, scope: Scope) -> str:
     raise refused(node, scope)
 
 # %% ../../../nbs/80_report/planner/12_expressions.ipynb #168d1f30
-def target_text(node: ast.expr, scope: Scope) -> str:
+def target_text(node: ast.expr, scope: Surroundings) -> str:
     "The name or the names on the left of `for` or `=`."
     if isinstance(node, ast.Name):
         return js_name(node.id)
@@ -227,7 +223,7 @@ def target_text(node: ast.expr, scope: Scope) -> str:
     raise refused(node, scope)
 
 
-def _looped(node: Any, scope: Scope) -> tuple[str, str, Scope]:
+def _looped(node: Any, scope: Surroundings) -> tuple[str, str, Surroundings]:
     "Of a comprehension: what it goes over, its parameter, and the names inside it."
     if len(node.generators) != 1 or node.generators[0].is_async:
         raise refused(node, scope, "has more than one for")
@@ -241,18 +237,18 @@ def _looped(node: Any, scope: Scope) -> tuple[str, str, Scope]:
     return over, target, inside
 
 # %% ../../../nbs/80_report/planner/12_expressions.ipynb #92d81d2f
-def _list(node: ast.ListComp | ast.GeneratorExp, scope: Scope) -> str:
+def _list(node: ast.ListComp | ast.GeneratorExp, scope: Surroundings) -> str:
     over, target, inside = _looped(node, scope)
     return f"{over}.map(({target}) => {expression(node.elt, inside)})"
 
 
-def _table(node: ast.DictComp, scope: Scope) -> str:
+def _table(node: ast.DictComp, scope: Surroundings) -> str:
     over, target, inside = _looped(node, scope)
     key, value = expression(node.key, inside), expression(node.value, inside)
     return f"_table({over}, ({target}) => {key}, ({target}) => {value})"
 
-
-def _pairs(node: ast.Dict, scope: Scope) -> str:
+# %% ../../../nbs/80_report/planner/12_expressions.ipynb #c32c2cc7
+def _pairs(node: ast.Dict, scope: Surroundings) -> str:
     parts = []
     for key, value in zip(node.keys, node.values, strict=True):
         text = expression(value, scope)
@@ -266,14 +262,14 @@ def _pairs(node: ast.Dict, scope: Scope) -> str:
     return ", ".join(parts)
 
 
-def _dict(node: ast.Dict, scope: Scope) -> str:
+def _dict(node: ast.Dict, scope: Surroundings) -> str:
     return f"({{{_pairs(node, scope)}}})"
 
 
-def _elements(node: ast.List | ast.Tuple, scope: Scope) -> str:
+def _elements(node: ast.List | ast.Tuple, scope: Surroundings) -> str:
     return f"[{', '.join(expression(v, scope) for v in node.elts)}]"
 
-# %% ../../../nbs/80_report/planner/12_expressions.ipynb #c32c2cc7
+# %% ../../../nbs/80_report/planner/12_expressions.ipynb #0bd17b5d
 _FORMATS = {
     "": "{0}",
     "g": "_g({0})",
@@ -283,7 +279,7 @@ _FORMATS = {
 }
 
 
-def _text(node: ast.JoinedStr, scope: Scope) -> str:
+def _text(node: ast.JoinedStr, scope: Surroundings) -> str:
     parts = []
     for part in node.values:
         if isinstance(part, ast.Constant):
@@ -296,35 +292,35 @@ def _text(node: ast.JoinedStr, scope: Scope) -> str:
     return "`" + "".join(parts) + "`"
 
 
-def _choice(node: ast.IfExp, scope: Scope) -> str:
+def _choice(node: ast.IfExp, scope: Surroundings) -> str:
     test, yes, no = (expression(v, scope) for v in (node.test, node.body, node.orelse))
     return f"({test} ? {yes} : {no})"
 
-# %% ../../../nbs/80_report/planner/12_expressions.ipynb #0bd17b5d
-def _attribute(node: ast.Attribute, scope: Scope) -> str:
+# %% ../../../nbs/80_report/planner/12_expressions.ipynb #d812f58a
+def _attribute(node: ast.Attribute, scope: Surroundings) -> str:
     own = _methods_of_classes(scope.names).get(node.attr)
     if own is not None:
         scope.use(own, own.__name__)
     return f"{expression(node.value, scope)}.{node.attr}"
 
 
-def _item(node: ast.Subscript, scope: Scope) -> str:
+def _item(node: ast.Subscript, scope: Surroundings) -> str:
     if isinstance(node.slice, ast.Slice | ast.Tuple):
         raise refused(node, scope)
     return f"{expression(node.value, scope)}[{expression(node.slice, scope)}]"
 
 
-def _name(node: ast.Name, scope: Scope) -> str:
+def _name(node: ast.Name, scope: Surroundings) -> str:
     if node.id in scope.own:
         return js_name(node.id)
     raise refused(node, scope, "is no number, and no name of the function")
 
 
-def _starred(node: ast.Starred, scope: Scope) -> str:
+def _starred(node: ast.Starred, scope: Surroundings) -> str:
     return f"...{expression(node.value, scope)}"
 
-# %% ../../../nbs/80_report/planner/12_expressions.ipynb #d812f58a
-_EXPRESSIONS: dict[type, Callable[[Any, Scope], str]] = {
+# %% ../../../nbs/80_report/planner/12_expressions.ipynb #ad364094
+_EXPRESSIONS: dict[type, Callable[[Any, Surroundings], str]] = {
     ast.BinOp: _binary, ast.UnaryOp: _unary, ast.Compare: _compare, ast.BoolOp: _boolean,
     ast.Call: _call, ast.ListComp: _list, ast.GeneratorExp: _list, ast.DictComp: _table,
     ast.Dict: _dict, ast.List: _elements, ast.Tuple: _elements, ast.JoinedStr: _text,
@@ -333,7 +329,7 @@ _EXPRESSIONS: dict[type, Callable[[Any, Scope], str]] = {
 }  # fmt: skip
 
 
-def expression(node: ast.expr, scope: Scope) -> str:
+def expression(node: ast.expr, scope: Surroundings) -> str:
     "A Python expression as JavaScript. Raises RequestError for one that is not known."
     if not isinstance(node, ast.Starred) and is_constant(node, scope):
         return constant(node, scope)

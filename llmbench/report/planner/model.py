@@ -14,51 +14,34 @@ import numpy as np
 
 from ...compare.planned.answer import parameters_of_shape
 from ...compare.planned.calibration import calibration, constants_hash, worse_chance
-from ...plan.goodput import job
-from ...plan.goodput.checkpoint import DEFAULT_STORAGE, KEPT, Storage
-from llmbench.plan.goodput.failures import (
-    DEFAULT_RATE,
-    DEFAULT_RESTART,
-    FailureRate,
-    Restart,
-    check_numbers,
-)
-from ...plan.goodput.formula import shares_of
-from ...plan.goodput.per_token import joules_per_token, per_1m_tokens, training_days
-from ...plan.predicted import buffers, search
+from ...plan.goodput import checkpoint, failures, formula, job, per_token
+from ...plan.predicted import buffers, memory, search, step
 from ...plan.predicted.arrays import FAMILIES, PRECISIONS, LayoutArrays
 from ...plan.predicted.constants import time_values
 from ...plan.predicted.imputed import imputed
 from ...plan.predicted.machine import GENERATIONS, MachineArrays, known_machine
-from llmbench.plan.predicted.memory import (
-    TERMS,
-    Memory,
-    fits,
-    largest_micro_batch,
-    memory,
-    usable_bytes,
-)
-from ...plan.predicted.step import PARTS, step_parts, step_seconds, tokens_of_layouts
-from llmbench.report.planner.rules import (
-    broken_rule,
-    mfu_of,
-    model_flops_per_token,
-    possible_values,
-)
+from . import rules
 from .translate import translated
 
 # %% ../../../nbs/80_report/planner/25_model.ipynb #f1bf40e9
-_ENTRIES = {
-    "imputed": imputed, "known_machine": known_machine, "memory": memory, "fits": fits,
-    "usable_bytes": usable_bytes, "largest_micro_batch": largest_micro_batch,
-    "step_parts": step_parts, "step_seconds": step_seconds, "tokens_of_layouts": tokens_of_layouts,
-    "mfu_of": mfu_of, "model_flops_per_token": model_flops_per_token, "parameters_of_shape": parameters_of_shape, "worse_chance": worse_chance,
-    "goodput_of": job.goodput_of, "shares_of": shares_of, "training_days": training_days,
-    "per_1m_tokens": per_1m_tokens, "joules_per_token": joules_per_token,
-    "Cluster": job.Cluster, "FailureRate": FailureRate, "Restart": Restart, "Storage": Storage,
-    "options": search._options, "allowed": search._allowed, "broken_rule": broken_rule,
-    "possible_values": possible_values, "FAMILIES": FAMILIES, "PRECISIONS": PRECISIONS,
-    "GENERATIONS": GENERATIONS, "TERMS": TERMS, "PARTS": PARTS,
+_PREDICTED = {
+    "imputed": imputed, "known_machine": known_machine, "memory": memory.memory,
+    "fits": memory.fits, "usable_bytes": memory.usable_bytes,
+    "largest_micro_batch": memory.largest_micro_batch, "step_parts": step.step_parts,
+    "step_seconds": step.step_seconds, "tokens_of_layouts": step.tokens_of_layouts,
+    "mfu_of": rules.mfu_of, "model_flops_per_token": rules.model_flops_per_token,
+    "parameters_of_shape": parameters_of_shape, "worse_chance": worse_chance,
+    "TERMS": memory.TERMS, "PARTS": step.PARTS,
+}  # fmt: skip
+_GOODPUT = {
+    "goodput_of": job.goodput_of, "shares_of": formula.shares_of, "Cluster": job.Cluster,
+    "FailureRate": failures.FailureRate, "Restart": failures.Restart, "Storage": checkpoint.Storage,
+    "training_days": per_token.training_days, "per_1m_tokens": per_token.per_1m_tokens,
+}  # fmt: skip
+_ASKED = {
+    "options": search._options, "allowed": search._allowed, "broken_rule": rules.broken_rule,
+    "possible_values": rules.possible_values, "FAMILIES": FAMILIES, "PRECISIONS": PRECISIONS,
+    "GENERATIONS": GENERATIONS,
 }  # fmt: skip
 _GIVEN = {
     time_values: "() => K.time",
@@ -66,13 +49,14 @@ _GIVEN = {
     calibration: "() => K.calibration",
     job._plain: "(plan) => plan",  # a number is a number already
 }
+_SKIPPED = (failures.check_numbers, memory.Memory.deciding)  # the page checks what is typed
 
 # %% ../../../nbs/80_report/planner/25_model.ipynb #384d9c92
 def model_js() -> str:
     """The planner as a JavaScript expression that reads `K`, the table of `model_numbers`. Raises
     RequestError where a formula has a construct that is not translated.
     """
-    return translated(_ENTRIES, _GIVEN, skipped=(check_numbers, Memory.deciding))
+    return translated(_PREDICTED | _GOODPUT | _ASKED, _GIVEN, _SKIPPED)
 
 
 def _unknowns(kind: type) -> dict[str, float | None]:
@@ -85,7 +69,7 @@ def _unknowns(kind: type) -> dict[str, float | None]:
 # %% ../../../nbs/80_report/planner/25_model.ipynb #d7a23139
 def model_numbers() -> dict[str, Any]:
     "Every fitted constant, the calibration, the defaults of goodput and of unstated fields."
-    known = calibration()
+    known, rate = calibration(), failures.DEFAULT_RATE
     return {
         "hash": constants_hash(),
         "rows": known["rows"],
@@ -96,9 +80,9 @@ def model_numbers() -> dict[str, Any]:
         "layout": _unknowns(LayoutArrays),
         "machine": _unknowns(MachineArrays),
         "cluster": {
-            "failures": asdict(DEFAULT_RATE) | {"node_mtbf_h": DEFAULT_RATE.node_mtbf_h},
-            "restart": asdict(DEFAULT_RESTART),
-            "storage": asdict(DEFAULT_STORAGE),
-            "kept": asdict(KEPT["llmbench"]),
+            "failures": asdict(rate) | {"node_mtbf_h": rate.node_mtbf_h},
+            "restart": asdict(failures.DEFAULT_RESTART),
+            "storage": asdict(checkpoint.DEFAULT_STORAGE),
+            "kept": asdict(checkpoint.KEPT["llmbench"]),
         },
     }

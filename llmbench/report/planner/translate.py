@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core.errors import RequestError
 from .expressions import expression, target_text
-from .values import Scope, js_name, literal, refused, value_of
+from .values import Surroundings, js_name, literal, refused, value_of
 
 # %% ../../../nbs/80_report/planner/15_translate.ipynb #7d293c01
 def _assigned(body: Sequence[ast.stmt]) -> set[str]:
@@ -42,7 +42,7 @@ def _assigned(body: Sequence[ast.stmt]) -> set[str]:
     return found
 
 # %% ../../../nbs/80_report/planner/15_translate.ipynb #f763e8b8
-def _assign(node: ast.Assign, scope: Scope) -> str:
+def _assign(node: ast.Assign, scope: Surroundings) -> str:
     target, value = node.targets[0], node.value
     if len(node.targets) > 1:
         raise refused(node, scope)
@@ -57,20 +57,20 @@ def _assign(node: ast.Assign, scope: Scope) -> str:
     return f"{target_text(target, scope)} = {expression(value, scope)};"
 
 
-def _changed(node: ast.AugAssign, scope: Scope) -> str:
+def _changed(node: ast.AugAssign, scope: Surroundings) -> str:
     place = expression(node.target, scope)
     joined = ast.BinOp(node.target, node.op, node.value)
     return f"{place} = {expression(ast.copy_location(joined, node), scope)};"
 
 # %% ../../../nbs/80_report/planner/15_translate.ipynb #1fcd86f2
-def _if(node: ast.If, scope: Scope, skipped: Collection[Any]) -> str:
+def _if(node: ast.If, scope: Surroundings, skipped: Collection[Any]) -> str:
     text = f"if ({expression(node.test, scope)}) {{ {_block(node.body, scope, skipped)} }}"
     if node.orelse:
         text += f" else {{ {_block(node.orelse, scope, skipped)} }}"
     return text
 
 
-def _for(node: ast.For, scope: Scope, skipped: Collection[Any]) -> str:
+def _for(node: ast.For, scope: Surroundings, skipped: Collection[Any]) -> str:
     if node.orelse:
         raise refused(node, scope)
     target = target_text(node.target, scope)
@@ -79,13 +79,13 @@ def _for(node: ast.For, scope: Scope, skipped: Collection[Any]) -> str:
     return f"for ({target.strip('()')} of {over}) {{ {_block(node.body, scope, skipped)} }}"
 
 
-def _raise(node: ast.Raise, scope: Scope) -> str:
+def _raise(node: ast.Raise, scope: Surroundings) -> str:
     if not isinstance(node.exc, ast.Call) or len(node.exc.args) != 1:
         raise refused(node, scope)
     return f"throw new Error({expression(node.exc.args[0], scope)});"
 
 # %% ../../../nbs/80_report/planner/15_translate.ipynb #317a28f7
-def _inner(node: ast.FunctionDef, scope: Scope, skipped: Collection[Any]) -> str:
+def _inner(node: ast.FunctionDef, scope: Surroundings, skipped: Collection[Any]) -> str:
     "A function inside a function, with positional arguments."
     names = [a.arg for a in node.args.args]
     local = scope.inner([*names, *_assigned(node.body)])
@@ -93,7 +93,7 @@ def _inner(node: ast.FunctionDef, scope: Scope, skipped: Collection[Any]) -> str
     return f"{js_name(node.name)} = ({', '.join(map(js_name, names))}) => {{ {body} }};"
 
 
-def _is_skipped(node: ast.Expr, scope: Scope, skipped: Collection[Any]) -> bool:
+def _is_skipped(node: ast.Expr, scope: Surroundings, skipped: Collection[Any]) -> bool:
     "Whether a statement is a text, or calls a check that the page does itself."
     if isinstance(node.value, ast.Constant):
         return True
@@ -103,7 +103,7 @@ def _is_skipped(node: ast.Expr, scope: Scope, skipped: Collection[Any]) -> bool:
     return value_of(called.id, scope) in skipped
 
 # %% ../../../nbs/80_report/planner/15_translate.ipynb #ae061a71
-def _statement(node: ast.stmt, scope: Scope, skipped: Collection[Any]) -> str:
+def _statement(node: ast.stmt, scope: Surroundings, skipped: Collection[Any]) -> str:
     match node:
         case ast.Assign():
             return _assign(node, scope)
@@ -131,13 +131,16 @@ def _statement(node: ast.stmt, scope: Scope, skipped: Collection[Any]) -> str:
     raise refused(node, scope)
 
 # %% ../../../nbs/80_report/planner/15_translate.ipynb #da496c7a
-def _block(body: Sequence[ast.stmt], scope: Scope, skipped: Collection[Any]) -> str:
+def _block(body: Sequence[ast.stmt], scope: Surroundings, skipped: Collection[Any]) -> str:
     kept = (n for n in body if not isinstance(n, ast.ImportFrom))  # names are looked up already
     return " ".join(filter(None, (_statement(n, scope, skipped) for n in kept)))
 
 
 def _body(
-    body: Sequence[ast.stmt], arguments: Sequence[str], scope: Scope, skipped: Collection[Any]
+    body: Sequence[ast.stmt],
+    arguments: Sequence[str],
+    scope: Surroundings,
+    skipped: Collection[Any],
 ) -> str:
     "Statements of a function, with its own names declared at the top."
     names = sorted(_assigned(body) - set(arguments))
@@ -171,7 +174,7 @@ def _parsed(made: Callable) -> tuple[ast.FunctionDef, Mapping[str, Any], int]:
     return tree, made.__globals__ | _imported(tree, made), first
 
 # %% ../../../nbs/80_report/planner/15_translate.ipynb #193ce30e
-def _parameters(tree: ast.FunctionDef, scope: Scope) -> list[str]:
+def _parameters(tree: ast.FunctionDef, scope: Surroundings) -> list[str]:
     "The parameters in JavaScript, with their defaults."
     a = tree.args
     if a.kwarg or a.posonlyargs:
@@ -238,7 +241,7 @@ def _part(program: Program, value: Any, name: str) -> tuple[str, str]:
     text = literal(value, lambda kind: program.use(kind, kind.__name__))
     return "constants", f"const {name} = {text};"
 
-
+# %% ../../../nbs/80_report/planner/15_translate.ipynb #4b124b02
 def _is_value(annotation: Any) -> bool:
     "Whether an argument is a request, a machine or a table of constants, which nothing changes."
     frozen = is_dataclass(annotation) and annotation.__dataclass_params__.frozen
@@ -266,13 +269,13 @@ def _with_memory(name: str, made: Callable) -> str:
         f" {kept} return ({name}_last = {name}_once({listed})); }}"
     )
 
-# %% ../../../nbs/80_report/planner/15_translate.ipynb #4b124b02
+# %% ../../../nbs/80_report/planner/15_translate.ipynb #42907fd2
 def _function(program: Program, made: Callable, head: str, first: str = "") -> str:
     "A function, or with `first` a method whose `self` that is."
     tree, names, line = _parsed(made)
     arguments = _argument_names(tree)
     where = f"{made.__module__}.{made.__qualname__}"
-    outside = Scope(where, line, names, frozenset(), program.use)
+    outside = Surroundings(where, line, names, frozenset(), program.use)
     given = _parameters(tree, outside)
     if first:
         given = given[1:]
@@ -280,7 +283,7 @@ def _function(program: Program, made: Callable, head: str, first: str = "") -> s
     body = _body(tree.body, arguments, scope, program.skipped)
     return f"{head}({', '.join(given)}) {{ {first}{body} }}"
 
-# %% ../../../nbs/80_report/planner/15_translate.ipynb #42907fd2
+# %% ../../../nbs/80_report/planner/15_translate.ipynb #7add4846
 def _class(program: Program, kind: type, name: str) -> str:
     "A dataclass: its fields by position, its properties and its methods."
     if hasattr(kind, "__post_init__"):
@@ -300,11 +303,14 @@ def _class(program: Program, kind: type, name: str) -> str:
             parts.append(_function(program, own, head, "const self = this; "))
     return f"class {name} {{ {' '.join(parts)} }}"
 
-# %% ../../../nbs/80_report/planner/15_translate.ipynb #99fefaa7
+# %% ../../../nbs/80_report/planner/15_translate.ipynb #8177a91c
 _HELPERS = """
 const _or = (a, b) => (typeof a === "object" ? { ...a, ...b } : a | b);
 const _mod = (a, b) => { const r = a % b; return r !== 0 && r < 0 !== b < 0 ? r + b : r; };
-const _even = (x) => { const r = Math.round(x); return Math.abs(x % 1) === 0.5 && r % 2 !== 0 ? r - 1 : r; };
+function _even(x) { // halves go to the even number, as in numpy
+  const r = Math.round(x);
+  return Math.abs(x % 1) === 0.5 && r % 2 !== 0 ? r - 1 : r;
+}
 function _has(where, x) {
   if (where instanceof Set) return where.has(x);
   return Array.isArray(where) ? where.includes(x) : x in where;
@@ -313,12 +319,24 @@ const _each = (x) => (Array.isArray(x) ? x : Object.keys(x));
 const _fields = (x) => Object.keys(x).map((name) => ({ name }));
 const _range = (from, to) => Array.from({ length: Math.max(0, to - from) }, (_, i) => from + i);
 const _zip = (a, b) => a.map((x, i) => [x, b[i]]);
-const _pop = (table, name) => { const value = table[name]; delete table[name]; return value; };
+function _pop(table, name) {
+  const value = table[name];
+  delete table[name];
+  return value;
+}
 const _g = (x) => String(Number(Number(x).toPrecision(6)));
 const _whole = (x) => String(_even(x));
 const _commas = (x) => Number(x).toLocaleString("en-US", { maximumFractionDigits: 0 });
+"""
+
+# %% ../../../nbs/80_report/planner/15_translate.ipynb #edb5c731
+_LOOPS = """
 function _sum(values) { let sum = 0; for (const value of values) sum += +value; return sum; }
-function _table(over, key, value) { const made = {}; for (const x of over) made[key(x)] = value(x); return made; }
+function _table(over, key, value) {
+  const made = {};
+  for (const x of over) made[key(x)] = value(x);
+  return made;
+}
 function _linspace(a, b, n) { return _range(0, n).map((i) => a + (i * (b - a)) / (n - 1)); }
 function _interp(x, xs, ys) {
   if (!(x > xs[0])) return ys[0];
@@ -329,7 +347,7 @@ function _interp(x, xs, ys) {
 }
 """
 
-# %% ../../../nbs/80_report/planner/15_translate.ipynb #8177a91c
+# %% ../../../nbs/80_report/planner/15_translate.ipynb #2157990c
 def translated(
     entries: Mapping[str, Any],
     given: Mapping[Any, str] | None = None,
@@ -338,11 +356,12 @@ def translated(
     """A JavaScript expression: an object with the functions and constants of `entries` by name.
 
     given: JavaScript of functions that are not translated; skipped: functions whose calls as
-    statements are left out, and methods that no formula calls. Raises RequestError for a construct that is not known, with the
-    function and the line.
+    statements are left out, and methods that no formula calls. Raises RequestError for a construct
+    that is not known, with the function and the line.
     """
     program = Program(given or {}, skipped)
     names = {label: program.use(value, label) for label, value in entries.items()}
     parts = "\n".join(text for kind in _KINDS for text in program.parts[kind])
     pairs = ", ".join(f"{label}: {name}" for label, name in names.items())
-    return f'(() => {{\n"use strict";\n{_HELPERS.strip()}\n{parts}\nreturn {{ {pairs} }};\n}})()'
+    helpers = f"{_HELPERS.strip()}\n{_LOOPS.strip()}"
+    return f'(() => {{\n"use strict";\n{helpers}\n{parts}\nreturn {{ {pairs} }};\n}})()'
