@@ -30,10 +30,12 @@ function counted(text, binary) {
 }
 
 function significant(x, digits = 3) {
+  return Number.isFinite(x) ? x.toLocaleString("en-US", { maximumSignificantDigits: digits }) : "–";
+}
+
+function aligned(x) { // three digits in a column: 0.989, 1.00, 14.4, 1,180
   if (!Number.isFinite(x)) return "–";
-  if (x === 0) return "0";
-  if (Math.abs(x) >= 10 ** digits) return Math.round(Number(x.toPrecision(digits))).toLocaleString("en-US");
-  return String(Number(x.toPrecision(digits)));
+  return x < 1000 && x >= 0.001 ? x.toPrecision(3) : significant(x, 4);
 }
 
 const gib = (bytes) => bytes / 2 ** 30;
@@ -207,7 +209,9 @@ function nearest(q, answer, most = 8) {
     codes.forEach(([weight, code], i) => { sum += weight * (code !== row[at.categories][i]); });
     return sum;
   };
-  const found = near.rows.map((row) => [apart(row), row]).sort((one, other) => one[0] - other[0]).slice(0, most);
+  const adapters = Object.keys(near.categories).indexOf("adapters"), all = near.categories.adapters.indexOf("False");
+  const weights = near.rows.filter((row) => row[at.categories][adapters] === all); // those that train all weights
+  const found = weights.map((row) => [apart(row), row]).sort((one, other) => one[0] - other[0]).slice(0, most);
   return found.map(([distance, row]) => ({
     distance, ...Object.fromEntries(near.columns.map((name, i) => [name, row[i]])), link: near.starts[row[at.start]] + row[at.rest],
   }));
@@ -218,7 +222,7 @@ function layoutWords(c, dp) {
   const degrees = ["tp", "pp", "cp", "ep"].filter((name) => c[name] > 1).map((name) => name + c[name]);
   if (c.vpp > 1) degrees.push("v" + c.vpp);
   const again = { 0: "", 0.5: " recompute selective", 1: " recompute full" }[c.recompute];
-  return `ZeRO-${c.zero_stage} ${["dp" + significant(dp, 6), ...degrees].join(" ")} mb${c.micro_batch}${again}`;
+  return `ZeRO-${c.zero_stage} ${["dp" + dp, ...degrees].join(" ")} mb${c.micro_batch}${again}`;
 }
 
 const quoted = (text) => (/^[\w.+-]+$/.test(text) ? text : `"${text.replace(/(["$`\\])/g, "\\$1")}"`);

@@ -257,7 +257,7 @@ function fitBadge(chance) {
 }
 
 function cardBox(title, big, unit, ...lines) {
-  return el("div", { class: "card" }, el("h3", {}, title), el("span", { class: "big-number" }, big, unit ? el("span", { class: "unit" }, unit) : null),
+  return el("div", { class: "card" }, el("h2", {}, title), el("span", { class: "big-number" }, big, unit ? el("span", { class: "unit" }, unit) : null),
     ...lines.filter(Boolean).map((line) => el("p", {}, line)));
 }
 
@@ -347,7 +347,8 @@ function showCommand(q, found) {
     part("command").replaceChildren(el("p", {}, "The command takes a model by its name, so own integers have none. A preset is one row of the table of presets."));
     return;
   }
-  const code = el("code", {}, command), copy = el("button", { type: "button", onclick: async () => {
+  const options = command.split(/ (?=--)/).flatMap((text, i) => [i ? " " : "", el("span", { class: "plan-option" }, text)]);
+  const code = el("code", {}, ...options), copy = el("button", { type: "button", onclick: async () => {
     try { await navigator.clipboard.writeText(command); copy.textContent = "Copied"; } catch (error) {
       getSelection().selectAllChildren(code); copy.textContent = "Selected";
     }
@@ -357,7 +358,7 @@ function showCommand(q, found) {
 }
 
 // ---- the best layouts
-const BEST_HEADS = [["#", "num"], ["Layout"], ["Step (s)", "num"], ["Tokens/s per GPU", "num"], ["Peak (GiB)", "num"], ["Chance to fit", "num"], ["USD per 10⁶ tokens", "num"], ["Faster than 1?", "num"]];
+const BEST_HEADS = [["#", "num"], ["Step (s)", "num"], ["Layout"], ["Tokens/s per GPU", "num"], ["Peak (GiB)", "num"], ["Chance to fit", "num"], ["USD per 10⁶ tokens", "num"], ["Faster than 1?", "num"]];
 function showBest() {
   if (!best) { part("best").replaceChildren(el("p", { class: "plan-wait" }, "Looking at all layouts …")); return; }
   const q = question, { found } = best;
@@ -374,9 +375,9 @@ function showBest() {
     const here = DEGREES.every((name) => row.c[name] === answer?.c[name]);
     const button = el("button", { type: "button", class: "plan-take", "aria-pressed": String(here), onclick: () => { take(row.c); follow = false; update(); } },
       layoutWords(row.c, q.gpus / (row.c.tp * row.c.pp * row.c.cp)));
-    const usd = q.price === null ? null : significant(M.per_1m_tokens(q.price, 1, row.rate));
-    return el("tr", here ? { class: "is-here" } : {}, ...cells([String(i + 1), button, significant(row.step), significant(row.rate, 4),
-      significant(gib(row.peak)), row.chance.toFixed(2), usd, i ? row.worse.toFixed(2) : ""], BEST_HEADS));
+    const usd = q.price === null ? null : aligned(M.per_1m_tokens(q.price, 1, row.rate));
+    return el("tr", here ? { class: "is-here" } : {}, ...cells([String(i + 1), aligned(row.step), button, significant(row.rate, 4),
+      aligned(gib(row.peak)), row.chance.toFixed(2), usd, i ? row.worse.toFixed(2) : ""], BEST_HEADS));
   });
   const same = found.best.slice(1).filter((row) => row.worse >= 0.1).length;
   part("best").replaceChildren(el("p", {}, `Of ${commas(found.looked)} layouts the fastest that fit. ${same} of the next ${found.best.length - 1} cannot be told from the first: the chance that they are faster is 10 % or more. A click takes a layout.`),
@@ -468,4 +469,4 @@ el("p", { class: "plan-now", "data-part": "now", role: "status" }));
 fromAddress();
 update();
 addEventListener("hashchange", () => { fromAddress(); update(); });
-window.llmbenchPlan = { D, K, M, answerOf, searched, questionOf, known, commandOf, chosenLayout, state: () => state, answer: () => answer, best: () => best };
+window.llmbenchPlan = { D, K, M, answerOf, searched, questionOf, withDefaults, known, commandOf, chosenLayout, state: () => state, answer: () => answer, best: () => best };
