@@ -8,6 +8,7 @@ __all__ = ['target_text', 'expression']
 # %% ../../../nbs/80_report/planner/12_expressions.ipynb #d52fb569
 import ast
 import builtins
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from inspect import Parameter, signature
@@ -85,11 +86,15 @@ _NUMPY = {
     "isin": "_has({1}, {0})", "take": "{0}[{1}]", "asarray": "{0}", "array": "{0}",
     "clip": "Math.min(Math.max({0}, {1}), {2})", "ravel": "[{0}]", "all": "{0}", "max": "{0}",
     "interp": "_interp({0}, {1}, {2})", "linspace": "_linspace({0}, {1}, {2})",
+    "power": "({0} ** {1})", "tanh": "Math.tanh({0})", "sign": "Math.sign({0})",
+    "hypot": "Math.hypot({0}, {1})", "log10": "Math.log10({0})", "isfinite": "Number.isFinite({0})",
+    "logical_and": "({0} && {1})", "logical_or": "({0} || {1})", "logical_not": "(!{0})",
+    "zeros_like": "0", "ones_like": "1",
 }  # fmt: skip
 _OTHERS = {
     "sum": "_sum({0})", "float": "(+{0})", "int": "Math.trunc({0})", "len": "{0}.length",
     "tuple": "{0}", "list": "{0}",
-    "min": "Math.min({0}, {1})", "max": "Math.max({0}, {1})", "abs": "Math.abs({0})",
+    "min": "Math.min({0})", "max": "Math.max({0})", "abs": "Math.abs({0})",
     "zip": "_zip({0}, {1})", "enumerate": "[...{0}.entries()]", "range": "_range({0}, {1})",
 }  # fmt: skip
 _KINDS = {"float": "(+{0})", "int": "Math.trunc({0})", "np.int64": "Math.trunc({0})"}
@@ -120,7 +125,9 @@ def _other(name: str, node: ast.Call, scope: Surroundings) -> str:
     values = [expression(v, scope) for v in node.args]
     if name == "range" and len(values) == 1:
         values.insert(0, "0")
-    if name in ("min", "max") and len(values) != 2 or name == "zip" and len(values) != 2:
+    if name in ("min", "max"):
+        values = [", ".join(values) if len(values) > 1 else f"..._each({values[0]})"]
+    if name == "zip" and len(values) != 2:
         raise refused(node, scope, "takes two arguments on the page")
     return _filled(_OTHERS[name], values, node, scope)
 
@@ -188,7 +195,8 @@ def _methods_of_classes(names: Mapping[str, Any]) -> dict[str, type]:
 # %% ../../../nbs/80_report/planner/12_expressions.ipynb #dd99ca1d
 def _method_call(node: ast.Call, scope: Surroundings) -> str:
     owner, name = node.func.value, node.func.attr
-    if isinstance(owner, ast.Name) and scope.names.get(owner.id) is np:
+    module = scope.names.get(owner.id) if isinstance(owner, ast.Name) else None
+    if module is np or module is math:
         return _numpy(node, scope)
     value = expression(owner, scope)
     if name == "astype" and len(node.args) == 1:
@@ -218,8 +226,8 @@ def target_text(node: ast.expr, scope: Surroundings) -> str:
     "The name or the names on the left of `for` or `=`."
     if isinstance(node, ast.Name):
         return js_name(node.id)
-    if isinstance(node, ast.Tuple) and all(isinstance(n, ast.Name) for n in node.elts):
-        return f"[{', '.join(js_name(n.id) for n in node.elts)}]"
+    if isinstance(node, ast.Tuple):
+        return f"[{', '.join(target_text(n, scope) for n in node.elts)}]"
     raise refused(node, scope)
 
 

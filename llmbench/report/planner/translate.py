@@ -164,6 +164,7 @@ def _imported(tree: ast.FunctionDef, made: Callable) -> dict[str, Any]:
 
 def _parsed(made: Callable) -> tuple[ast.FunctionDef, Mapping[str, Any], int]:
     "A function's tree, the names that it sees, and its first line in its file."
+    made = inspect.unwrap(made)  # of a cache
     try:
         lines, first = inspect.getsourcelines(made)
     except (OSError, TypeError) as e:

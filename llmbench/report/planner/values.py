@@ -131,7 +131,7 @@ def is_constant(node: ast.expr, scope: Surroundings) -> bool:
                 value = value_of(name.id, scope)
             except KeyError:
                 return False
-            if not (value is np or is_data(value) or value in _COMPUTED):
+            if not (is_data(value) or value in (np, math, *_COMPUTED)):
                 return False
     return True
 

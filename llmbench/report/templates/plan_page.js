@@ -97,7 +97,12 @@ function toAddress() {
   }
   if (state.model === "own") for (const name of OWN) found.set(name, state[name]);
   const text = found.toString();
-  history.replaceState(null, "", text ? "#" + text : location.pathname + location.search);
+  clearTimeout(toAddress.later);
+  try {
+    history.replaceState(null, "", text ? "#" + text : location.pathname + location.search);
+  } catch (error) { // a browser that allows only some changes per second
+    toAddress.later = setTimeout(toAddress, 1000);
+  }
 }
 
 // ---- fields
