@@ -386,6 +386,13 @@ def test_a_change_that_is_offered_makes_an_impossible_layout_possible(reader):
     assert reader.js("llmbenchPlan.answer().c.tp") == 1
 
 
+def test_a_training_that_never_ends_is_called_so(reader):
+    opened(reader, "#mtbf=0.01&restart=1000000")
+    reader.wait(f"{TEXT}.includes('failures take all the time')")
+    said = reader.js(TEXT)
+    assert "no end" in said and "Infinity" not in said and "NaN" not in said
+
+
 def test_own_integers_of_a_preset_give_the_preset(reader):
     opened(reader, "#model=llama3.1-8b&gpus=8&tokens=1M")
     step = reader.js("llmbenchPlan.answer().step")
@@ -430,3 +437,16 @@ def test_the_page_is_no_wider_than_the_screen(reader, width):
     assert reader.js("document.documentElement.scrollWidth") <= width
     now = reader.js("getComputedStyle(document.querySelector('.plan-now')).display")
     assert (now != "none") == (width < 900)
+
+
+def test_a_layout_is_taken_with_the_keyboard_and_the_focus_stays(reader):
+    from selenium.webdriver.common.keys import Keys
+
+    opened(reader)
+    reader.wait("document.querySelectorAll('[data-part=best] tbody tr').length === 20")
+    words = reader.js("document.querySelectorAll('.plan-take')[4].textContent")
+    reader.driver.execute_script("document.querySelectorAll('.plan-take')[4].focus()")
+    reader.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    assert reader.js("document.querySelector('.plan-words b').textContent") == words
+    assert reader.js("document.activeElement.textContent") == words
+    assert reader.js("document.activeElement.getAttribute('aria-pressed')") == "true"

@@ -142,6 +142,7 @@ function answerOf(q, c) {
     total: memory.total_bytes, chance: M.fits(a, memory), usable: M.usable_bytes(a),
     largest: M.largest_micro_batch(a), mfu: M.mfu_of(a, q.machine, rate),
     factor90: Math.exp(K.calibration.half_width[which]),
+    factor_memory: Math.exp(1.2815515655 * K.memory.sigma), // the error of the chance to fit, at 10 and 90 %
     factor80: K.half_width_80 ? Math.exp(K.half_width_80[which]) : null,
     usd_1m: q.price === null ? null : M.per_1m_tokens(q.price, 1, rate),
     usd: q.price === null ? null : q.price * q.gpus * 24 * days,

@@ -250,7 +250,7 @@ function timeText(seconds) {
 }
 
 function money(usd) {
-  if (usd === null) return "–";
+  if (!Number.isFinite(usd ?? NaN)) return "–";
   return usd >= 1e6 ? `$${significant(usd / 1e6)} M` : `$${significant(usd)}`;
 }
 
@@ -277,27 +277,30 @@ function part(name) { return root.querySelector(`[data-part="${name}"]`); }
 function showProblem(text, fixes = []) {
   root.classList.add("has-problem");
   const buttons = fixes.map(([name, values]) => el("p", {}, LABELS[name] + ": ", ...values.map((value) =>
-    el("button", { type: "button", onclick: () => { state[name] = String(value); follow = false; update(); } }, String(value)))));
+    el("button", { type: "button", onclick: () => { state[name] = String(value); follow = false; update(); part("summary").focus(); } }, String(value)))));
   part("problem").replaceChildren(el("p", { class: "plan-why" }, el("b", {}, "Not possible. "), text + "."),
     ...(fixes.length ? [el("p", {}, "One of these changes makes it possible:"), ...buttons] : []),
     ...(question && !fixes.length ? [el("p", {}, "No change of one setting makes it possible.")] : []),
-    el("p", {}, el("button", { type: "button", class: "plan-main", onclick: () => { follow = true; update(); } }, "Take the fastest layout that fits")));
+    el("p", {}, el("button", { type: "button", class: "plan-main", onclick: () => { follow = true; update(); part("summary").focus(); } }, "Take the fastest layout that fits")));
   part("now").replaceChildren("Not possible: " + text);
 }
 
 function showCards(q, found) {
-  const { good } = found, cards = [
+  const { good } = found, ends = Number.isFinite(found.days);
+  const cards = [
     cardBox("Step time (P50)", significant(found.step), "s", spanText(found, found.step, 3, "s"),
       `nine of ten: ${significant(found.step / found.factor90)} to ${significant(found.step * found.factor90)} s`),
     cardBox("Speed", significant(found.rate, 4), "tokens/s per GPU", spanText(found, found.rate, 3, ""), `MFU ${significant(100 * found.mfu)} %`),
-    cardBox("Peak memory", significant(gib(found.total)), "GiB", fitBadge(found.chance),
+    cardBox("Peak memory (P50)", significant(gib(found.total)), "GiB", fitBadge(found.chance),
+      `P10 to P90: ${significant(gib(found.total / found.factor_memory))} to ${significant(gib(found.total * found.factor_memory))} GiB`,
       `usable: ${significant(gib(found.usable))} of ${significant(q.card.memory_gb, 4)} GiB`,
       found.largest > 0 ? `largest micro batch that fits: ${found.largest}` : "no micro batch fits"),
-    cardBox(`Training of ${q.training >= 1e12 ? significant(q.training / 1e12) + " · 10¹²" : significant(q.training / 1e9) + " · 10⁹"} tokens`, significant(found.days), "days",
-      `${spanText(found, found.days, 3, "days")}`, `with a goodput of ${good.goodput.toFixed(3)}`),
-    cardBox("Cost", money(found.usd), "", found.usd === null ? "no price is known; write one" : spanText(found, found.usd / (found.usd >= 1e6 ? 1e6 : 1), 3, found.usd >= 1e6 ? "M$" : "$"),
+    cardBox(`Training of ${q.training >= 1e12 ? significant(q.training / 1e12) + " · 10¹²" : significant(q.training / 1e9) + " · 10⁹"} tokens`, ends ? significant(found.days) : "no end", ends ? "days" : "",
+      ends ? spanText(found, found.days, 3, "days") : "failures take all the time: write a longer MTBF, a shorter restart or a faster storage",
+      `with a goodput of ${good.goodput.toFixed(3)}`),
+    cardBox("Cost", money(found.usd), "", found.usd === null ? "no price is known; write one" : !ends ? null : spanText(found, found.usd / (found.usd >= 1e6 ? 1e6 : 1), 3, found.usd >= 1e6 ? "M$" : "$"),
       found.usd_1m === null ? null : `$${significant(found.usd_1m)} per 10⁶ tokens while steps run`),
-    cardBox("Energy at full power", found.kwh === null ? "–" : significant(found.kwh / 1000), "MWh",
+    cardBox("Energy at full power", found.kwh === null || !ends ? "–" : significant(found.kwh / 1000), "MWh",
       found.kwh === null ? "the power of this card is not known; write it" : null, found.power_usd === null ? null : `electricity: ${money(found.power_usd)}`),
   ];
   part("cards").replaceChildren(...cards);
@@ -310,7 +313,8 @@ function showSummary(q, found) {
     el("p", { class: "plan-words" }, el("b", {}, words), ` · ${significant(found.a.micro_steps, 6)} micro steps · ${commas(q.sequences)} sequences of ${commas(q.seq)} tokens per step`),
     el("p", {}, fitBadge(found.chance), " ", el("span", { class: "badge " + (found.inside ? "yes" : "unknown") }, which + " the calibration"), " ",
       el("span", { class: "plan-known" }, found.inside ? `At least two publishers measured ${where}.` : `Fewer than two publishers measured ${where}: the interval is wider.`)));
-  part("now").replaceChildren(`${significant(found.step)} s per step · ${significant(gib(found.total))} of ${significant(q.card.memory_gb, 4)} GiB · ${significant(found.days)} days · ${money(found.usd)}`);
+  const ends = Number.isFinite(found.days);
+  part("now").replaceChildren(`${significant(found.step)} s per step · ${significant(gib(found.total))} of ${significant(q.card.memory_gb, 4)} GiB · ${ends ? significant(found.days) + " days" : "no end"} · ${money(found.usd)}`);
 }
 
 function showBars(q, found) {
@@ -365,7 +369,13 @@ function showCommand(q, found) {
 // ---- the best layouts
 const BEST_HEADS = [["#", "num"], ["Step (s)", "num"], ["Layout"], ["Tokens/s per GPU", "num"], ["Peak (GiB)", "num"], ["Chance to fit", "num"], ["USD per 10⁶ tokens", "num"], ["Faster than 1?", "num"]];
 function showBest() {
-  if (!best) { part("best").replaceChildren(el("p", { class: "plan-wait" }, "Looking at all layouts …")); return; }
+  const box = part("best"), buttons = Array.from(box.querySelectorAll(".plan-take")), focused = buttons.indexOf(document.activeElement);
+  box.classList.toggle("is-old", !best);
+  box.setAttribute("aria-busy", String(!best));
+  if (!best) { // the table of the last settings stays, pale, until the new one is there
+    if (!buttons.length) box.replaceChildren(el("p", {}, "Looking at all layouts …"));
+    return;
+  }
   const q = question, { found } = best;
   if (!found.best.length) {
     const sizes = found.looked ? [] : sizesThatWork(q);
@@ -387,6 +397,7 @@ function showBest() {
   const same = found.best.slice(1).filter((row) => row.worse >= 0.1).length;
   part("best").replaceChildren(el("p", {}, `Of ${commas(found.looked)} layouts the fastest that fit. ${same} of the next ${found.best.length - 1} cannot be told from the first: the chance that they are faster is 10 % or more. A click takes a layout.`),
     tableOf("The best layouts", BEST_HEADS, rows));
+  if (focused >= 0) box.querySelectorAll(".plan-take")[focused]?.focus();
 }
 
 function sizesThatWork(q) { // the next smaller and the next larger number of GPUs with a layout
@@ -469,7 +480,7 @@ const SECTIONS = [["summary"], ["problem"], ["cards"], ["memory", "Memory of the
   ["best", "The 20 best layouts"], ["goodput", "Failures and checkpoints"], ["near", "Nearest published measurements"], ["command", "The same on the command line"]];
 root.replaceChildren(form(), el("div", { class: "plan-answer" }, ...SECTIONS.map(([name, title]) =>
   el("section", { class: "plan-" + name, ...(title ? { "aria-labelledby": "plan-title-" + name } : {}) },
-    title ? el("h2", { id: "plan-title-" + name }, title) : null, el("div", { "data-part": name, ...(name === "cards" ? { class: "cards" } : {}), ...(name === "problem" ? { role: "alert" } : {}) })))),
+    title ? el("h2", { id: "plan-title-" + name }, title) : null, el("div", { "data-part": name, ...(name === "cards" ? { class: "cards" } : {}), ...(name === "problem" ? { role: "alert" } : {}), ...(name === "summary" ? { tabindex: "-1" } : {}) })))),
 el("p", { class: "plan-now", "data-part": "now", role: "status" }));
 fromAddress();
 update();
