@@ -48,6 +48,7 @@ PAGES = (
     "models",
     "published",
     "generations",
+    "plan",
     "planned",
     "sources",
     "runs",

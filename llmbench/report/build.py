@@ -38,6 +38,7 @@ from .pages.summary import StudyText, study_text, write_summaries
 from .pages.time import kernel_tables, spending_section
 from .pages.vendors import vendors_section
 from .parts import csv_text, methods_md
+from .planner.page import write_plan
 from .published.pages import write_published
 from .site.renderer import render_site
 from .site.website import drop_page
@@ -173,6 +174,7 @@ def fill(bench: Workbench, settings: Settings, measured: Mapping[str, Any]) -> l
     bench.write("_generated", "glossary.md", text=glossary_md())
     write_layouts(bench)
     write_published(bench)
+    write_plan(bench)
     write_run_pages(bench)
     _write_metrics(bench)
     variables = _variables(bench.connection, settings)
