@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "data" / "published" / "training_throughput.csv"
+SMALL = ("--model", "llama3.1-8b", "--hardware", "h100", "--gpus", "8,16", "--global-tokens", "1M",
+         "--seq-len", "8192")  # fmt: skip
 
 
 def llmbench(*typed: str) -> subprocess.CompletedProcess:
@@ -95,6 +97,10 @@ def test_planted_errors_are_seen(picked, tmp_path):
         (["--model", "x", "--hardware", "h100", "--gpus", "8", "--global-tokens", "1M"], "x"),
         (["--model", "llama3.1-8b", "--hardware", "q1", "--gpus", "8", "--global-tokens", "1M"],
          "six numbers"),
+        ([*SMALL, "--spot"], "--spot-mtbf-h"),
+        ([*SMALL, "--price", "0"], "--price 0"),
+        ([*SMALL, "--start", "soon"], "YYYY-MM-DD"),
+        ([*SMALL, "--rank", "luck"], "luck"),
     ],
 )  # fmt: skip
 def test_a_wrong_request_is_refused(typed, words):
@@ -119,5 +125,40 @@ def test_a_layout_adds_up_and_more_cards_are_faster():
         assert one["dp"] * one["tp"] * one["pp"] * one["cp"] == one["ranks"]
         inside = one["step_time_s_low"] < one["step_time_s"] < one["step_time_s_high"]
         assert inside and one["peak_memory_gib"] < 80 and 0 < one["goodput"] < 1
-    rates = [one["tokens_per_s_per_gpu"] for one in layouts]
-    assert rates == sorted(rates, reverse=True)
+    assert {one["ranks"] for one in layouts} == {256}, "by time, more cards are first"
+    steps = [one["step_time_s"] / one["goodput"] for one in layouts]
+    assert steps == sorted(steps)
+
+
+def test_every_order_puts_its_best_first_and_the_front_is_the_same():
+    """The order is by what is asked; a whole training has an interval of days, dates and cost."""
+    found = {}
+    for rank in ("time", "cost", "memory", "goodput"):
+        typed = ("--tokens", "1T", "--start", "2027-01-01", "--power-price", "0.1", "--top", "60")
+        done = llmbench("plan", *SMALL, "--rank", rank, *typed, "--format", "json")
+        assert done.returncode == 0, done.stderr
+        found[rank] = json.loads(done.stdout, parse_constant=pytest.fail)
+    keys = {"time": "step_time_s", "cost": "usd_per_1m_lasting_tokens", "memory": "peak_memory_gib"}
+    for rank, key in keys.items():
+        best = found[rank]["layouts"][0][key]
+        assert all(best <= one[key] * (1 + 1e-3) for a in found.values() for one in a["layouts"])
+    goods = [one["goodput"] for one in found["goodput"]["layouts"]]
+    assert goods == sorted(goods, reverse=True)
+    assert len({a["front_size"] for a in found.values()}) == 1
+    for one in found["cost"]["layouts"]:
+        assert one["days_p10"] < one["days"] < one["days_p90"]
+        assert one["end_date_p10"] <= one["end_date"] <= one["end_date_p90"]
+        assert one["training_usd_p10"] < one["training_usd"] < one["training_usd_p90"]
+        assert one["power_usd_at_most"] == pytest.approx(0.1 * one["training_kwh_at_most"])
+
+
+def test_failures_lengthen_a_training_and_a_guess_says_so():
+    said = ("--mtbf-h", "100", "--restart-s", "1800", "--storage-gb-s", "2")
+    many = llmbench("plan", *SMALL, "--tokens", "1T", *said, "--format", "json")
+    few = llmbench("plan", *SMALL, "--tokens", "1T", "--format", "json")
+    text = llmbench("plan", *SMALL, "--tokens", "1T", "--checkpoint-every-s", "20000")
+    assert many.returncode == few.returncode == text.returncode == 0, many.stderr + text.stderr
+    many, few = json.loads(many.stdout), json.loads(few.stdout)
+    assert many["layouts"][0]["days"] > few["layouts"][0]["days"]
+    assert many["guesses"] == [] and len(few["guesses"]) == 3
+    assert "guessed, as nothing was said" in text.stdout and "the best is every" in text.stdout

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from .plan_options import PlanOptions, economy_of
 from ..verbs import OptionalPath, OptionalWhole, option, out
 from ...core.errors import RequestError, unknown_name
 
@@ -51,12 +52,12 @@ def layout_given(text: str | None) -> dict[str, float]:
         found[name.strip()] = counted(value, f"--layout {name.strip()}")
     return found
 
-# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #4c3266c8
+# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #5d0c11f2
 _NEEDED = ("model", "hardware", "gpus", "global_tokens")
 _SCORE = "score the planner with a table of measured runs (columns of training_throughput.csv)"
 _RECOMPUTE = {"none": 0.0, "selective": 0.5, "full": 1.0}
 
-
+# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #4c3266c8
 def plan(
     *,
     model: Annotated[str | None, option("a preset, or a published architecture", "NAME")] = None,
@@ -77,6 +78,7 @@ def plan(
     top: Annotated[OptionalWhole, option("how many layouts to show (default 10)", "N")] = None,
     score: Annotated[OptionalPath, option(_SCORE, "FILE")] = None,
     format: Annotated[Literal["text", "json"], option("default text", "STYLE")] = "text",
+    asked: PlanOptions = PlanOptions(),
 ) -> int:
     "Predict layouts, memory, time, cost and goodput of a training, or score the predictions."
     typed = locals()
@@ -91,7 +93,7 @@ def _scored(path: Path, style: str) -> str:
     scores = scored_file(path)
     return json.dumps(scores, indent=2) + "\n" if style == "json" else score_text(scores)
 
-
+# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #5d0c11f3
 def _question(typed: dict[str, Any]) -> Any:
     from llmbench.compare.planned.answer import PlanQuestion
 
@@ -113,6 +115,7 @@ def _question(typed: dict[str, Any]) -> Any:
     return PlanQuestion(
         typed["model"], typed["hardware"], gpu_counts(typed["gpus"]), sequences * length, length,
         typed["framework"], typed["precision"], whole, typed["network_gb_s"], given or None,
+        typed["asked"].rank, economy_of(typed["asked"]),
     )  # fmt: skip
 
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #7b927d5a
