@@ -9,6 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from llmbench.compare.planned.answer import machine_named
+from llmbench.plan.predicted.imputed import imputed
+from llmbench.plan.predicted.memory import memory
+from llmbench.plan.predicted.requests import arrays_of
+from llmbench.plan.predicted.step import step_seconds
+from llmbench.spec.resolve import load_run
+
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "data" / "published" / "training_throughput.csv"
 SMALL = ("--model", "llama3.1-8b", "--hardware", "h100", "--gpus", "8,16", "--global-tokens", "1M",
@@ -101,6 +108,8 @@ def test_planted_errors_are_seen(picked, tmp_path):
         ([*SMALL, "--price", "0"], "--price 0"),
         ([*SMALL, "--start", "soon"], "YYYY-MM-DD"),
         ([*SMALL, "--rank", "luck"], "luck"),
+        ([*SMALL, "--write", "0"], "--write 0"),
+        ([*SMALL, "--framework", "jax", "--write", "1"], "jax"),
     ],
 )  # fmt: skip
 def test_a_wrong_request_is_refused(typed, words):
@@ -162,3 +171,56 @@ def test_failures_lengthen_a_training_and_a_guess_says_so():
     assert many["layouts"][0]["days"] > few["layouts"][0]["days"]
     assert many["guesses"] == [] and len(few["guesses"]) == 3
     assert "guessed, as nothing was said" in text.stdout and "the best is every" in text.stdout
+
+
+FAMILIES = {"megatron": ("megatron", "nemo"), "torch": ("torchtitan",), "hf": ("accelerate",),
+            "megatron-deepspeed": ("deepspeed",)}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_a_plan_writes_is_shown_rendered_and_predicted_the_same(family, tmp_path):
+    """Each file means the layout: read again, it has the step and the peak of the plan's row."""
+    given = "" if family == "megatron" else "tp=1,pp=1,cp=1,zero_stage=3"
+    degrees = ("--layout", given) if given else ("--rank", "memory")
+    asked = ("plan", *SMALL, "--framework", family, "--write", "2", "--out", str(tmp_path / "p"))
+    done = llmbench(*asked, *degrees, "--top", "20", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    files = [Path(line) for line in done.stderr.splitlines() if line.endswith(".yaml")]
+    assert 1 <= len(files) <= 2 and sorted(files) == sorted((tmp_path / "p").iterdir())
+    machine = machine_named("h100")[0]
+    rows = {(one["ranks"], one["layout"]): one for one in answer["layouts"]}
+    for file in files:
+        arrays = imputed(arrays_of([load_run(file)], 80.0, family))[0]
+        seconds = float(step_seconds(arrays, machine)[0])
+        peak_gib = float(memory(arrays).total_bytes[0]) / 2**30
+        close = [r for r in rows.values() if abs(r["step_time_s"] / seconds - 1) < 1e-9]
+        assert any(abs(r["peak_memory_gib"] / peak_gib - 1) < 1e-9 for r in close), file
+    shown = llmbench("show", str(files[0]))
+    assert shown.returncode == 0, shown.stderr
+    for backend in FAMILIES[family]:
+        folder = tmp_path / backend
+        rendered = llmbench("backend", backend, str(files[0]), "--render", str(folder))
+        assert rendered.returncode == 0 and any(folder.iterdir()), rendered.stderr
+
+
+def test_a_plan_never_writes_over_a_file_unless_it_is_told_to(tmp_path):
+    asked = ("plan", *SMALL, "--write", "1", "--out", str(tmp_path))
+    assert llmbench(*asked).returncode == 0
+    (file,) = tmp_path.iterdir()
+    file.write_text("mine")
+    again = llmbench(*asked)
+    assert again.returncode == 2 and "--force" in again.stderr and file.read_text() == "mine"
+    assert llmbench(*asked, "--force").returncode == 0 and load_run(file)
+
+
+def test_megatron_shards_what_the_file_of_a_plan_means(tmp_path):
+    """ZeRO-1 beside a pipeline is the distributed optimizer, in the file and in the rendering."""
+    asked = ("--layout", "pp=2,tp=2,zero_stage=1", "--write", "1", "--out", str(tmp_path / "p"))
+    done = llmbench("plan", *SMALL, *asked)
+    assert done.returncode == 0, done.stderr
+    (file,) = (tmp_path / "p").iterdir()
+    rendered = llmbench("backend", "megatron", str(file), "--render", str(tmp_path / "out"))
+    assert rendered.returncode == 0, rendered.stderr
+    words = (tmp_path / "out" / "arguments.txt").read_text()
+    assert "--use-distributed-optimizer" in words and "fsdp" not in words

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from ..verbs import option
+from ..verbs import OptionalWhole, PathText, option
 from ...core.errors import RequestError
 
 # %% ../../../nbs/90_cli/asking/15_plan_options.ipynb #eb51207c
@@ -21,11 +21,11 @@ _SPOT_H = "hours until a spot node is taken away; there is no published figure"
 _EVERY = "seconds of steps between two checkpoints (default: the best)"
 _BEHIND = "write checkpoints in the background, while steps go on"
 
-
+# %% ../../../nbs/90_cli/asking/15_plan_options.ipynb #5d0c11f5
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    "Money, energy and failures of a plan, and the order of its layouts."
+    "Money, energy and failures of a plan, the order of its layouts, and files of them."
 
     rank: Annotated[Literal["time", "cost", "memory", "goodput"], option(_RANK)] = "time"
     price: Annotated[float | None, option("USD per GPU and hour (default: params)", "USD")] = None
@@ -38,6 +38,9 @@ class PlanOptions:
     checkpoint_every_s: Annotated[float | None, option(_EVERY, "S")] = None
     background: Annotated[bool, option(_BEHIND)] = False
     start: Annotated[str | None, option("first day (default: today)", "YYYY-MM-DD")] = None
+    write: Annotated[OptionalWhole, option("write the first N as parameter files", "N")] = None
+    out: Annotated[PathText, option("their folder (default plans)", "DIR")] = "plans"
+    force: Annotated[bool, option("replace files of the same names")] = False
 
 # %% ../../../nbs/90_cli/asking/15_plan_options.ipynb #9b831cf5
 def day_of(text: str | None) -> date | None:
@@ -52,9 +55,12 @@ def day_of(text: str | None) -> date | None:
         ) from None
 
 
+_NO_ECONOMY = ("rank", "start", "write", "out", "force")
+
+
 def economy_of(asked: PlanOptions) -> Any:
     "The options on money and failures, checked; RequestError for a wrong one."
     from llmbench.compare.planned.economy import Economy
 
-    given = {name: value for name, value in vars(asked).items() if name not in ("rank", "start")}
+    given = {n: value for n, value in vars(asked).items() if n not in _NO_ECONOMY}
     return Economy(**given, start=day_of(asked.start))

@@ -8,6 +8,7 @@ __all__ = ['counted', 'gpu_counts', 'layout_given', 'plan']
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #f1c27085
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -118,13 +119,24 @@ def _question(typed: dict[str, Any]) -> Any:
         typed["asked"].rank, economy_of(typed["asked"]),
     )  # fmt: skip
 
+# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #b212db15
+def _write(answer: Any, asked: PlanOptions) -> None:
+    "Write parameter files; their paths, and what is not written, go to stderr."
+    from llmbench.cli.asking.plan_files import write_plans
+
+    paths, not_said = write_plans(answer, asked.write, asked.out, force=asked.force)
+    sys.stderr.write("".join(f"{path}\n" for path in paths))
+    sys.stderr.write("".join(f"llmbench: {line}\n" for line in not_said))
+
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #7b927d5a
 def _planned(typed: dict[str, Any]) -> str:
     from llmbench.compare.planned.answer import plan as answer_of
     from llmbench.compare.planned.words import as_facts, as_text, explained
 
-    top, place = typed["top"] or 10, typed["explain"]
-    answer = answer_of(_question(typed), most=max(top, place or 1))
+    top, place, asked = typed["top"] or 10, typed["explain"], typed["asked"]
+    answer = answer_of(_question(typed), most=max(top, place or 1, asked.write or 1))
+    if asked.write is not None:
+        _write(answer, asked)
     if place:
         if not 1 <= place <= len(answer.found.step_s):
             raise RequestError(f"--explain {place}: write 1 to {len(answer.found.step_s)}")
