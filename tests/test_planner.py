@@ -224,3 +224,24 @@ def test_megatron_shards_what_the_file_of_a_plan_means(tmp_path):
     assert rendered.returncode == 0, rendered.stderr
     words = (tmp_path / "out" / "arguments.txt").read_text()
     assert "--use-distributed-optimizer" in words and "fsdp" not in words
+
+
+def test_a_request_that_does_not_fit_is_named_wherever_money_is_spent(tmp_path):
+    """On stderr; the exit code, stdout and the files stay what they are."""
+    file = tmp_path / "large.yaml"
+    file.write_text(
+        "{model: llama3.1-8b, strategy: ddp, world_size: 8, seq_len: 4096, hardware: h100,"
+        " precision: bf16, batch: {micro: 1}}\n"
+    )
+    typed = (
+        ("show", str(file)),
+        ("launch", "local", str(file), "--render", str(tmp_path / "local")),
+        ("backend", "megatron", str(file), "--render", str(tmp_path / "megatron")),
+    )
+    for verb in typed:
+        done = llmbench(*verb)
+        assert done.returncode == 0 and "chance to fit 0.00" in done.stderr, done.stderr
+        fits = llmbench(*verb, "-o", "strategy=fsdp")
+        assert fits.returncode == 0 and "chance to fit" not in fits.stderr, fits.stderr
+    shown = llmbench("show", str(file), "-o", "strategy=fsdp").stdout
+    assert "# memory: predicted peak" in shown and "P10 to P90" in shown

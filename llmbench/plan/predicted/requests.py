@@ -89,20 +89,31 @@ def _of_family(spec: RunSpec, family: str | None) -> dict[str, float]:
         "reshard": spec.strategy.reshard_after_forward if zero >= 3 else 1,
     }  # fmt: skip
 
+# %% ../../../nbs/20_plan/predicted/29_requests.ipynb #5d0c11fa
+def _refuse(spec: RunSpec) -> None:
+    "Raise RequestError for what the arrays do not have."
+    if spec.precision.compute == "float32":
+        raise RequestError(
+            f"{spec.name}: precision.compute = float32; allowed here: 16 bits and float8. "
+            "Type --precision.compute bfloat16, or ask plan.layout_memory"
+        )
+    if spec.strategy.compression == "powersgd" or spec.optimizer.one_bit:
+        raise RequestError(
+            f"{spec.name}: PowerSGD and 1-bit Adam keep errors that the arrays do not have; ask"
+            " plan.layout_memory"
+        )
+
 # %% ../../../nbs/20_plan/predicted/29_requests.ipynb #91d9d8c2
 def arrays_of(
     specs: Sequence[RunSpec], memory_gb: float = UNKNOWN, family: str | None = None
 ) -> LayoutArrays:
     """Requests of this project as arrays, with `memory_gb` per card. family: the programs that
     train them, one of FAMILIES; None: this project's own strategies. Raises RequestError for an
-    unknown family, and for float32 activations, which the arrays do not have.
+    unknown family, and for float32 activations, PowerSGD and 1-bit Adam, which the arrays do not
+    have.
     """
     for spec in specs:
-        if spec.precision.compute == "float32":
-            raise RequestError(
-                f"{spec.name}: precision.compute = float32; allowed here: 16 bits and float8. "
-                "Type --precision.compute bfloat16, or ask plan.layout_memory"
-            )
+        _refuse(spec)
     if family is not None and family not in FAMILIES:
         raise RequestError(unknown_name("family", family, FAMILIES))
     rows = [_columns(spec) | _of_family(spec, family) for spec in specs]
