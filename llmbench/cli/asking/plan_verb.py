@@ -131,8 +131,10 @@ def _write(answer: Any, asked: PlanOptions) -> None:
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #7b927d5a
 def _planned(typed: dict[str, Any]) -> str:
     from llmbench.compare.planned.answer import plan as answer_of
-    from llmbench.compare.planned.words import as_facts, as_text, explained
+    from llmbench.compare.planned.facts import as_facts, layout_facts
+    from llmbench.compare.planned.words import as_text, explained
 
+    asked_json = typed["format"] == "json"
     top, place, asked = typed["top"] or 10, typed["explain"], typed["asked"]
     answer = answer_of(_question(typed), most=max(top, place or 1, asked.write or 1))
     if asked.write is not None:
@@ -140,7 +142,8 @@ def _planned(typed: dict[str, Any]) -> str:
     if place:
         if not 1 <= place <= len(answer.found.step_s):
             raise RequestError(f"--explain {place}: write 1 to {len(answer.found.step_s)}")
-        return explained(answer, place - 1)
-    if typed["format"] == "json":
+        facts = layout_facts(answer, place - 1)
+        return json.dumps(facts, indent=2) + "\n" if asked_json else explained(facts)
+    if asked_json:
         return json.dumps(as_facts(answer, top), indent=2) + "\n"
     return as_text(answer, top)

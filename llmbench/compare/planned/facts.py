@@ -28,7 +28,7 @@ from ...core.numbers import GIB
 from ...plan.goodput.job import GoodputPlan
 from ...plan.goodput.per_token import per_1m_tokens, training_days
 from ...plan.peak import peak_ends
-from ...plan.predicted.memory import memory
+from ...plan.predicted.memory import TERMS, memory
 from ...plan.predicted.search import taken
 
 # %% ../../../nbs/70_compare/planned/54_facts.ipynb #6d287ecb
@@ -62,6 +62,7 @@ _TIME_KEYS = {
     "peak_memory_gib": "of the fullest rank, GiB", "peak_memory_gib_p10": "P10, GiB",
     "peak_memory_gib_p90": "P90, GiB", "largest_memory_term": "the largest part of that peak",
     "fit_chance": "that the peak fits the card",
+    "memory_parts_bytes": "bytes of the fullest rank by part; they add up to its peak",
 }  # fmt: skip
 
 # %% ../../../nbs/70_compare/planned/54_facts.ipynb #e7a10702
@@ -121,6 +122,7 @@ def _memory_facts(answer: PlanAnswer, place: int) -> dict[str, Any]:
         "peak_memory_gib_p10": low / GIB,
         "peak_memory_gib_p90": high / GIB,
         "largest_memory_term": str(found.deciding()[0]),
+        "memory_parts_bytes": {n: float(found.terms[n].ravel()[0]) for n in TERMS},
         "fit_chance": round(float(answer.found.fit_chance[place]), 3),
     }
 

@@ -9,9 +9,9 @@ __all__ = ['text_of', 'as_text', 'explained', 'score_text']
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .answer import PlanAnswer, parts_of
+from .answer import PlanAnswer
 from .calibration import calibration
-from .facts import as_facts, layout_words
+from .facts import as_facts
 from ...core.numbers import aligned, significant
 
 # %% ../../../nbs/70_compare/planned/55_words.ipynb #71ddfe35
@@ -163,7 +163,7 @@ def _ends(facts: Mapping[str, Any]) -> Iterator[str]:
         f" {facts['layouts_that_fit']:,} fit; by {facts['rank']}; constants {facts['constants']}"
     )
 
-
+# %% ../../../nbs/70_compare/planned/55_words.ipynb #5d0c11fd
 def text_of(facts: Mapping[str, Any]) -> str:
     "The facts of an answer as a table, and what is to be known about it."
     rows = [_row(facts, place) for place in range(len(facts["layouts"]))]
@@ -175,14 +175,59 @@ def as_text(answer: PlanAnswer, most: int = 10) -> str:
     return text_of(as_facts(answer, most))
 
 # %% ../../../nbs/70_compare/planned/55_words.ipynb #edd3f49b
-def explained(answer: PlanAnswer, place: int) -> str:
-    "Every part of the step of one layout in seconds, and their sum."
-    parts = parts_of(answer, place)
+_HOW = {
+    "products": "FLOPs of projections and MLP / (measured peak x share x shape), per pass",
+    "attention": "FLOPs of the pairs that are not masked / (measured peak x share x shape)",
+    "memory-bound": "bytes of norms, activations and residuals / memory bandwidth",
+    "casts": "bytes read and written for FP8 / memory bandwidth",
+    "weights read": "bytes of the weights once per pass, not hidden / memory bandwidth",
+    "head and loss": "FLOPs of the head, and the bytes of float32 logits",
+    "uneven": "what the fullest stage takes beyond the mean one",
+    "launches": "launches of kernels where they are the floor",
+    "tensor parallel": "bytes of the sums over tp / link, the share that is seen",
+    "context parallel": "bytes of keys and values around the ring / link",
+    "experts": "bytes to and from the experts / link and network",
+    "routing": "routing and host work of mixtures",
+    "gathering": "weights gathered and gradients reduced by ZeRO-3, beyond the compute",
+    "pipeline sends": "bytes between stages / link or network",
+    "bubble": "turns that a pipeline idles: (stages - 1) / chunks",
+    "gradients": "bytes of gradients and new weights / link and network, not hidden",
+    "update": "bytes of the optimizer state / memory bandwidth",
+    "fixed": "of a step, whatever it does",
+}
+
+# %% ../../../nbs/70_compare/planned/55_words.ipynb #fef3eeb9
+_HELD = {
+    "weights": "held between steps, sharded by ZeRO-3",
+    "gradients": "accumulated, sharded from ZeRO-2 on",
+    "optimizer": "master weights and moments, sharded from ZeRO-1 on",
+    "activations": "saved for backward, of all micro batches in flight",
+    "working": "temporary, of the layer in backward",
+    "loss": "logits and what the loss makes of them",
+    "gathered": "weights of other shards that are needed now",
+    "buckets": "in which gradients are sent",
+    "pipeline": "buffers between stages",
+    "allocator": "gaps between tensors",
+    "driver": "context, libraries and communicators",
+}
+
+
+def _part_rows(
+    parts: Mapping[str, float], how: Mapping[str, str], unit: str, scale: float
+) -> list[tuple[str, ...]]:
+    "A row for each part that is not 0, with its share and formula, and their sum."
     total = sum(parts.values())
-    rows = [(name, f"{seconds:.4f} s", f"{100 * seconds / total:.1f} %")
-            for name, seconds in parts.items() if seconds]  # fmt: skip
-    rows.append(("step", f"{total:.4f} s", "100 %"))
-    return "\n".join([layout_words(answer, place), *aligned(rows)]) + "\n"
+    rows = [(n, f"{x / scale:.4f} {unit}", f"{100 * x / total:.1f} %", how[n])
+            for n, x in parts.items() if x]  # fmt: skip
+    return [*rows, ("sum", f"{total / scale:.4f} {unit}", "100 %", "")]
+
+
+def explained(facts: Mapping[str, Any]) -> str:
+    "Every part of the step and of the peak of one layout with its formula, and their sums."
+    step = _part_rows(facts["parts_s"], _HOW, "s", 1.0)
+    peak = _part_rows(facts["memory_parts_bytes"], _HELD, "GiB", 2.0**30)
+    lines = [facts["layout"], "", "step:", *aligned(step), "", "peak of the fullest rank:"]
+    return "\n".join([*lines, *aligned(peak)]) + "\n"
 
 # %% ../../../nbs/70_compare/planned/55_words.ipynb #f9886e9f
 def score_text(scores: Mapping[str, Any]) -> str:

@@ -50,6 +50,8 @@ from llmbench.report.published.planned import (
     planned_dots,
     ratio_chart,
 )
+
+# %% ../../../nbs/80_report/published/40_pages.ipynb #5d0c11fe
 from llmbench.report.published.residuals import (
     MISSING_COLUMNS,
     WORST_COLUMNS,
@@ -303,6 +305,16 @@ _PLANNED = {
     "constants": "The fitted constants of the time of a step.",
 }
 
+# %% ../../../nbs/80_report/published/40_pages.ipynb #5d0c11fc
+def _planned_figures(dots: Sequence[Row], noise_factor: float) -> dict[str, Md]:
+    "Predicted against measured, their ratio, and the coverage of the intervals."
+    charts = {
+        "dots": planned_chart(dots, noise_factor),
+        "ratio": ratio_chart(dots, noise_factor),
+        "coverage": coverage_chart(coverage_rows(dots)),
+    }
+    return {n: _figure(f"planned-{n}", chart, _PLANNED[n]) for n, chart in charts.items()}
+
 # %% ../../../nbs/80_report/published/40_pages.ipynb #a1c30f05
 def write_planned_page(bench: Workbench, known: Published) -> None:
     "Write `_generated/planned.md`: predicted against measured, scores, worst rows, constants."
@@ -321,12 +333,7 @@ def write_planned_page(bench: Workbench, known: Published) -> None:
         name: _table(bench, f"planned-{name}", rows, columns, _PLANNED[name])
         for name, (rows, columns) in parts.items()
     }
-    charts = {
-        "dots": planned_chart(dots, factor),
-        "ratio": ratio_chart(dots, factor),
-        "coverage": coverage_chart(coverage_rows(dots)),
-    }
-    figures = {n: _figure(f"planned-{n}", chart, _PLANNED[n]) for n, chart in charts.items()}
+    figures = _planned_figures(dots, factor)
     text = rendered("planned.md", rows=f"{len(dots):,}", noise=f"{factor:.2f}", **figures, **tables)
     bench.write("_generated", "planned.md", text=text)
 

@@ -143,9 +143,8 @@ def ratio_chart(dots: Sequence[Row], noise_factor: float, width: int = 760) -> a
     words = (
         f"Predicted over measured throughput of {len(dots)} rows; band: factor {noise_factor:.2f}"
     )
-    return alt.layer(band, perfect, _plan_points(dots, passes, x, y)).add_params(*params).properties(
-        width=width, height=260, description=words
-    )  # fmt: skip
+    drawn = alt.layer(band, perfect, _plan_points(dots, passes, x, y)).add_params(*params)
+    return drawn.properties(width=width, height=260, description=words)
 
 # %% ../../../nbs/80_report/published/35_planned.ipynb #9c26ac11
 LOOP_COLUMNS = [

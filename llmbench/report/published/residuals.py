@@ -34,7 +34,7 @@ MISSING_COLUMNS = [
     number_column("P90 of these (%)", "p90_with"),
 ]
 
-
+# %% ../../../nbs/80_report/published/37_residuals.ipynb #5d0c11fb
 def missing_rows(dots: Sequence[Row], least: int = 20) -> list[dict[str, Any]]:
     "Errors of rows that lack a setting, and of those that state it; the worst lack first."
     rows = []
