@@ -211,7 +211,7 @@ _HELD = {
     "driver": "context, libraries and communicators",
 }
 
-
+# %% ../../../nbs/70_compare/planned/55_words.ipynb #5d0c11ff
 def _part_rows(
     parts: Mapping[str, float], how: Mapping[str, str], unit: str, scale: float
 ) -> list[tuple[str, ...]]:
