@@ -78,3 +78,8 @@ def library_notebooks() -> list[Notebook]:
     """Notebooks that export a module, in the order of their numbers."""
     found = [read_notebook(p) for p in sorted((ROOT / "nbs").rglob("[0-9]*.ipynb"))]
     return [n for n in found if n.module]
+
+
+def guides() -> list[Notebook]:
+    """Worked examples for users: they export nothing and run like every notebook."""
+    return [read_notebook(p) for p in sorted((ROOT / "nbs" / "guides").glob("[0-9]*.ipynb"))]

@@ -15,9 +15,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from notebooks import ROOT, library_notebooks, read_notebook
+from notebooks import ROOT, guides, library_notebooks, read_notebook
 from readme import readme_text
-from rooms import pages
+from rooms import heading, pages
 
 NOTEBOOKS = library_notebooks()
 WITH_TORCH = {"model", "train", "frameworks", "bench"}
@@ -132,6 +132,17 @@ def test_a_notebook_lies_in_the_room_that_it_exports_to():
         )
 
 
+def test_a_guide_exports_nothing_and_stands_on_the_page_of_guides():
+    """nbs/guides has examples for users: a title, a subtitle, and a line in its table each."""
+    page = "".join(c.source for c in read_notebook(ROOT / "nbs/guides/index.ipynb").cells)
+    assert len(guides()) >= 2
+    for n in guides():
+        title, subtitle = heading(n.path)
+        assert title and subtitle and f"({n.path.name})" in page, n
+        assert n.module is None and not any(c.exported for c in n.cells), n
+        assert any("assert" in c.source for c in n.cells if c.runs), n
+
+
 def test_all_but_training_imports_without_torch():
     modules = [
         f"llmbench.{n.module}"
@@ -205,7 +216,7 @@ def test_a_wide_line_is_seen_and_a_wide_text_is_not():
 
 def test_lines_of_code_have_at_most_100_columns():
     sources = {f"{p.relative_to(ROOT)}": p.read_text() for p in (ROOT / "tests").glob("*.py")}
-    for n in NOTEBOOKS:
+    for n in [*NOTEBOOKS, *guides()]:
         code = [c for c in n.cells if c.kind == "code"]
         sources |= {f"{n} cell {i}": c.source for i, c in enumerate(code)}
     wide = {name: found for name, source in sources.items() if (found := wide_lines(source))}

@@ -18,7 +18,7 @@ from traceback import walk_tb
 
 import pytest
 from conftest import FOLLOWED
-from notebooks import library_notebooks, read_notebook
+from notebooks import guides, library_notebooks, read_notebook
 
 LIBRARIES = ("torch", "torch.distributed", "duckdb", "altair", "pydantic", "papermill", "yaml")
 DEADLINE_S = 300
@@ -41,7 +41,7 @@ def processes():
     return context
 
 
-@pytest.mark.parametrize("notebook", library_notebooks(), ids=str)
+@pytest.mark.parametrize("notebook", [*library_notebooks(), *guides()], ids=str)
 def test_notebook(notebook, processes, tmp_path):
     check(notebook, processes, tmp_path / "log", slow=False)
 

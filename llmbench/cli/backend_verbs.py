@@ -19,6 +19,7 @@ from llmbench.cli.verbs import (
     option,
     out,
     results_folder,
+    warn_of_memory,
 )
 from ..core.errors import RequestError
 
@@ -86,6 +87,7 @@ def backend(
         out(_table())
         return 0
     from llmbench.frameworks.run import backend_named, spec_under
+    from llmbench.plan.written import family_of
     from llmbench.spec.resolve import load_run
 
     chosen = backend_named(backend)
@@ -94,6 +96,7 @@ def backend(
             f"name a parameter file: llmbench backend {chosen.name} params/cpu/ddp.yaml"
         )
     spec = load_run(file, list(override))
+    warn_of_memory([spec], family_of(chosen.name))
     if render:
         out(_rendered(chosen, spec_under(chosen, spec), str(render), attempt))
         return 0

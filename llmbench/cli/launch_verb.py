@@ -27,6 +27,7 @@ from llmbench.cli.verbs import (
     option,
     out,
     results_folder,
+    warn_of_memory,
 )
 from ..core.errors import RequestError
 from ..core.files import load_settings
@@ -367,6 +368,8 @@ def launch(
             "or for what was submitted --status, --collect or --cancel"
         )
     jobs = asked_jobs(engine, file, asked)
+    if asked.render or asked.submit:
+        warn_of_memory(job.spec for job in jobs)
     if asked.render:
         return _render(engine, asked, jobs)
     if engine == "local":

@@ -29,6 +29,7 @@ from llmbench.cli.verbs import (
     out,
     outcome_text,
     results_folder,
+    warn_of_memory,
 )
 from ..core.door import read_regular
 from ..core.errors import LlmbenchError, RequestError
@@ -38,9 +39,11 @@ from ..core.files import load_settings
 def _run_text(spec: Any) -> str:
     import yaml
 
+    from llmbench.plan.peak import peak_words
     from llmbench.spec.request import describe_layout, run_id
 
-    notes = "".join(f"# {line}\n" for line in [run_id(spec), *describe_layout(spec).splitlines()])
+    lines = [run_id(spec), *describe_layout(spec).splitlines(), peak_words(spec)]
+    notes = "".join(f"# {line}\n" for line in lines)
     return notes + yaml.safe_dump(
         spec.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=100
     )
@@ -86,13 +89,17 @@ def show(
     from llmbench.spec.study import load_study
 
     if not is_study(read_yaml(file)):
-        out(_run_text(load_run(file, list(override))))
+        spec = load_run(file, list(override))
+        out(_run_text(spec))
+        warn_of_memory([spec])
         return 0
     if override:
         raise RequestError(
             f"{file}: a study; -o changes a run, so change base: or matrix: in the file"
         )
-    out(_study_text(load_study(file)))
+    study = load_study(file)
+    out(_study_text(study))
+    warn_of_memory(study.runs)
     return 0
 
 # %% ../../nbs/90_cli/13_runs.ipynb #c5001f93

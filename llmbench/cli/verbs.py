@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['PathText', 'OptionalPath', 'Whole', 'OptionalWhole', 'PLAIN', 'File', 'Results', 'Override', 'Attempt', 'Restarts',
-           'Force', 'out', 'results_folder', 'option', 'run_figures', 'outcome_text']
+           'Force', 'out', 'results_folder', 'warn_of_memory', 'option', 'run_figures', 'outcome_text']
 
 # %% ../../nbs/90_cli/10_verbs.ipynb #37b8fb89
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +27,14 @@ def out(text: str) -> None:
 def results_folder(results: Path | str | None) -> Path:
     "The folder of all results that `--results` or settings.ini names."
     return Path(results) if results else load_settings().path("study", "results")
+
+# %% ../../nbs/90_cli/10_verbs.ipynb #80342199
+def warn_of_memory(specs: Iterable[Any], family: str | None = None) -> None:
+    "A line on stderr for each request whose chance to fit its card is below 0.5."
+    from llmbench.plan.peak import peak_warning
+
+    for text in dict.fromkeys(filter(None, (peak_warning(spec, family) for spec in specs))):
+        sys.stderr.write(f"llmbench: {text}\n")
 
 # %% ../../nbs/90_cli/10_verbs.ipynb #b229c12d
 def _as_typed(kind: Any, tokens: Sequence[Token]) -> str:

@@ -14,7 +14,7 @@ from ..core.errors import RequestError
 from .base import Backend, Rendered, Site, torchrun
 from .strategies import COUNTERPARTS, is_fsdp
 from ..launch.operands import checked
-from ..spec.layout_rules import split_degrees
+from ..spec.layout_rules import shards_moments_only, split_degrees
 from ..spec.presets import ModelShape
 from ..spec.request import RunSpec
 from ..spec.strategies import zero_stage
@@ -87,15 +87,8 @@ SHARDING = {2: "optim_grads", 3: "optim_grads_params"}  # Megatron FSDP, by ZeRO
 
 # %% ../../nbs/55_frameworks/40_megatron.ipynb #567b2de3
 def shards_moments(spec: RunSpec) -> bool:
-    """Whether fsdp becomes Megatron's distributed optimizer, which shards AdamW's moments.
-
-    Megatron refuses its FSDP 2 with pp and ep, and advises against it with tp and cp, where little
-    is lost if parameters stay gathered.
-    """
-    s = spec.strategy
-    return is_fsdp(s.name) and (
-        s.pp * s.ep > 1 or (s.tp * s.cp > 1 and not s.reshard_after_forward)
-    )
+    "Whether fsdp becomes Megatron's distributed optimizer, by `shards_moments_only`."
+    return shards_moments_only(spec.strategy)
 
 # %% ../../nbs/55_frameworks/40_megatron.ipynb #413200da
 def layout_settings(spec: RunSpec) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DEGREES', 'Accum', 'Layout', 'split_degrees', 'name_of', 'fill_degrees', 'Broken', 'kv_copies', 'valid_tp',
-           'accum_at', 'broken_rules']
+           'accum_at', 'broken_rules', 'shards_moments_only']
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #74108d46
 import math
@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .presets import ModelShape
-from .strategies import STRATEGY_TABLE, StrategyRow, replicated, with_setting
+from llmbench.spec.strategies import (
+    STRATEGY_TABLE,
+    StrategyRow,
+    replicated,
+    that_shard,
+    with_setting,
+)
 
 # %% ../../nbs/15_spec/25_layout_rules.ipynb #faef734d
 @dataclass(frozen=True)
@@ -312,3 +318,16 @@ def broken_rules(
     yield from () if seq_len is None else _sequence_rule(a, seq_len)
     steps = accum_at(accum, a.dp)
     yield from () if steps is None else _micro_batch_rule(a, steps)
+
+# %% ../../nbs/15_spec/25_layout_rules.ipynb #962e4b74
+def shards_moments_only(strategy: Any) -> bool:
+    """Whether a strategy that shards parameters becomes Megatron's distributed optimizer, which
+    shards AdamW's moments and the float32 weights.
+
+    strategy: with the name, the degrees and `reshard_after_forward` of a request. Megatron refuses
+    its FSDP 2 with pp and ep, and advises against it with tp and cp, where little is lost if
+    parameters stay gathered.
+    """
+    split = strategy.tp * strategy.cp > 1 and not strategy.reshard_after_forward
+    beside = strategy.pp * strategy.ep > 1 or split
+    return strategy.name in that_shard("p", "torch") and beside

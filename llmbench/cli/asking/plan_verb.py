@@ -8,9 +8,11 @@ __all__ = ['counted', 'gpu_counts', 'layout_given', 'plan']
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #f1c27085
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from .plan_options import PlanOptions, economy_of
 from ..verbs import OptionalPath, OptionalWhole, option, out
 from ...core.errors import RequestError, unknown_name
 
@@ -51,12 +53,12 @@ def layout_given(text: str | None) -> dict[str, float]:
         found[name.strip()] = counted(value, f"--layout {name.strip()}")
     return found
 
-# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #4c3266c8
+# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #5d0c11f2
 _NEEDED = ("model", "hardware", "gpus", "global_tokens")
 _SCORE = "score the planner with a table of measured runs (columns of training_throughput.csv)"
 _RECOMPUTE = {"none": 0.0, "selective": 0.5, "full": 1.0}
 
-
+# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #4c3266c8
 def plan(
     *,
     model: Annotated[str | None, option("a preset, or a published architecture", "NAME")] = None,
@@ -77,6 +79,7 @@ def plan(
     top: Annotated[OptionalWhole, option("how many layouts to show (default 10)", "N")] = None,
     score: Annotated[OptionalPath, option(_SCORE, "FILE")] = None,
     format: Annotated[Literal["text", "json"], option("default text", "STYLE")] = "text",
+    asked: PlanOptions = PlanOptions(),
 ) -> int:
     "Predict layouts, memory, time, cost and goodput of a training, or score the predictions."
     typed = locals()
@@ -91,7 +94,7 @@ def _scored(path: Path, style: str) -> str:
     scores = scored_file(path)
     return json.dumps(scores, indent=2) + "\n" if style == "json" else score_text(scores)
 
-
+# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #5d0c11f3
 def _question(typed: dict[str, Any]) -> Any:
     from llmbench.compare.planned.answer import PlanQuestion
 
@@ -113,19 +116,34 @@ def _question(typed: dict[str, Any]) -> Any:
     return PlanQuestion(
         typed["model"], typed["hardware"], gpu_counts(typed["gpus"]), sequences * length, length,
         typed["framework"], typed["precision"], whole, typed["network_gb_s"], given or None,
+        typed["asked"].rank, economy_of(typed["asked"]),
     )  # fmt: skip
+
+# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #b212db15
+def _write(answer: Any, asked: PlanOptions) -> None:
+    "Write parameter files; their paths, and what is not written, go to stderr."
+    from llmbench.cli.asking.plan_files import write_plans
+
+    paths, not_said = write_plans(answer, asked.write, asked.out, force=asked.force)
+    sys.stderr.write("".join(f"{path}\n" for path in paths))
+    sys.stderr.write("".join(f"llmbench: {line}\n" for line in not_said))
 
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #7b927d5a
 def _planned(typed: dict[str, Any]) -> str:
     from llmbench.compare.planned.answer import plan as answer_of
-    from llmbench.compare.planned.words import as_facts, as_text, explained
+    from llmbench.compare.planned.facts import as_facts, layout_facts
+    from llmbench.compare.planned.words import as_text, explained
 
-    top, place = typed["top"] or 10, typed["explain"]
-    answer = answer_of(_question(typed), most=max(top, place or 1))
+    asked_json = typed["format"] == "json"
+    top, place, asked = typed["top"] or 10, typed["explain"], typed["asked"]
+    answer = answer_of(_question(typed), most=max(top, place or 1, asked.write or 1))
+    if asked.write is not None:
+        _write(answer, asked)
     if place:
         if not 1 <= place <= len(answer.found.step_s):
             raise RequestError(f"--explain {place}: write 1 to {len(answer.found.step_s)}")
-        return explained(answer, place - 1)
-    if typed["format"] == "json":
+        facts = layout_facts(answer, place - 1)
+        return json.dumps(facts, indent=2) + "\n" if asked_json else explained(facts)
+    if asked_json:
         return json.dumps(as_facts(answer, top), indent=2) + "\n"
     return as_text(answer, top)

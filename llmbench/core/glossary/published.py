@@ -164,8 +164,13 @@ tau | 1 | Pairs of a sweep in the right order less those in the wrong one, over 
 good_choice_pct | % | Sweeps in which the row predicted fastest is within 5 % of the fastest | Good choices (%)
 row_group | – | Rows that share a value | Group
 planned_row | – | Published row, with a link to its source | Row
-measured_rate predicted_rate | tokens/s per GPU | Throughput as published, and as predicted | Measured (tokens/s per GPU); Predicted (tokens/s per GPU)
-settings_not_stated | 1 | Deciding settings that the source leaves out | Settings not stated
+measured_rate | tokens/s per GPU | Throughput as published | Measured (tokens/s per GPU)
+rate_ratio | 1 | Predicted over measured throughput; above 1 the prediction is too fast | Predicted over measured
+fault | – | What the other rows of a source say about a wrong prediction | Data or model
+setting | – | Deciding setting of a row, by its column in the tables | Setting
+rows_without rows_with | 1 | Rows that leave a setting out, and rows that have it | Rows that lack it; Rows that state it
+error_median_without_pct error_median_with_pct | % | Median error of such rows | Their median error (%); Median error of these (%)
+error_p90_without_pct error_p90_with_pct | % | P90 of the error of such rows | Their P90 (%); P90 of these (%)
 constant | – | Name of a fitted number | Constant
 constant_value constant_start | – | What the fit found, and where it began | Fitted value; Starts at
 constant_bounds | – | Least and most that the fit may find | Bounds

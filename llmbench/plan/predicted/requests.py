@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...core.errors import RequestError
+from ...core.errors import RequestError, unknown_name
 from ..flops import experts
 from .arrays import FAMILIES, POLICIES, UNKNOWN, LayoutArrays, layout_arrays
+from ...spec.layout_rules import shards_moments_only
 from ...spec.presets import ModelShape
 from ...spec.request import RunSpec
 from ...spec.strategies import formulas_row
@@ -70,18 +71,52 @@ def _columns(spec: RunSpec) -> dict[str, float]:
         "compiled": spec.compile, "fused_update": spec.optimizer.fused,
     }  # fmt: skip
 
+# %% ../../../nbs/20_plan/predicted/29_requests.ipynb #99b67663
+_FP8 = {"float8": 1.0}
 
-def arrays_of(specs: Sequence[RunSpec], memory_gb: float = UNKNOWN) -> LayoutArrays:
-    """Requests of this project as arrays, with `memory_gb` per card. Raises RequestError for
-    float32 activations, which the arrays do not have.
+
+def _of_family(spec: RunSpec, family: str | None) -> dict[str, float]:
+    "The columns that another family of programs decides; none for this project's own training."
+    if family is None:
+        return {}
+    only_moments = family == FAMILIES[0] and shards_moments_only(spec.strategy)
+    zero = 1 if only_moments else _state_columns(spec)["zero_stage"]
+    short = spec.precision.reduce == "bfloat16"
+    return {
+        "family": FAMILIES.index(family), "zero_stage": zero, "policy": UNKNOWN,
+        "grad_bits": 16.0 if short else UNKNOWN, "reduce_each": 1,
+        "precision": _FP8.get(spec.precision.compute, 0.0),
+        "reshard": spec.strategy.reshard_after_forward if zero >= 3 else 1,
+    }  # fmt: skip
+
+# %% ../../../nbs/20_plan/predicted/29_requests.ipynb #5d0c11fa
+def _refuse(spec: RunSpec) -> None:
+    "Raise RequestError for what the arrays do not have."
+    if spec.precision.compute == "float32":
+        raise RequestError(
+            f"{spec.name}: precision.compute = float32; allowed here: 16 bits and float8. "
+            "Type --precision.compute bfloat16, or ask plan.layout_memory"
+        )
+    if spec.strategy.compression == "powersgd" or spec.optimizer.one_bit:
+        raise RequestError(
+            f"{spec.name}: PowerSGD and 1-bit Adam keep errors that the arrays do not have; ask"
+            " plan.layout_memory"
+        )
+
+# %% ../../../nbs/20_plan/predicted/29_requests.ipynb #91d9d8c2
+def arrays_of(
+    specs: Sequence[RunSpec], memory_gb: float = UNKNOWN, family: str | None = None
+) -> LayoutArrays:
+    """Requests of this project as arrays, with `memory_gb` per card. family: the programs that
+    train them, one of FAMILIES; None: this project's own strategies. Raises RequestError for an
+    unknown family, and for float32 activations, PowerSGD and 1-bit Adam, which the arrays do not
+    have.
     """
     for spec in specs:
-        if spec.precision.compute == "float32":
-            raise RequestError(
-                f"{spec.name}: precision.compute = float32; allowed here: 16 bits and float8. "
-                "Type --precision.compute bfloat16, or ask plan.layout_memory"
-            )
-    rows = [_columns(spec) for spec in specs]
+        _refuse(spec)
+    if family is not None and family not in FAMILIES:
+        raise RequestError(unknown_name("family", family, FAMILIES))
+    rows = [_columns(spec) | _of_family(spec, family) for spec in specs]
     names = rows[0] if rows else ()
     return layout_arrays({n: np.array([float(r[n]) for r in rows]) for n in names} | {
         "memory_gb": memory_gb,

@@ -41,7 +41,6 @@ from llmbench.report.published.planned import (
     CONSTANT_COLUMNS,
     GROUP_COLUMNS,
     LOOP_COLUMNS,
-    WORST_COLUMNS,
     LeftOutFiles,
     constant_rows,
     group_rows,
@@ -49,6 +48,16 @@ from llmbench.report.published.planned import (
     loop_rows,
     planned_chart,
     planned_dots,
+    ratio_chart,
+)
+
+# %% ../../../nbs/80_report/published/40_pages.ipynb #5d0c11fe
+from llmbench.report.published.residuals import (
+    MISSING_COLUMNS,
+    WORST_COLUMNS,
+    coverage_chart,
+    coverage_rows,
+    missing_rows,
     worst_rows,
 )
 from .sources import source_rows, stated_shares
@@ -298,11 +307,24 @@ def write_generations_page(bench: Workbench, known: Published) -> None:
 _FLOOR = "editions of one publisher"
 _PLANNED = {
     "dots": "Predicted over measured; each row predicted without its publisher.",
+    "ratio": "Predicted over measured; the band is the noise of the field.",
+    "coverage": "Rows in the intervals of left-out publishers, over what was promised.",
+    "missing": "Errors of rows that lack a setting and of rows that state it; 20 of each and more.",
     "scores": "Errors and intervals of predictions that did not see what is left out.",
     "groups": "Errors by group, publisher left out; groups of five rows and more.",
-    "worst": "The rows that are predicted worst.",
+    "worst": "The rows that are predicted worst, and what their fault follows from.",
     "constants": "The fitted constants of the time of a step.",
 }
+
+# %% ../../../nbs/80_report/published/40_pages.ipynb #5d0c11fc
+def _planned_figures(dots: Sequence[Row], noise_factor: float) -> dict[str, Md]:
+    "Predicted against measured, their ratio, and the coverage of the intervals."
+    charts = {
+        "dots": planned_chart(dots, noise_factor),
+        "ratio": ratio_chart(dots, noise_factor),
+        "coverage": coverage_chart(coverage_rows(dots)),
+    }
+    return {n: _figure(f"planned-{n}", chart, _PLANNED[n]) for n, chart in charts.items()}
 
 # %% ../../../nbs/80_report/published/40_pages.ipynb #a1c30f05
 def write_planned_page(bench: Workbench, known: Published) -> None:
@@ -314,6 +336,7 @@ def write_planned_page(bench: Workbench, known: Published) -> None:
     parts = {
         "scores": (loop_rows(files.scores), LOOP_COLUMNS),
         "groups": (group_rows(dots), GROUP_COLUMNS),
+        "missing": (missing_rows(dots), MISSING_COLUMNS),
         "worst": (worst_rows(dots), WORST_COLUMNS),
         "constants": (constant_rows(), CONSTANT_COLUMNS),
     }
@@ -321,10 +344,8 @@ def write_planned_page(bench: Workbench, known: Published) -> None:
         name: _table(bench, f"planned-{name}", rows, columns, _PLANNED[name])
         for name, (rows, columns) in parts.items()
     }
-    drawing = _figure("planned-dots", planned_chart(dots, factor), _PLANNED["dots"])
-    text = rendered(
-        "planned.md", rows=f"{len(dots):,}", noise=f"{factor:.2f}", dots=drawing, **tables
-    )
+    figures = _planned_figures(dots, factor)
+    text = rendered("planned.md", rows=f"{len(dots):,}", noise=f"{factor:.2f}", **figures, **tables)
     bench.write("_generated", "planned.md", text=text)
 
 # %% ../../../nbs/80_report/published/40_pages.ipynb #4ca3f990
