@@ -1727,6 +1727,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                            'llmbench/compare/planned/facts.py'),
                                                 'llmbench.compare.planned.facts._money_facts': ( '70_compare/planned/facts.html#_money_facts',
                                                                                                  'llmbench/compare/planned/facts.py'),
+                                                'llmbench.compare.planned.facts._network_guess': ( '70_compare/planned/facts.html#_network_guess',
+                                                                                                   'llmbench/compare/planned/facts.py'),
                                                 'llmbench.compare.planned.facts._time_facts': ( '70_compare/planned/facts.html#_time_facts',
                                                                                                 'llmbench/compare/planned/facts.py'),
                                                 'llmbench.compare.planned.facts._whole_training': ( '70_compare/planned/facts.html#_whole_training',

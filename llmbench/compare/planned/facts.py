@@ -217,6 +217,14 @@ ANSWER_KEYS = {
     "layouts": "in the order of `rank`",
 }  # fmt: skip
 
+# %% ../../../nbs/70_compare/planned/54_facts.ipynb #5d0c1200
+def _network_guess(answer: PlanAnswer) -> list[str]:
+    "The network in words, where it is the usual one of the card and not a given one."
+    if answer.question.network_gb_s is not None:
+        return []
+    usual = float(answer.machine.network_gbs)
+    return [f"a network of {usual:g} GB/s per GPU (usual with {answer.card}; --network-gb-s)"]
+
 # %% ../../../nbs/70_compare/planned/54_facts.ipynb #7eabd931
 def _asked(answer: PlanAnswer) -> dict[str, Any]:
     q, searched = answer.question, answer.searched
@@ -242,7 +250,7 @@ def _money(answer: PlanAnswer) -> dict[str, Any]:
         "offers": {kind: asdict(o) for kind, o in offers_of(answer.card).items()},
         "tdp_w": tdp_w_of(answer.card),
         "checkpoint_is": "background" if e.background else "blocking",
-        "guesses": list(guesses_of(e)),
+        "guesses": [*_network_guess(answer), *guesses_of(e)],
     }
 
 # %% ../../../nbs/70_compare/planned/54_facts.ipynb #9677ebe9

@@ -55,7 +55,9 @@ def _told_apart(facts: Mapping[str, Any]) -> str:
     last = (
         "every layout that fits" if count + 1 == facts["layouts_that_fit"] else f"2 to {count + 1}"
     )
-    return f"{last} cannot be told from 1: each has a chance of 10 % or more to be {word} in truth"
+    sizes = len({one["ranks"] for one in facts["layouts"]}) > 1
+    said = f"{last} cannot be told from 1: each has a chance of 10 % or more to be {word} in truth"
+    return said + "; measured on equal numbers of GPUs, less sure between others" * sizes
 
 
 def _known(facts: Mapping[str, Any]) -> str:
@@ -95,7 +97,7 @@ def _price_words(facts: Mapping[str, Any]) -> str:
         return f"cost: no such price of {facts['hardware']} is known; type --price USD"
     offers = "; ".join(
         f"{kind.replace('_', ' ')} {o['price']:g} ({o['least']:g} to {o['most']:g}, {o['count']}"
-        f" offers, the newest of {o['newest']})"
+        f" offer{'s' * (o['count'] > 1)}, the newest of {o['newest']})"
         for kind, o in facts["offers"].items()
     )
     said = f"cost: {facts['price_per_gpu_hour']:g} USD per GPU hour ({facts['price_is']})"
