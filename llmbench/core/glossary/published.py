@@ -179,7 +179,25 @@ constant_meaning | – | What the number is a share or a time of | What it is
     by="compare.planned.scores.error_scores",
 )
 
+# %% ../../../nbs/10_core/glossary/32_published.ipynb #a1c30f14
+_TUNED = topic(
+    "published-tuned",
+    "How memory is scored, and what was tried",
+    "Predictions of peak memory against published rows, and the decisions of the tuning.",
+    """
+peaks | 1 | Rows that state a peak | Peaks
+failures_found | – | Runs out of memory whose predicted chance to fit is below one half, of all of them | Failures found
+good_runs_refused | – | Runs that ran, and whose predicted chance to fit is below one half, of all of them | Good runs refused
+unsure_pct | % | Runs whose predicted chance to fit is between 10 and 90 % | Unsure (% of runs)
+decision | – | What was tried to lower the error of predictions | Decision
+kept | – | Whether a decision is in use | Kept
+errors_before errors_after | % | Median and P90 of the left-out error before and after a decision | Median and P90 before (%); Median and P90 after (%)
+reason_of_decision | – | Why a decision was tried, or why it is not kept | Reason
+    """,
+    by="report.published.decisions.memory_rows",
+)
+
 # %% ../../../nbs/10_core/glossary/32_published.ipynb #30a11142
 PUBLISHED_TOPICS = {"Published results": (_ACCOUNT,)}
 PUBLISHED_RECORDED = (_ORIGIN, _SETTINGS)
-PUBLISHED_PAGES = (_SCORES, _CARDS, _SOURCES, _PLANNED)
+PUBLISHED_PAGES = (_SCORES, _CARDS, _SOURCES, _PLANNED, _TUNED)

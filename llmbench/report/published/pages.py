@@ -52,6 +52,13 @@ from llmbench.report.published.planned import (
 )
 
 # %% ../../../nbs/80_report/published/40_pages.ipynb #5d0c11fe
+from llmbench.report.published.decisions import (
+    DECISION_COLUMNS,
+    MEMORY_COLUMNS,
+    decision_rows,
+    memory_constants,
+    memory_rows,
+)
 from llmbench.report.published.residuals import (
     MISSING_COLUMNS,
     WORST_COLUMNS,
@@ -314,6 +321,9 @@ _PLANNED = {
     "groups": "Errors by group, publisher left out; groups of five rows and more.",
     "worst": "The rows that are predicted worst, and what their fault follows from.",
     "constants": "The fitted constants of the time of a step.",
+    "memory": "Predictions of peak memory: error, failures found, good runs refused.",
+    "bytes": "The fitted constants of memory.",
+    "decisions": "What was tried, with the errors before and after, each publisher left out.",
 }
 
 # %% ../../../nbs/80_report/published/40_pages.ipynb #5d0c11fc
@@ -339,9 +349,12 @@ def write_planned_page(bench: Workbench, known: Published) -> None:
         "missing": (missing_rows(dots), MISSING_COLUMNS),
         "worst": (worst_rows(dots), WORST_COLUMNS),
         "constants": (constant_rows(), CONSTANT_COLUMNS),
+        "memory": (memory_rows(files.scores), MEMORY_COLUMNS),
+        "bytes": (memory_constants(), CONSTANT_COLUMNS),
+        "decisions": (decision_rows(known.folder), DECISION_COLUMNS),
     }
     tables = {
-        name: _table(bench, f"planned-{name}", rows, columns, _PLANNED[name])
+        name: _table(bench, f"planned-{name}", rows, columns, _PLANNED[name]) if rows else ""
         for name, (rows, columns) in parts.items()
     }
     figures = _planned_figures(dots, factor)
