@@ -9,6 +9,7 @@ __all__ = ['Law', 'law_of', 'fitted_ranks', 'measured_rates', 'noise_of', 'OwnFi
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -104,8 +105,16 @@ class OwnFit:
     values: dict[str, float]
     deviations: dict[str, float]
 
+    def measured(self, name: str) -> bool:
+        "Whether the runs narrowed a constant by a fifth or more, or made a switch clear."
+        spread = next(c.spread for c in self.law.constants if c.name == name)
+        return self.deviations[name] < (0.8 * spread or 1)
+
     def interval(self, name: str) -> tuple[float, float]:
-        "Nine of ten times the constant is inside."
+        "Nine of ten times the constant is inside; of a switch, both bounds where it is unclear."
+        constant = next(c for c in self.law.constants if c.name == name)
+        if not constant.spread and self.deviations[name]:
+            return constant.low, constant.high
         factor = float(np.exp(_NINETY * self.deviations[name]))
         return self.values[name] / factor, self.values[name] * factor
 
@@ -122,27 +131,70 @@ def _scipy_fit(residuals: Callable, first: np.ndarray, limits: tuple, spread: np
         raise RequestError("a calibration needs scipy; type pip install scipy") from e
     return least_squares(residuals, first, bounds=limits, x_scale=spread, max_nfev=60)
 
-# %% ../../../nbs/70_compare/calibrated/20_fit.ipynb #0571e097
+# %% ../../../nbs/70_compare/calibrated/20_fit.ipynb #3f91db45
+@dataclass(frozen=True)
+class _Problem:
+    "Requests to fit, with measured rates; constants that are switches are given."
+
+    law: Law
+    rates: Rates
+    rows: Sequence[MeasuredRequest]
+
+    @property
+    def moved(self) -> list[Constant]:
+        return [c for c in self.law.constants if c.spread]
+
+    @property
+    def switches(self) -> list[Constant]:
+        return [c for c in self.law.constants if not c.spread]
+
+    def solved(self, given: Mapping[str, float]):
+        "The solution of scipy, in logarithms of the constants that move."
+        start, low, high = (np.log([getattr(c, n) for c in self.moved])
+                            for n in ("start", "low", "high"))  # fmt: skip
+        spread = np.array([c.spread for c in self.moved])
+        measured = np.array([row.step_s for row in self.rows])
+        noise = np.array([noise_of(row) for row in self.rows])
+
+        def residuals(x: np.ndarray) -> np.ndarray:
+            k = self.values(x) | given
+            found = np.array([self.law.step_s(row, self.rates, k) for row in self.rows])
+            return np.concatenate([_soft(np.log(found / measured) / noise), (x - start) / spread])
+
+        first = np.clip(start, low + 1e-9, high - 1e-9)
+        return _scipy_fit(residuals, first, (low, high), spread)
+
+    def values(self, x: np.ndarray) -> dict[str, float]:
+        "Constants by name."
+        return dict(zip((c.name for c in self.moved), np.exp(x), strict=True))
+
+# %% ../../../nbs/70_compare/calibrated/20_fit.ipynb #3851542a
+_CLEARLY = 1.0  # of the cost, half the sum of squared residuals
+
+
+def _with_switches(problem: _Problem) -> tuple[dict[str, float], dict[str, float], Any]:
+    "Switches, their deviations (0 where the runs are clear), and the solution with them."
+    given = {c.name: c.start for c in problem.switches}
+    best, unclear = problem.solved(given), {}
+    for c in problem.switches:
+        other = given | {c.name: c.low + c.high - given[c.name]}
+        found = problem.solved(other)
+        unclear[c.name] = float(abs(found.cost - best.cost) < _CLEARLY)
+        if found.cost < best.cost - _CLEARLY:
+            given, best = other, found
+    return given, unclear, best
+
+
 def fit_own(machine: CalibratedMachine, rows: Sequence[MeasuredRequest]) -> OwnFit:
     """The constants that explain the step times of these requests best. Raises RequestError for a
     request that the law does not predict, and without scipy, which only a fit needs.
     """
-    law, rates = law_of(machine), measured_rates(rows)
-    names = [c.name for c in law.constants]
-    start, low, high = (np.log([getattr(c, n) for c in law.constants])
-                        for n in ("start", "low", "high"))  # fmt: skip
-    spread = np.array([c.spread for c in law.constants])
-    measured, noise = (np.array([f(r) for r in rows]) for f in (lambda r: r.step_s, noise_of))
-
-    def residuals(x: np.ndarray) -> np.ndarray:
-        k = dict(zip(names, np.exp(x), strict=True))
-        found = np.array([law.step_s(row, rates, k) for row in rows])
-        return np.concatenate([_soft(np.log(found / measured) / noise), (x - start) / spread])
-
-    first = np.clip(start, low + 1e-9, high - 1e-9)
-    found = _scipy_fit(residuals, first, (low, high), spread)
-    values = {n: float(f"{v:.4g}") for n, v in zip(names, np.exp(found.x), strict=True)}
+    problem = _Problem(law_of(machine), measured_rates(rows), rows)
+    given, unclear, found = _with_switches(problem)
+    values = {n: float(f"{v:.4g}") for n, v in problem.values(found.x).items()}
+    spread = np.array([c.spread for c in problem.moved])
     scatter = max(1.0, float(np.median(np.abs(found.fun[: len(rows)]))) * 1.48)
     sure = np.linalg.inv(found.jac.T @ found.jac) * scatter**2
     deviations = np.minimum(np.sqrt(np.diag(sure)), spread)
-    return OwnFit(law, rates, values, dict(zip(names, map(float, deviations), strict=True)))
+    each = dict(zip(values, map(float, deviations), strict=True))
+    return OwnFit(problem.law, problem.rates, values | given, each | unclear)

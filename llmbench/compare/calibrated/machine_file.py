@@ -43,7 +43,7 @@ def machine_facts(found: OwnCalibration) -> dict[str, Any]:
         constants[c.name] = {
             "value": found.fit.values[c.name], "unit": c.unit, "low": _digits(low),
             "high": _digits(high), "start": _digits(c.start), "text": c.text,
-            "measured": found.fit.deviations[c.name] < 0.8 * c.spread,
+            "measured": found.fit.measured(c.name),
         }  # fmt: skip
     rates = asdict(found.fit.rates)
     return {
@@ -83,10 +83,10 @@ class MachineFile:
         return self.law.parts(spec, place, self.rates, self.values)
 
 
-def _number(facts: Any, path: Path | str, name: str) -> float:
+def _number(facts: Any, path: Path | str, name: str, least: float = 1e-300) -> float:
     value = facts.get("value") if isinstance(facts, dict) else facts
     known = isinstance(value, int | float) and not isinstance(value, bool)
-    if not known or not 0 < value < math.inf:
+    if not known or not least <= value < math.inf:
         raise RequestError(
             f"{path}: {name} is {value!r}, allowed: a number above 0; type llmbench plan"
             " --calibrate RESULTS --machine FILE to write it anew"
@@ -121,7 +121,9 @@ def read_machine(path: Path | str) -> MachineFile:
     try:
         found = CalibratedMachine(**machine)
         law = law_of(found)
-        values = {n: _number(c, path, f"constants.{n}") for n, c in facts["constants"].items()}
+        least = {c.name: c.low for c in law.constants}
+        values = {n: _number(c, path, f"constants.{n}", least.get(n, 0.0))
+                  for n, c in facts["constants"].items()}  # fmt: skip
         stated = {n: v for n, v in rates.items() if v["value"] is not None}
         known = Rates(**{n: _number(v, path, f"rates.{n}") for n, v in stated.items()})
     except (TypeError, AttributeError, KeyError) as e:

@@ -28,7 +28,7 @@ _COMPUTE = (
 _SHARED = (
     ("switch", "1", 0.03, 0.70, 1e-3, 0.5, "lost where threads are more than cores"),
     ("uneven", "1", 0.03, 0.70, 1e-3, 0.5, "of a pass, until the last rank arrives"),
-    ("shared", "1", 0.5, 1.00, 1e-3, 1.0, "hosts with the same cores: 1, with their own: 0"),
+    ("shared", "1", 0.0, 0.00, 0.0, 1.0, "hosts with the same cores: 1, with their own: 0"),
 )
 
 # %% ../../../nbs/20_plan/own/40_constants.ipynb #c63fd4f4
