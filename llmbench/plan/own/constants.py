@@ -27,6 +27,7 @@ _COMPUTE = (
 )
 _SHARED = (
     ("switch", "1", 0.03, 0.70, 1e-3, 0.5, "lost where threads are more than cores"),
+    ("turn_s", "s", 3e-3, 0.50, 1e-4, 2e-2, "until a neighbour is given a core that others use"),
     ("uneven", "1", 0.03, 0.70, 1e-3, 0.5, "of a pass, until the last rank arrives"),
     ("shared", "1", 0.0, 0.00, 0.0, 1.0, "hosts with the same cores: 1, with their own: 0"),
 )

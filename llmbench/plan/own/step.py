@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Values', 'PARTS', 'Setting', 'pass_parts', 'ExchangeSeconds', 'exchange_seconds', 'slowed', 'seen_waiting',
-           'own_parts', 'own_step_s']
+           'turn_wait_s', 'own_parts', 'own_step_s']
 
 # %% ../../../nbs/20_plan/own/50_step.ipynb #dc072c24
 from collections.abc import Mapping
@@ -93,6 +93,15 @@ def seen_waiting(at: Setting) -> float:
     "The share of waiting for neighbours in which no other rank uses the core."
     return min(1.0, max(0.0, 2.0 - at.place.demand(at.k["shared"])))
 
+
+def turn_wait_s(at: Setting) -> float:
+    """Seconds that a collective inside a pass waits for ranks whose cores others use. With one core
+    there is none: a rank that waits leaves it to those that it waits for.
+    """
+    if at.place.all_cores(at.k["shared"]) <= 1:
+        return 0.0
+    return at.k["turn_s"] * min(1.0, max(0.0, at.place.demand(at.k["shared"]) - 1.0))
+
 # %% ../../../nbs/20_plan/own/50_step.ipynb #08ad6559
 PARTS = (
     "products", "attention", "memory-bound", "operations", "split tensors", "exchange", "waiting",
@@ -106,6 +115,7 @@ class _Stage:
 
     parts: dict[str, float]
     within: ExchangeSeconds  # a pass
+    calls: float  # of collectives inside a pass
     data: ExchangeSeconds
     update_s: float
     engine_s: float
@@ -121,8 +131,8 @@ def _stage(spec: RunSpec, at: Setting, stage: int) -> _Stage:
     update += work.tensors * 15 * k["operation_s"] + work.dispatched * k["dispatch_s"]
     within = exchange_seconds(found.within + found.between, at).over(spec.batch.accum)
     return _Stage(
-        pass_parts(spec, at, stage), within, exchange_seconds(found.data, at), update,
-        work.by_engine * k["engine_s"],
+        pass_parts(spec, at, stage), within, found.within.calls / spec.batch.accum,
+        exchange_seconds(found.data, at), update, work.by_engine * k["engine_s"],
     )  # fmt: skip
 
 # %% ../../../nbs/20_plan/own/50_step.ipynb #745b4cad
@@ -135,6 +145,7 @@ def _passes_s(spec: RunSpec, at: Setting, stages: list[_Stage], share: bool) -> 
     for stage in stages:
         late = k["uneven"] * sum(stage.parts.values()) * several
         wait = stage.within.wire_s + seen * (stage.within.hop_s + late)
+        wait += stage.calls * turn_wait_s(at) * share
         seconds.append(StageSeconds(lost * stage.core_s, wait))
     width = spec.world_size / spec.strategy.pp * at.place.threads
     cores = at.place.all_cores(k["shared"]) if share else inf
