@@ -28,7 +28,7 @@ FORCE_FLAG := $(if $(FORCE),--force)
 TORCH_FROM ?= --torch-backend cpu
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) $(TORCH_FROM)
 
-.PHONY: help study sweep site docs test test-slow test-notebooks lab bench calibrate distances ancestors gpu-study nodes-study nemo-env notebooks outputs-check lock readme clean
+.PHONY: help study sweep site docs test test-slow test-notebooks lab bench calibrate distances ancestors gpu-study nodes-study plan-study nemo-env notebooks outputs-check lock readme clean
 .DELETE_ON_ERROR:
 
 help:
@@ -195,6 +195,24 @@ nodes-study: .venv/.deepspeed
 	@$(BIN)/python tests/hosts.py 3 --mbit 1000 -- $(BIN)/llmbench launch ssh params/studies/cpu-nodes-1gbit.yaml --ranks-per-node 1 --submit $(FORCE_FLAG) \
 	  --results $(NODES_RESULTS) -s 'shell={shell}' -s 'hosts={hosts}' -s 'folder={folder}/runs' -s 'python={python}' -s env.OMP_NUM_THREADS=1 -s 'env.PYTHONPATH=$(CURDIR)' \
 	  -s 'env.GIT_DIR=$(CURDIR)/.git' -s 'env.GIT_WORK_TREE=$(CURDIR)' -s 'env.LLMBENCH_COMMAND=make nodes-study'
+
+# What `llmbench plan --calibrate` learns and what it predicts, turn by turn, so that other load meets all of them (root, for the hosts).
+# A turn is one repeat of every request: finished repeats are skipped.
+PLAN_RESULTS ?= results
+PLAN_TURNS ?= 5
+PLAN_STUDIES := cpu-plan cpu-plan-1core cpu-plan-1gbit-1core cpu-plan-1gbit
+PLAN_HOSTS = -- $(BIN)/llmbench launch ssh $(PLAN_RESULTS)/.turns/$(1).yaml --ranks-per-node 1 --submit $(FORCE_FLAG) --results $(PLAN_RESULTS) -s 'shell={shell}' -s 'hosts={hosts}' \
+  -s 'folder={folder}/runs' -s 'python={python}' -s env.OMP_NUM_THREADS=1 -s 'env.PYTHONPATH=$(CURDIR)' -s 'env.GIT_DIR=$(CURDIR)/.git' -s 'env.GIT_WORK_TREE=$(CURDIR)' -s 'env.LLMBENCH_COMMAND=make plan-study'
+plan-study: .venv/.deepspeed
+	$(SAY) "Six strategies on one to four ranks, on shared cores and on links of 1 Gb/s, in $(PLAN_TURNS) turns"
+	@mkdir -p $(PLAN_RESULTS)/.turns; export LLMBENCH_COMMAND='make plan-study'; for turn in $$(seq $(PLAN_TURNS)); do \
+	  for study in $(PLAN_STUDIES); do sed "s/^repeats: .*/repeats: $$turn/" params/studies/$$study.yaml > $(PLAN_RESULTS)/.turns/$$study.yaml || exit 1; done; \
+	  $(BIN)/llmbench sweep $(PLAN_RESULTS)/.turns/cpu-plan.yaml --direct --results $(PLAN_RESULTS) $(FORCE_FLAG) || exit 1; \
+	  taskset -c 0 $(BIN)/llmbench sweep $(PLAN_RESULTS)/.turns/cpu-plan-1core.yaml --direct --results $(PLAN_RESULTS) $(FORCE_FLAG) || exit 1; \
+	  taskset -c 0 $(BIN)/python tests/hosts.py 2 --mbit 1000 $(call PLAN_HOSTS,cpu-plan-1gbit-1core) || exit 1; \
+	  $(BIN)/python tests/hosts.py 4 --mbit 1000 $(call PLAN_HOSTS,cpu-plan-1gbit) || exit 1; \
+	done; rm -r $(PLAN_RESULTS)/.turns
+	@$(BIN)/llmbench plan --calibrate $(PLAN_RESULTS)
 
 # --- tests ----------------------------------------------------------------------------------------------------------
 

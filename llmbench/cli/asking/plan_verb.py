@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from .calibrate_verb import own_machine_text
 from .plan_options import PlanOptions, economy_of
 from ..verbs import OptionalPath, OptionalWhole, option, out
 from ...core.errors import RequestError, unknown_name
@@ -57,9 +58,15 @@ def layout_given(text: str | None) -> dict[str, float]:
 _NEEDED = ("model", "hardware", "gpus", "global_tokens")
 _SCORE = "score the planner with a table of measured runs (columns of training_throughput.csv)"
 _RECOMPUTE = {"none": 0.0, "selective": 0.5, "full": 1.0}
+_REQUESTS = "with --machine: a parameter file of a run or of a study"
+_CALIBRATE = "fit the constants of this machine to its runs in a folder of results"
+_MACHINE = "predict with the constants of such a machine; with --calibrate: write them"
+_EXPLAIN = "show every part of the step of layout N"
 
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #4c3266c8
 def plan(
+    requests: Annotated[OptionalPath, option(_REQUESTS, required=False)] = None,
+    /,
     *,
     model: Annotated[str | None, option("a preset, or a published architecture", "NAME")] = None,
     hardware: Annotated[str | None, option("the accelerator, such as h100", "NAME")] = None,
@@ -73,17 +80,19 @@ def plan(
     micro: Annotated[OptionalWhole, option("sequences of a micro batch", "N")] = None,
     recompute: Annotated[Literal["none", "selective", "full"] | None, option("given")] = None,
     network_gb_s: Annotated[float | None, option("GB/s per GPU between domains", "X")] = None,
-    explain: Annotated[
-        OptionalWhole, option("show every part of the step of layout N", "N")
-    ] = None,
+    explain: Annotated[OptionalWhole, option(_EXPLAIN, "N")] = None,
     top: Annotated[OptionalWhole, option("how many layouts to show (default 10)", "N")] = None,
+    calibrate: Annotated[OptionalPath, option(_CALIBRATE, "DIR")] = None,
+    machine: Annotated[OptionalPath, option(_MACHINE, "FILE")] = None,
+    ranks_per_node: Annotated[OptionalWhole, option("with --machine: hosts", "N")] = None,
     score: Annotated[OptionalPath, option(_SCORE, "FILE")] = None,
     format: Annotated[Literal["text", "json"], option("default text", "STYLE")] = "text",
     asked: PlanOptions = PlanOptions(),
 ) -> int:
     "Predict layouts, memory, time, cost and goodput of a training, or score the predictions."
     typed = locals()
-    out(_scored(score, format) if score else _planned(typed))
+    own = own_machine_text(requests, calibrate, machine, ranks_per_node, format)
+    out(own or (_scored(score, format) if score else _planned(typed)))
     return 0
 
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #6e6ec522
