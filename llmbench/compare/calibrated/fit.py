@@ -95,7 +95,7 @@ def noise_of(row: MeasuredRequest) -> float:
     off = np.abs(np.log(np.array(row.turns_s) / row.step_s))
     return max(_LEAST_NOISE, 1.25 * 1.48 * float(np.median(off)) / len(off) ** 0.5)
 
-
+# %% ../../../nbs/70_compare/calibrated/20_fit.ipynb #aa1d8721
 @dataclass(frozen=True)
 class OwnFit:
     "Constants of a machine, with the standard deviation of each one's logarithm."
@@ -118,12 +118,12 @@ class OwnFit:
         factor = float(np.exp(_NINETY * self.deviations[name]))
         return self.values[name] / factor, self.values[name] * factor
 
-
+# %% ../../../nbs/70_compare/calibrated/20_fit.ipynb #b3c77058
 def _soft(error: np.ndarray) -> np.ndarray:
     "As the error where it is small, as its root where it is large."
     return np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1))
 
-# %% ../../../nbs/70_compare/calibrated/20_fit.ipynb #c51b7075
+# %% ../../../nbs/70_compare/calibrated/20_fit.ipynb #d0363fea
 def _scipy_fit(residuals: Callable, first: np.ndarray, limits: tuple, spread: np.ndarray):
     try:
         from scipy.optimize import least_squares
@@ -131,7 +131,7 @@ def _scipy_fit(residuals: Callable, first: np.ndarray, limits: tuple, spread: np
         raise RequestError("a calibration needs scipy; type pip install scipy") from e
     return least_squares(residuals, first, bounds=limits, x_scale=spread, max_nfev=60)
 
-# %% ../../../nbs/70_compare/calibrated/20_fit.ipynb #3f91db45
+# %% ../../../nbs/70_compare/calibrated/20_fit.ipynb #21a7373f
 @dataclass(frozen=True)
 class _Problem:
     "Requests to fit, with measured rates; constants that are switches are given."
@@ -148,43 +148,44 @@ class _Problem:
     def switches(self) -> list[Constant]:
         return [c for c in self.law.constants if not c.spread]
 
-    def solved(self, given: Mapping[str, float]):
-        "The solution of scipy, in logarithms of the constants that move."
-        start, low, high = (np.log([getattr(c, n) for c in self.moved])
-                            for n in ("start", "low", "high"))  # fmt: skip
-        spread = np.array([c.spread for c in self.moved])
-        measured = np.array([row.step_s for row in self.rows])
-        noise = np.array([noise_of(row) for row in self.rows])
-
-        def residuals(x: np.ndarray) -> np.ndarray:
-            k = self.values(x) | given
-            found = np.array([self.law.step_s(row, self.rates, k) for row in self.rows])
-            return np.concatenate([_soft(np.log(found / measured) / noise), (x - start) / spread])
-
-        first = np.clip(start, low + 1e-9, high - 1e-9)
-        return _scipy_fit(residuals, first, (low, high), spread)
-
     def values(self, x: np.ndarray) -> dict[str, float]:
         "Constants by name."
         return dict(zip((c.name for c in self.moved), np.exp(x), strict=True))
 
-# %% ../../../nbs/70_compare/calibrated/20_fit.ipynb #3851542a
+# %% ../../../nbs/70_compare/calibrated/20_fit.ipynb #2ec8c03f
+def _solved(problem: _Problem, given: Mapping[str, float]):
+    "The solution of scipy, in logarithms of the constants that move."
+    start, low, high = (np.log([getattr(c, n) for c in problem.moved])
+                        for n in ("start", "low", "high"))  # fmt: skip
+    spread = np.array([c.spread for c in problem.moved])
+    measured = np.array([row.step_s for row in problem.rows])
+    noise = np.array([noise_of(row) for row in problem.rows])
+
+    def residuals(x: np.ndarray) -> np.ndarray:
+        k = problem.values(x) | given
+        found = np.array([problem.law.step_s(row, problem.rates, k) for row in problem.rows])
+        return np.concatenate([_soft(np.log(found / measured) / noise), (x - start) / spread])
+
+    first = np.clip(start, low + 1e-9, high - 1e-9)
+    return _scipy_fit(residuals, first, (low, high), spread)
+
+# %% ../../../nbs/70_compare/calibrated/20_fit.ipynb #6015fcf1
 _CLEARLY = 1.0  # of the cost, half the sum of squared residuals
 
 
 def _with_switches(problem: _Problem) -> tuple[dict[str, float], dict[str, float], Any]:
     "Switches, their deviations (0 where the runs are clear), and the solution with them."
     given = {c.name: c.start for c in problem.switches}
-    best, unclear = problem.solved(given), {}
+    best, unclear = _solved(problem, given), {}
     for c in problem.switches:
         other = given | {c.name: c.low + c.high - given[c.name]}
-        found = problem.solved(other)
+        found = _solved(problem, other)
         unclear[c.name] = float(abs(found.cost - best.cost) < _CLEARLY)
         if found.cost < best.cost - _CLEARLY:
             given, best = other, found
     return given, unclear, best
 
-
+# %% ../../../nbs/70_compare/calibrated/20_fit.ipynb #b5d26dc7
 def fit_own(machine: CalibratedMachine, rows: Sequence[MeasuredRequest]) -> OwnFit:
     """The constants that explain the step times of these requests best. Raises RequestError for a
     request that the law does not predict, and without scipy, which only a fit needs.

@@ -108,7 +108,7 @@ PARTS = (
     "wire", "bubble", "update", "engine", "fixed", "shared cores",
 )  # fmt: skip
 
-
+# %% ../../../nbs/20_plan/own/50_step.ipynb #046b3aaa
 @dataclass(frozen=True)
 class _Stage:
     "A rank of a pipeline stage: core seconds of a pass by part, and its exchanges per step."
@@ -135,7 +135,7 @@ def _stage(spec: RunSpec, at: Setting, stage: int) -> _Stage:
         exchange_seconds(found.data, at), update, work.by_engine * k["engine_s"],
     )  # fmt: skip
 
-# %% ../../../nbs/20_plan/own/50_step.ipynb #745b4cad
+# %% ../../../nbs/20_plan/own/50_step.ipynb #9a7728f7
 def _passes_s(spec: RunSpec, at: Setting, stages: list[_Stage], share: bool) -> float:
     "Seconds of all passes; share: with the cores that there are, else with a core per thread."
     k, several = at.k, spec.world_size > 1
@@ -151,7 +151,7 @@ def _passes_s(spec: RunSpec, at: Setting, stages: list[_Stage], share: bool) -> 
     cores = at.place.all_cores(k["shared"]) if share else inf
     return scheduled_s(spec.strategy, spec.batch.accum, seconds, cores, width)
 
-
+# %% ../../../nbs/20_plan/own/50_step.ipynb #0c284aa3
 def _data_s(spec: RunSpec, at: Setting, stages: list[_Stage], share: bool) -> float:
     "Seconds of gradients and shards after or between the passes, on the slowest stage."
     hidden = formulas_row(spec.strategy.name).reduction == "buckets"
@@ -160,7 +160,7 @@ def _data_s(spec: RunSpec, at: Setting, stages: list[_Stage], share: bool) -> fl
     each = (factor * d.core_s + seen * d.hop_s + wire * d.wire_s for d in (s.data for s in stages))
     return max(each)
 
-# %% ../../../nbs/20_plan/own/50_step.ipynb #13387779
+# %% ../../../nbs/20_plan/own/50_step.ipynb #d5d4399a
 def own_parts(spec: RunSpec, place: RankPlace, rates: Rates, k: Values) -> dict[str, float]:
     """Seconds of one optimizer step by part; they add up to the step.
 
@@ -189,7 +189,7 @@ def own_parts(spec: RunSpec, place: RankPlace, rates: Rates, k: Values) -> dict[
     step += slowed(at) * after + k["step_s"]
     return {name: parts.get(name, step - sum(parts.values())) for name in PARTS}
 
-# %% ../../../nbs/20_plan/own/50_step.ipynb #bd4160bb
+# %% ../../../nbs/20_plan/own/50_step.ipynb #f6cdd2c6
 def own_step_s(spec: RunSpec, place: RankPlace, rates: Rates, k: Values) -> float:
     "Seconds of one optimizer step. Raises as `own_parts`."
     return sum(own_parts(spec, place, rates, k).values())
