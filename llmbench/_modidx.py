@@ -1769,6 +1769,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                        'llmbench/compare/planned/answer.py'),
                                                  'llmbench.compare.planned.answer.machine_named': ( '70_compare/planned/answer.html#machine_named',
                                                                                                     'llmbench/compare/planned/answer.py'),
+                                                 'llmbench.compare.planned.answer.own_card': ( '70_compare/planned/answer.html#own_card',
+                                                                                               'llmbench/compare/planned/answer.py'),
                                                  'llmbench.compare.planned.answer.parameters_of_shape': ( '70_compare/planned/answer.html#parameters_of_shape',
                                                                                                           'llmbench/compare/planned/answer.py'),
                                                  'llmbench.compare.planned.answer.parts_of': ( '70_compare/planned/answer.html#parts_of',

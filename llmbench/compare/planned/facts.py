@@ -220,7 +220,7 @@ ANSWER_KEYS = {
 # %% ../../../nbs/70_compare/planned/54_facts.ipynb #5d0c1200
 def _network_guess(answer: PlanAnswer) -> list[str]:
     "The network in words, where it is the usual one of the card and not a given one."
-    if answer.question.network_gb_s is not None:
+    if answer.question.network_gb_s is not None or "=" in answer.question.hardware:
         return []
     usual = float(answer.machine.network_gbs)
     return [f"a network of {usual:g} GB/s per GPU (usual with {answer.card}; --network-gb-s)"]

@@ -161,7 +161,7 @@ def _ends(facts: Mapping[str, Any]) -> Iterator[str]:
     yield _energy_words(facts)
     yield from _goodput_words(facts)
     yield (
-        f"{facts['layouts_looked_at']:,} layouts in {facts['search_s']:.1f} s,"
+        f"{facts['layouts_looked_at']:,} layouts in {facts['search_s']:.2g} s,"
         f" {facts['layouts_that_fit']:,} fit; by {facts['rank']}; constants {facts['constants']}"
     )
 
