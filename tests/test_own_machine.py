@@ -13,7 +13,7 @@ from llmbench.core.schema import validate_run
 from llmbench.plan.examples import demo_run
 
 ROOT = Path(__file__).resolve().parent.parent
-STUDY = ROOT / "reports/published/cpu-plan"
+STUDY = ROOT / "data/planner/cpu-plan"
 
 
 def llmbench(*typed: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess:
