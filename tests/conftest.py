@@ -1,4 +1,4 @@
-"""What coverage follows, and how long the slow tests take.
+"""What coverage follows, how long the slow tests take, and a browser.
 
 Coverage follows the tests and the notebooks, not the processes that they start. To trace the
 import of torch in some three hundred ranks and launchers is a third of all the time that the tests
@@ -35,3 +35,12 @@ def pytest_terminal_summary(config: pytest.Config) -> None:
         measured = minutes() | {name: f"{s / 60:.1f}" for name, s in SPENT_S.items()}
         rows = [f"{name},{value}" for name, value in sorted(measured.items())]
         MEASURED.write_text("\n".join(["file,minutes", *rows]) + "\n")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """A headless Chromium for the tests of one file; only they need Selenium."""
+    from browsers import started
+
+    with started(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver

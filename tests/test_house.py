@@ -515,3 +515,13 @@ def test_tests_wait_in_one_way():
         if isinstance(loop, ast.While) and "time.sleep(" in ast.unparse(loop)
     ]
     assert not found, found
+
+
+def test_what_the_wheel_takes_along_are_files():
+    """A pattern that meets a folder, or nothing, stops the build of the wheel."""
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "data-files"
+    ]
+    for pattern in (p for group in patterns.values() for p in group):
+        found = list(ROOT.glob(pattern))
+        assert found and all(p.is_file() for p in found), (pattern, found)

@@ -11,7 +11,7 @@ from urllib.parse import urlparse
 from xml.etree import ElementTree
 
 import pytest
-from browsers import Reader, started
+from browsers import Reader
 from notebooks import ROOT, library_notebooks
 
 from llmbench.core.glossary.table import ENTRIES
@@ -185,12 +185,6 @@ def test_definitions_of_every_module_have_their_place(built):
         public = [name for name in made if not name.startswith("_")]
         missing += [f"{n}: {d}" for d in public if f'id="{n.module}.{d}"' not in page]
     assert not missing, missing
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with started(tmp_path_factory.mktemp("profile")) as driver:
-        yield driver
 
 
 @pytest.mark.slow

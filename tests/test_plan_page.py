@@ -14,7 +14,7 @@ from urllib.parse import urlparse
 
 import numpy as np
 import pytest
-from browsers import Reader, started
+from browsers import Reader
 
 from llmbench.plan.goodput.checkpoint import Storage
 from llmbench.plan.goodput.failures import FailureRate, Restart
@@ -50,12 +50,6 @@ def site(tmp_path_factory) -> Path:
     write_plan(bench)
     assert bench.problems == []
     return render_site(source, folder / "site", engine="pandoc")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with started(tmp_path_factory.mktemp("profile")) as driver:
-        yield driver
 
 
 @pytest.fixture

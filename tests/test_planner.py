@@ -109,6 +109,13 @@ def test_planted_errors_are_seen(picked, tmp_path):
         ([*SMALL, "--start", "soon"], "YYYY-MM-DD"),
         ([*SMALL, "--rank", "luck"], "luck"),
         ([*SMALL, "--write", "0"], "--write 0"),
+        ([*SMALL, "--network-gb-s", "0"], "--network-gb-s 0"),
+        ([*SMALL, "--network-gb-s", "nan"], "--network-gb-s nan"),
+        ([*SMALL, "--top", "0"], "--top 0"),
+        (["--model", "llama3.1-8b", "--hardware", "h100", "--gpus", "8", "--global-tokens", "1M",
+          "--seq-len", "-5"], "--seq-len -5"),
+        (["--model", "llama3.1-8b", "--hardware", "peak_16=989", "--gpus", "8",
+          "--global-tokens", "1M"], "peak_8"),
         ([*SMALL, "--framework", "jax", "--write", "1"], "jax"),
     ],
 )  # fmt: skip

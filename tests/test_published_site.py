@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from browsers import Reader, started
+from browsers import Reader
 
 from llmbench.plan.examples import demo_study
 from llmbench.report.build import build_report
@@ -30,12 +30,6 @@ def site(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("published")
     build_report(demo_study(folder / "results"), folder / "site")
     return folder / "site"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with started(tmp_path_factory.mktemp("profile")) as driver:
-        yield driver
 
 
 @pytest.fixture

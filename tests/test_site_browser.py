@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
-from browsers import Reader, started, wait
+from browsers import Reader, wait
 
 from llmbench.analysis.cost import Price
 from llmbench.core.glossary.table import heading_entry
@@ -54,12 +54,6 @@ def site(tmp_path_factory) -> Path:
     with (source / "features.qmd").open("a", encoding="utf-8") as page:
         page.write(f"\n{COSTS}")
     return render_site(source, folder / "published", engine="pandoc")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with started(tmp_path_factory.mktemp("profile")) as driver:
-        yield driver
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ __all__ = ['counted', 'gpu_counts', 'layout_given', 'plan']
 import json
 import re
 import sys
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -104,6 +105,14 @@ def _scored(path: Path, style: str) -> str:
     return json.dumps(scores, indent=2) + "\n" if style == "json" else score_text(scores)
 
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #5d0c11f3
+def _check_positive(typed: dict[str, Any]) -> None:
+    "Raise RequestError for a number that is 0, negative, NaN or infinite."
+    for name in ("seq_len", "micro", "top", "network_gb_s"):
+        value = typed[name]
+        if value is not None and not 0 < value < inf:
+            raise RequestError(f"--{name.replace('_', '-')} {value:g}: write a number above 0")
+
+# %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #5d0c11f4
 def _question(typed: dict[str, Any]) -> Any:
     from llmbench.compare.planned.answer import PlanQuestion
 
@@ -113,6 +122,7 @@ def _question(typed: dict[str, Any]) -> Any:
             f"{', '.join(lacks)} missing; write for example: llmbench plan --model llama3.1-70b"
             " --hardware h100 --gpus 64,128 --global-tokens 4M --seq-len 8192"
         )
+    _check_positive(typed)
     length = typed["seq_len"] or 4096
     given = layout_given(typed["layout"])
     if typed["micro"]:

@@ -118,7 +118,8 @@ def machine_named(name: str, network_gb_s: float | None = None) -> tuple[Machine
     "The machine of a card with its usual network, its name, and its memory in GB."
     if "=" in name:
         columns, memory_gb = own_card(name)
-        columns["network_gbs"] = network_gb_s or columns["network_gbs"]
+        if network_gb_s is not None:
+            columns["network_gbs"] = network_gb_s
         return known_machine(machine_arrays(columns)), "card of six numbers", memory_gb
     card = _card(name)
     columns = machine_columns({}, card, None, False)
