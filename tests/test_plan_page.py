@@ -277,7 +277,6 @@ def asked_of_command(command: str, *more: str) -> dict:
     return json.loads(done.stdout)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_the_command_of_the_page_gives_the_same(reader, address):
     opened(reader, address)
@@ -296,6 +295,8 @@ def test_the_command_of_the_page_gives_the_same(reader, address):
     assert reader.js(f"{a}.total / 2 ** 30") == pytest.approx(layout["peak_memory_gib"], rel=1e-9)
     assert reader.js(f"{a}.inside") == told["inside_calibration"]
     assert reader.js(f"{a}.factor90") == pytest.approx(told["interval_90_pct_factor"], abs=1e-3)
+    assert reader.js(f"{a}.factor80") == pytest.approx(told["p90_factor"], abs=1e-3)
+    assert told["p90_factor"] < told["interval_90_pct_factor"]
 
     # and without a layout the same twenty, in the same order
     told = asked_of_command(re.sub(r" --layout .*", "", command), "--top", "20")

@@ -142,6 +142,7 @@ def constants_text(table: PlannedTable, folder: Path, fitted: Fitted, found: dic
         "publishers": len(set(table.column("publisher"))),
         **fitted,
         "half_width": found["half_width"],
+        "half_width_80": found["half_width_80"],
         "ratio_errors": found["ratio_errors"],
         "inside": inside_keys(table),
     }
@@ -162,16 +163,21 @@ def how_far(kept: dict[str, Any], now: dict[str, Any]) -> str:
     return ", ".join([*other, *(f"{n} {old[n]:g}, now {new[n]:g}" for n in moved)])
 
 # %% ../../nbs/95_bench/65_planner.ipynb #11f40609
-_NOTHING = {"half_width": {"inside": 0.4, "outside": 0.6}, "ratio_errors": [0.0, 1.0]}
+_NOTHING = {
+    "half_width": {"inside": 0.4, "outside": 0.6},
+    "half_width_80": {"inside": 0.3, "outside": 0.4},
+    "ratio_errors": [0.0, 1.0],
+}
 
 
 def measured_errors(table: PlannedTable, left: LeftOutRows) -> dict[str, Any]:
     "Half widths of intervals and quantiles of the errors of ratios, from the left-out rows."
     scored = is_pretraining(table) & np.isfinite(left.error)
-    widths = half_widths(left.error[scored], left.inside[scored], left.group[scored])
+    rows = left.error[scored], left.inside[scored], left.group[scored]
+    widths = {"half_width": half_widths(*rows), "half_width_80": half_widths(*rows, 0.8)}
     ratios = ratio_errors(table, left.error, scored)
     return {
-        "half_width": {name: round(value, 4) for name, value in sorted(widths.items())},
+        **{n: {k: round(w, 4) for k, w in sorted(of.items())} for n, of in widths.items()},
         "ratio_errors": [round(float(np.quantile(ratios, q)), 4) for q in np.linspace(0, 1, 21)],
     }
 

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['shape_named', 'own_card', 'hardware_profile', 'machine_named', 'PlanQuestion', 'Searched', 'PlanAnswer',
-           'faster_chance', 'cheaper_chance', 'parts_of', 'parameters_of_shape', 'check_rank', 'goodput_plans', 'plan']
+           'faster_chance', 'cheaper_chance', 'parts_of', 'parameters_of_shape', 'check_rank', 'saved_state',
+           'goodput_plans', 'plan']
 
 # %% ../../../nbs/70_compare/planned/50_answer.ipynb #41558228
 import re
@@ -26,6 +27,9 @@ from .order import RANKS, front, measures, order_by
 from .rows import machine_columns
 from ...core.accelerators import accelerator
 from ...core.errors import RequestError, unknown_name
+
+# %% ../../../nbs/70_compare/planned/50_answer.ipynb #5c0a77e4
+from ...plan.goodput.checkpoint import SavedState
 from ...plan.goodput.job import GoodputPlan
 from ...plan.predicted.arrays import FAMILIES, POLICIES, LayoutArrays
 from ...plan.predicted.constants import calibration_keys
@@ -238,14 +242,19 @@ def _given(a: LayoutArrays, layout: Mapping[str, float] | None) -> LayoutArrays:
     return taken(a, keep)
 
 # %% ../../../nbs/70_compare/planned/50_answer.ipynb #bab6115d
+def saved_state(a: LayoutArrays) -> SavedState:
+    """Bytes per parameter in a checkpoint: Megatron and DeepSpeed keep 16-bit weights beside their
+    float32 master, the others float32 weights.
+    """
+    beside = (a.policy == POLICIES.index("distributed")) | (a.policy == POLICIES.index("deepspeed"))
+    return SavedState(weights=np.where(beside, 2, 4), master=np.where(beside, 4, 0))
+
+
 def goodput_plans(
     q: PlanQuestion, layouts: LayoutArrays, step_s: np.ndarray
 ) -> tuple[GoodputPlan, GoodputPlan]:
     "Goodput of each layout at the interval that counts, and at the best one."
-    beside_master = layouts.policy.ravel()[0] in (
-        POLICIES.index("distributed"), POLICIES.index("deepspeed"),
-    )  # fmt: skip
-    cluster = cluster_of(q.economy, half_precision_weights=bool(beside_master))
+    cluster = cluster_of(q.economy, saved_state(layouts))
     ranks = np.broadcast_to(layouts.ranks, np.shape(step_s))
     return goodput_with(q.economy, cluster, ranks, parameters_of_shape(layouts), step_s)
 

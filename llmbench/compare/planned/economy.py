@@ -18,7 +18,7 @@ import numpy as np
 from ...analysis.cost import TERMS, load_prices, price_of, prices_of
 from ...core.accelerators import ACCELERATORS
 from ...core.errors import RequestError
-from ...plan.goodput.checkpoint import DEFAULT_STORAGE, KEPT, Storage
+from ...plan.goodput.checkpoint import DEFAULT_STORAGE, KEPT, SavedState, Storage
 from ...plan.goodput.failures import DEFAULT_RATE, DEFAULT_RESTART, FailureRate, Restart
 from ...plan.goodput.job import Cluster, GoodputPlan, goodput_of
 from ...store.published.agreement import PUBLISHED_NAMES
@@ -144,16 +144,13 @@ def _rate(e: Economy) -> FailureRate:
     return FailureRate("given", 24_000 * per_hour, "any", _GIVEN)
 
 
-def cluster_of(e: Economy, *, half_precision_weights: bool = False) -> Cluster:
-    """What a goodput depends on. half_precision_weights: 16-bit weights beside a float32 master,
-    as Megatron and DeepSpeed keep them in a checkpoint.
-    """
+def cluster_of(e: Economy, kept: SavedState = KEPT["llmbench"]) -> Cluster:
+    "What a goodput depends on; kept: bytes per parameter in a checkpoint."
     restart, storage = DEFAULT_RESTART, DEFAULT_STORAGE
     if e.restart_s is not None:
         restart = Restart("given", e.restart_s, 0.0, 0.0, _GIVEN)
     if e.storage_gb_s is not None:
         storage = Storage("given", e.storage_gb_s, e.storage_gb_s, _GIVEN)
-    kept = KEPT["megatron" if half_precision_weights else "llmbench"]
     return Cluster(_rate(e), restart, storage, kept, e.background)
 
 # %% ../../../nbs/70_compare/planned/44_economy.ipynb #3204f027

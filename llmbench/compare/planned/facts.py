@@ -99,7 +99,7 @@ _SETTINGS = ("ranks", "dp", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "micro_
 def _time_facts(answer: PlanAnswer, place: int) -> dict[str, Any]:
     found, a = answer.found, taken(answer.found.layouts, place)
     step, parts = float(found.step_s[place]), parts_of(answer, place)
-    wide, tenth = float(np.exp(answer.half_width)), tenth_factor(answer.half_width)
+    wide, tenth = float(np.exp(answer.half_width)), tenth_factor(answer.inside)
     return {n: float(getattr(a, n)) for n in _SETTINGS} | {
         "layout": layout_words(answer, place),
         "on_front": bool(answer.searched.front[place]),
@@ -156,7 +156,7 @@ def _whole_training(
     answer: PlanAnswer, ranks: float, tokens_per_s: float, goodput: float
 ) -> dict[str, Any]:
     "Days, end date and cost of all tokens with P10 and P90, and the bound of their energy."
-    q, factor = answer.question, tenth_factor(answer.half_width)
+    q, factor = answer.question, tenth_factor(answer.inside)
     days, usd, kwh = None, None, None
     if q.training_tokens:
         days = float(training_days(q.training_tokens, tokens_per_s, goodput))
@@ -180,7 +180,7 @@ def _money_facts(answer: PlanAnswer, place: int) -> dict[str, Any]:
     usd = None if hour is None else usd_per_1m_tokens(hour.price, 1, rate)
     lasting = None if usd is None else usd / good["goodput"]
     kwh = None if tdp_w is None else per_1m_tokens(tdp_w / 1000, 1, rate, good["goodput"])
-    factor = tenth_factor(answer.half_width)
+    factor = tenth_factor(answer.inside)
     return (
         {"usd_per_1m_tokens": usd, "kwh_per_1m_tokens_at_most": kwh}
         | _ends("usd_per_1m_lasting_tokens", lasting, factor)
@@ -202,7 +202,7 @@ ANSWER_KEYS = {
     "rank": "what the layouts are ordered by: time, cost, memory or goodput",
     "inside_calibration": "whether two publishers measured this generation, format and family",
     "interval_90_pct_factor": "nine of ten left-out predictions were within it",
-    "p90_factor": "from P50 to P90, by a normal distribution through that interval",
+    "p90_factor": "from P50 to P90: eight of ten left-out predictions were within it",
     "layouts_looked_at": "allowed ones", "layouts_that_fit": "with a chance of at least 0.5",
     "search_s": "seconds that the search took",
     "front_size": "layouts that no other beats in time, cost and memory at once",
@@ -234,7 +234,7 @@ def _asked(answer: PlanAnswer) -> dict[str, Any]:
         "global_tokens": q.global_tokens, "training_tokens": q.training_tokens, "rank": q.rank,
         "inside_calibration": answer.inside,
         "interval_90_pct_factor": round(float(np.exp(answer.half_width)), 3),
-        "p90_factor": round(tenth_factor(answer.half_width), 3),
+        "p90_factor": round(tenth_factor(answer.inside), 3),
         "layouts_looked_at": answer.found.looked_at, "layouts_that_fit": answer.found.fit,
         "search_s": round(searched.search_s, 3), "front_size": searched.front_size,
         "cannot_be_told_from_first": searched.not_told, "constants": constants_hash(),

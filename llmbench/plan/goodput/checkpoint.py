@@ -18,12 +18,12 @@ from .failures import Numbers, check_numbers
 class SavedState:
     "Bytes per parameter in a checkpoint: weights, a float32 copy of them, and Adam's moments."
 
-    weights: int = 4
-    master: int = 0
-    moments: int = 8
+    weights: Numbers = 4
+    master: Numbers = 0
+    moments: Numbers = 8
 
     @property
-    def total(self) -> int:
+    def total(self) -> Numbers:
         "Bytes per parameter."
         return self.weights + self.master + self.moments
 

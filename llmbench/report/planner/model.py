@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...compare.planned.answer import parameters_of_shape
+from ...compare.planned.answer import parameters_of_shape, saved_state
 from ...compare.planned.calibration import calibration, constants_hash, worse_chance
 from ...plan.goodput import checkpoint, failures, formula, job, per_token
 from ...plan.predicted import buffers, memory, search, step
@@ -36,7 +36,7 @@ _PREDICTED = {
 _GOODPUT = {
     "goodput_of": job.goodput_of, "shares_of": formula.shares_of, "Cluster": job.Cluster,
     "FailureRate": failures.FailureRate, "Restart": failures.Restart, "Storage": checkpoint.Storage,
-    "training_days": per_token.training_days, "per_1m_tokens": per_token.per_1m_tokens,
+    "saved_state": saved_state, "training_days": per_token.training_days, "per_1m_tokens": per_token.per_1m_tokens,
 }  # fmt: skip
 _ASKED = {
     "options": search._options, "allowed": search._allowed, "broken_rule": rules.broken_rule,
@@ -76,13 +76,14 @@ def model_numbers() -> dict[str, Any]:
         "publishers": known["publishers"],
         "time": time_values(),
         "memory": buffers.constants(),
-        "calibration": {n: known[n] for n in ("half_width", "ratio_errors", "inside")},
+        "calibration": {
+            n: known[n] for n in ("half_width", "half_width_80", "ratio_errors", "inside")
+        },
         "layout": _unknowns(LayoutArrays),
         "machine": _unknowns(MachineArrays),
         "cluster": {
             "failures": asdict(rate) | {"node_mtbf_h": rate.node_mtbf_h},
             "restart": asdict(failures.DEFAULT_RESTART),
             "storage": asdict(checkpoint.DEFAULT_STORAGE),
-            "kept": asdict(checkpoint.KEPT["llmbench"]),
         },
     }

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...core.errors import RequestError
 from ..markup import Md, rendered
-from .choices import near_rows, plan_cards, plan_models, widths_of_80
+from .choices import near_rows, plan_cards, plan_models
 from .model import model_js, model_numbers
 from ..site.website import drop_page
 from ..workbench import Workbench, drawn
@@ -25,7 +25,7 @@ from ...store.published.edition import published_folder
 def plan_data(folder: Path) -> dict[str, Any]:
     "Everything that the page reads: constants, choices, and the published rows of a folder."
     return {
-        "numbers": model_numbers() | {"half_width_80": widths_of_80(folder)},
+        "numbers": model_numbers(),
         "models": plan_models(),
         "cards": plan_cards(),
         "near": near_rows(folder),

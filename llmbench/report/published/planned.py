@@ -19,7 +19,7 @@ from ...core.errors import RequestError
 from ...plan.predicted.constants import time_constants
 from ..charts import alt, chart_rows
 from ..parts import Column, count_column, number_column, text_column
-from .dots import Row, picker, source_link
+from .dots import Row, class_colour, picker, source_link
 
 # %% ../../../nbs/80_report/published/35_planned.ipynb #060a08ab
 def has_left_out(published: Path) -> bool:
@@ -100,7 +100,7 @@ def _plan_points(dots: Sequence[Row], passes: str, x: alt.X, y: alt.Y) -> alt.Ch
         .mark_point(filled=True, size=36, opacity=0.55, cursor="pointer")
         .transform_filter(passes)
         .encode(
-            x=x, y=y, color=alt.Color("who:N", legend=alt.Legend(columns=6)), href="link:N",
+            x=x, y=y, color=class_colour("who"), href="link:N",
             tooltip=tips,
         )
     )  # fmt: skip

@@ -114,13 +114,13 @@ function chosenLayout(s) {
   return c;
 }
 
-function clusterOf(q) {
+function clusterOf(q, a) {
   const { failures, restart, storage } = K.cluster;
   return new M.Cluster(
     new M.FailureRate("own", 24000 / q.mtbf, "", "", failures.gpus_per_node),
     new M.Restart("own", q.restart, 0, 0, ""),
     new M.Storage("own", q.write, q.read, "", storage.node_write_gb_s, storage.node_read_gb_s, storage.host_gb_s, storage.copy_fixed_s),
-    undefined, q.state.asynchronous === "yes",
+    M.saved_state(a), q.state.asynchronous === "yes",
   );
 }
 
@@ -134,7 +134,7 @@ function answerOf(q, c) {
   const a = layoutOf(q, c), memory = M.memory(a), parts = M.step_parts(a, q.machine);
   const step = Object.values(parts).reduce((sum, seconds) => sum + seconds, 0);
   const rate = M.tokens_of_layouts(a) / step / q.gpus, inside = insideOf(q), which = inside ? "inside" : "outside";
-  const parameters = M.parameters_of_shape(a), good = M.goodput_of(q.gpus, parameters, step, clusterOf(q));
+  const parameters = M.parameters_of_shape(a), good = M.goodput_of(q.gpus, parameters, step, clusterOf(q, a));
   const days = M.training_days(q.training, rate * q.gpus, good.goodput);
   const kwh = q.power_w === null ? null : (q.power_w * q.gpus * days * 24) / 1000;
   return {
@@ -143,7 +143,7 @@ function answerOf(q, c) {
     largest: M.largest_micro_batch(a), mfu: M.mfu_of(a, q.machine, rate),
     factor90: Math.exp(K.calibration.half_width[which]),
     factor_memory: Math.exp(1.2815515655 * K.memory.sigma), // the error of the chance to fit, at 10 and 90 %
-    factor80: K.half_width_80 ? Math.exp(K.half_width_80[which]) : null,
+    factor80: Math.exp(K.calibration.half_width_80[which]),
     usd_1m: q.price === null ? null : M.per_1m_tokens(q.price, 1, rate),
     usd: q.price === null ? null : q.price * q.gpus * 24 * days,
     power_usd: kwh === null || q.power_price === null ? null : kwh * q.power_price,

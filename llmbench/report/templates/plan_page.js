@@ -267,8 +267,7 @@ function cardBox(title, big, unit, ...lines) {
 }
 
 function spanText(found, value, digits, unit) {
-  const { factor80, factor90 } = found, at = (factor) => `${significant(value / factor, digits)} to ${significant(value * factor, digits)}`;
-  return factor80 ? `P10 to P90: ${at(factor80)} ${unit}` : `90 % interval: ${at(factor90)} ${unit}`;
+  return `P10 to P90: ${significant(value / found.factor80, digits)} to ${significant(value * found.factor80, digits)} ${unit}`;
 }
 
 // ---- what is shown
@@ -298,7 +297,7 @@ function showCards(q, found) {
     cardBox(`Training of ${q.training >= 1e12 ? significant(q.training / 1e12) + " · 10¹²" : significant(q.training / 1e9) + " · 10⁹"} tokens`, ends ? significant(found.days) : "no end", ends ? "days" : "",
       ends ? spanText(found, found.days, 3, "days") : "failures take all the time: write a longer MTBF, a shorter restart or a faster storage",
       `with a goodput of ${good.goodput.toFixed(3)}`),
-    cardBox("Cost", money(found.usd), "", found.usd === null ? "no price is known; write one" : !ends ? null : spanText(found, found.usd / (found.usd >= 1e6 ? 1e6 : 1), 3, found.usd >= 1e6 ? "M$" : "$"),
+    cardBox("Cost", money(found.usd), "", found.usd === null ? "no price is known; write one" : !ends ? null : `P10 to P90: ${money(found.usd / found.factor80)} to ${money(found.usd * found.factor80)}`,
       found.usd_1m === null ? null : `$${significant(found.usd_1m)} per 10⁶ tokens while steps run`),
     cardBox("Energy at full power", found.kwh === null || !ends ? "–" : significant(found.kwh / 1000), "MWh",
       found.kwh === null ? "the power of this card is not known; write it" : null, found.power_usd === null ? null : `electricity: ${money(found.power_usd)}`),
