@@ -74,6 +74,7 @@ class OwnCalibration:
 
 
 _LEAST_HALF_WIDTH = 0.05
+_UNKNOWN_HALF_WIDTH = 0.3  # no request could be left out: as wide as for published rows
 
 # %% ../../../nbs/70_compare/calibrated/30_scored.ipynb #0e210be8
 def _without(
@@ -94,9 +95,11 @@ def _without(
 
 def half_width_of_errors(errors: Sequence[float]) -> float:
     """Half width of the 90 % interval as a logarithm: the 90th percentile of the absolute log
-    errors of requests that were left out one by one, at least 5 %.
+    errors of requests that were left out one by one, at least 5 %; without such a request 0.3.
     """
-    return max(_LEAST_HALF_WIDTH, float(np.percentile(np.abs(errors), 90)) if len(errors) else 0.3)
+    if not len(errors):
+        return _UNKNOWN_HALF_WIDTH
+    return max(_LEAST_HALF_WIDTH, float(np.percentile(np.abs(errors), 90)))
 
 # %% ../../../nbs/70_compare/calibrated/30_scored.ipynb #225df99d
 def calibrated_rows(
