@@ -427,7 +427,7 @@ def test_a_study_of_frameworks_becomes_a_page(tmp_path):
     assert (
         len(sets) == len(names) and len(apart) == len(names) - 1 and max(apart.values()) < 2e-5
     ), apart
-    text = (tmp_path / "site/frameworks.html").read_text()
+    text = (tmp_path / "site/study-who.html").read_text()
     assert (
         text.count('badge yes">same training</span>') == len(names) - 1
         and "no comparison" not in text

@@ -22,15 +22,16 @@ import pypandoc
 import pytest
 from browsers import started
 from pydantic import BaseModel
-from test_report import copied_sources, made_run, texts
+from test_report import copied_sources, made_run, section, texts
 
-import llmbench.report.build
+import llmbench.report.studies.page
 from llmbench.core.errors import LlmbenchError
 from llmbench.core.escape import one_line
 from llmbench.core.files import slug, write_json_atomic
 from llmbench.core.records import write_run
 from llmbench.core.schema import RunFile, dump_run
 from llmbench.report.build import build_report
+from llmbench.report.studies.page import StudyPart
 from llmbench.report.workbench import Study, Workbench
 from llmbench.store.database import open_store
 
@@ -375,14 +376,15 @@ class Markup(HTMLParser):
 PLAIN_SCRIPTS = 2  # of the page's frame: its theme, its lists
 
 
-PLAN = "plan.html"  # has a script and data of its own, and shows no run of a user
+# Pages with a script and data of their own: Plan shows no run of a user, Compare shows their names.
+SCRIPTED = {"plan.html": "plan-data", "compare.html": "compare-data"}
 
 
 def test_no_page_holds_anything_that_could_be_executed(hostile):
     for name, text in hostile.pages.items():
         found = [f for f in Markup(text).found if not f.startswith("script [('data-chart'")]
-        if name == PLAN:
-            found.remove("script [('id', 'plan-data'), ('type', 'application/json')]")
+        if name in SCRIPTED:
+            found.remove(f"script [('id', '{SCRIPTED[name]}'), ('type', 'application/json')]")
             found.remove("script []")
         assert found == ["script []"] * PLAIN_SCRIPTS, (name, found)
 
@@ -434,8 +436,9 @@ def test_no_shortcode_stands_in_the_sources_that_quarto_reads(hostile):
     for file in made:
         text = file.read_text(encoding="utf-8")
         assert not re.search(r"\{\{\s*<", text), file.name
-        own = file.stem == Path(PLAN).stem  # one block of HTML from its first line on
-        text = re.sub(r"\A`````\{=html\}$", "", text, flags=re.MULTILINE) if own else text
+        own = {"plan": 1, "compare": 1, "front": text.count("<svg class=")}.get(file.stem, 0)
+        text, blocks = re.subn(r"^`````\{=html\}$", "", text, flags=re.MULTILINE)
+        assert blocks == own, (file.name, "a block of HTML that is not ours")
         assert not re.search(r"^ *```+ *\{python|`\{=html", text, re.MULTILINE), file.name
 
 
@@ -513,7 +516,7 @@ def opened(chromium, site: Path, pages: list[str]) -> None:
         assert (
             not found["pwned"]
             and found["handlers"] == found["frames"] == found["failed"] == 0
-            and found["scripts"] <= PLAIN_SCRIPTS + 2 * (page == PLAN)
+            and found["scripts"] <= PLAIN_SCRIPTS + 2 * (page in SCRIPTED)
         ), (page, found)
 
 
@@ -585,9 +588,8 @@ def test_columns_of_the_steps_that_are_missing_cost_no_page(tmp_path):
 
 def test_a_part_that_cannot_be_drawn_is_a_note_and_the_others_are_there(tmp_path, monkeypatch):
     sound(tmp_path / "r")
-    monkeypatch.setitem(
-        llmbench.report.build._SECTIONS, "memory", lambda bench, study: f"{None:.3f}"
-    )
+    odd = StudyPart("memory", "Memory", lambda bench, study: f"{None:.3f}")
+    monkeypatch.setitem(llmbench.report.studies.page.SECTIONS, "memory", odd)
     outcome = build_report(
         tmp_path / "r",
         tmp_path / "site",
@@ -597,11 +599,8 @@ def test_a_part_that_cannot_be_drawn_is_a_note_and_the_others_are_there(tmp_path
     assert len(outcome.problems) == 1 and outcome.problems[0].startswith(
         "memory of sound: TypeError"
     )
-    pages = texts(tmp_path / "site")
-    assert (
-        "This part could not be drawn" in pages["memory.html"]
-        and "could not be drawn" not in pages["throughput.html"]
-    )
+    memory, speed = (section(tmp_path / "site", "sound", name) for name in ("memory", "throughput"))
+    assert "This part could not be drawn" in memory and "could not be drawn" not in speed
 
 
 LOGS = Path(__file__).resolve().parent.parent.parent / "shared" / "logs"

@@ -40,11 +40,8 @@ from llmbench.store.database import open_store
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "index",
-    "throughput",
-    "latency",
-    "memory",
-    "scaling",
-    "parity",
+    "compare",
+    "history",
     "models",
     "published",
     "generations",
@@ -225,12 +222,19 @@ def plain(tmp_path_factory) -> Path:
 def site(results, plain, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("out") / "site"
     outcome = build_report(results, out, engine="pandoc", source=plain)
-    assert (outcome.runs, outcome.ok, outcome.pages) == (18, 17, len(PAGES) + 18)
+    assert (outcome.runs, outcome.ok, outcome.pages) == (18, 17, len(PAGES) + 1 + 18)
     return out
 
 
 def texts(site: Path) -> dict[str, str]:
     return {f.relative_to(site).as_posix(): f.read_text() for f in sorted(site.rglob("*.html"))}
+
+
+def section(site: Path, study: str, name: str) -> str:
+    """A section of a study's page, from its heading to the next; empty where it has none."""
+    text = (site / f"study-{study}.html").read_text()
+    _, found, rest = text.partition(f'<h2 id="{name}">')
+    return rest.partition('<h2 id="')[0] if found else ""
 
 
 def rows(site: Path, name: str) -> list[dict[str, str]]:
@@ -294,7 +298,7 @@ def test_queries_give_their_rows(site, results):
 
 
 def test_the_overview_says_what_the_queries_say(site):
-    overview = texts(site)["index.html"].replace("\u00a0", " ").replace("&nbsp;", " ")
+    overview = texts(site)["study-small.html"].replace("\u00a0", " ").replace("&nbsp;", " ")
     fastest = max(
         (r for r in rows(site, "small/throughput") if r["world_size"] == "2" and r["tokens_per_s"]),
         key=lambda r: float(r["tokens_per_s"]),
@@ -318,6 +322,8 @@ def test_the_overview_says_what_the_queries_say(site):
         and f"| Least memory at 2 ranks | **fsdp** | fsdp: {significant(float(least['live_memory_gib']))} ("
         in (site / "report.md").read_text()
     )
+    front = texts(site)["index.html"].replace("\u00a0", " ").replace("&nbsp;", " ")
+    assert f"{shown[0]} tokens/s (95 % {shown[1]} to {shown[2]})" in front, "the study's card"
     assert "says nothing about GPUs" in overview
     assert "17 of 18" in overview and "comparable" in overview and "not comparable" not in overview
 
@@ -339,7 +345,7 @@ def test_growth_of_a_process_names_no_winner(tmp_path):
 
 
 def test_charts_are_specifications_with_words(site):
-    text = texts(site)["throughput.html"]
+    text = section(site, "small", "throughput")
     spec = json.loads(
         re.search(r'<script[^>]*data-chart="[^"]*"[^>]*>(.*?)</script>', text, re.DOTALL)[1]
     )
@@ -370,7 +376,7 @@ def test_no_winner_without_a_comparable_verdict(tmp_path):
     outcome = build_report(
         tmp_path / "r", tmp_path / "site", engine="pandoc", source=ROOT / "reports"
     )
-    overview = texts(outcome.out)["index.html"]
+    overview = texts(outcome.out)["study-small.html"]
     assert "not comparable" in overview and "precision.compute" in overview
     assert "fastest at 2 ranks" not in (outcome.out / "report.md").read_text()
 
@@ -580,7 +586,8 @@ def rich(sources, tmp_path_factory) -> Path:
     return out
 
 
-OPTIONAL = ("spending", "settings", "frameworks", "peers", "growth", "ancestors")
+OPTIONAL = ("peers", "growth", "ancestors")
+OF_SOME = ("spending", "settings", "frameworks")  # sections of some studies
 
 
 def test_a_page_with_nothing_to_show_is_not_made_and_not_linked(site, rich):
@@ -592,6 +599,9 @@ def test_a_page_with_nothing_to_show_is_not_made_and_not_linked(site, rich):
     assert (
         all(f'href="{p}.html"' in full["index.html"] for p in OPTIONAL) and broken_links(rich) == []
     )
+    assert not any(section(site, "small", name) for name in OF_SOME)
+    studies = zip(("small", "tuned", "who"), OF_SOME, strict=True)
+    assert all(section(rich, study, name) for study, name in studies)
 
 
 def test_every_column_is_defined_on_the_page_of_methods(site):
@@ -656,7 +666,7 @@ def test_every_header_of_a_table_leads_to_its_entry(site, rich):
 
 
 def test_the_bound_stands_beside_the_throughput(rich):
-    text, found = texts(rich)["throughput.html"], rows(rich, "small/throughput")
+    text, found = section(rich, "small", "throughput"), rows(rich, "small/throughput")
     assert all(float(r["ceiling_tokens_per_s"]) > float(r["tokens_per_s"]) for r in found)
     assert (
         significant(float(found[0]["ceiling_tokens_per_s"])) in text and "Theoretical bound" in text
@@ -665,14 +675,17 @@ def test_the_bound_stands_beside_the_throughput(rich):
 
 def test_an_unsteady_repeat_has_its_sign_and_the_others_have_none(rich):
     full = texts(rich)
-    for page in ("throughput", "latency", "memory", "scaling", "runs", "index"):
-        assert "△\u00a020" in full[f"{page}.html"].replace("&nbsp;", "\u00a0"), page
+    for name in ("throughput", "latency", "memory", "scaling", "runs"):
+        text = section(rich, "small", name)
+        assert "△\u00a020" in text.replace("&nbsp;", "\u00a0"), name
+    assert "marks repeats whose step time changed" in full["study-small.html"]
+    assert "marks repeats whose step time changed" not in full["study-tuned.html"]
     pages = {name: "△" in text for name, text in full.items() if "small.fsdp-w2" in name}
     assert sorted(pages.values()) == [False, False, True]
 
 
 def test_the_time_of_a_step_is_taken_apart(rich):
-    text, found = texts(rich)["spending.html"], rows(rich, "small/collectives")
+    text, found = section(rich, "small", "spending"), rows(rich, "small/collectives")
     assert [(r["kind"], r["calls"], r["exposed_s"]) for r in found] == [
         ("all_reduce", "4.0", "0.025")
     ]
@@ -683,28 +696,18 @@ def test_the_time_of_a_step_is_taken_apart(rich):
         and float(kinds[0]["matrix products"]) == pytest.approx(400)
         and float(kinds[0]["total_ms"]) == pytest.approx(500)
     )
-    assert (
-        "5 % exposed" in text
-        and "What settings add" not in text.partition('<article class="content">')[2]
-    )
+    assert "5 % exposed" in text and not section(rich, "tuned", "spending")
 
 
 def test_settings_are_compared_with_their_baseline(rich):
-    text = (
-        texts(rich)["settings.html"]
-        .partition('<article class="content">')[2]
-        .replace("&nbsp;", "\u00a0")
-    )
+    text = section(rich, "tuned", "settings").replace("&nbsp;", "\u00a0")
     assert re.search(
         r"<strong>bf16</strong> trains 1\.\d\d \(1\.\d\d to 1\.\d\d\) times as fast as plain by"
         r" time spent",
         text,
     )
-    assert "same training" in text and "A small study" not in text
-    assert (
-        "What settings add"
-        not in texts(rich)["scaling.html"].partition('<article class="content">')[2]
-    )
+    assert "same training" in text and not section(rich, "small", "settings")
+    assert not section(rich, "tuned", "scaling") and not section(rich, "tuned", "parity")
 
 
 def test_one_request_on_two_cards_is_two_sets_everywhere(plain, tmp_path):
@@ -741,20 +744,15 @@ def test_one_request_on_two_cards_is_two_sets_everywhere(plain, tmp_path):
         for strategy in ("single · 1 rank", "ddp · 2 ranks")
         for card in ("Card A", "Card B")
     }
-    for page in ("throughput", "latency", "memory", "scaling"):
-        text = (site / f"{page}.html").read_text()
-        assert all(label in text for label in labels), page
+    for name in ("throughput", "latency", "memory", "scaling"):
+        assert all(label in section(site, "cards", name) for label in labels), name
     assert {r["speedup"] for r in rows(site, "cards/scaling") if r["strategy"] == "single"} == {
         "1.0"
     }, "each card is measured against itself"
 
 
 def test_frameworks_are_compared_with_this_harness(rich):
-    text = (
-        texts(rich)["frameworks.html"]
-        .partition('<article class="content">')[2]
-        .replace("&nbsp;", "\u00a0")
-    )
+    text = section(rich, "who", "frameworks").replace("&nbsp;", "\u00a0")
     assert re.search(
         r"<strong>lightning 9.9 is faster</strong>: 1\.2\d \(1\.2\d to 1\.\d\d\) times as fast as"
         r" llmbench, to the same loss",
@@ -764,7 +762,7 @@ def test_frameworks_are_compared_with_this_harness(rich):
         re.search(r"<strong>deepspeed 9.9 is slower</strong>: 0\.7", text)
         and "<strong>torchtitan 9.9</strong> did not train" in text
     )
-    assert "same training" in text and "&lt;b&gt;type" in text and "A small study" not in text
+    assert "same training" in text and "&lt;b&gt;type" in text
     sets = {r["framework"]: r for r in rows(rich, "who/frameworks")}
     assert (
         len(sets) == 4
@@ -776,10 +774,7 @@ def test_frameworks_are_compared_with_this_harness(rich):
     assert [(r["frameworks"], r["number"]) for r in said] == [
         ("deepspeed, lightning, torchtitan", "3")
     ]
-    assert all(
-        "Who trains it" not in texts(rich)[f"{p}.html"].partition('<article class="content">')[2]
-        for p in ("settings", "scaling", "parity")
-    )
+    assert not any(section(rich, "who", name) for name in ("settings", "scaling", "parity"))
 
 
 def test_the_bench_pages_say_what_the_files_say(rich):
@@ -831,10 +826,10 @@ def test_a_log_that_counts_tokens_has_one_throughput_on_every_page(tmp_path):
         put(tmp_path / "r", validate_run(run | {"env": run["env"] | {"framework": "nanoGPT"}}))
     out = tmp_path / "site"
     build_report(tmp_path / "r", out, engine="pandoc", source=copied_sources(tmp_path / "s"))
-    first = (out / "index.html").read_text()
+    first = (out / "study-small.html").read_text()
     through = rows(out, "small/throughput")
     for label in ("night-2 · 2 ranks", "nanoGPT · 2 ranks"):
-        assert label in first and label in (out / "throughput.html").read_text()
+        assert label in first and label in section(out, "small", "throughput")
     assert len(through) == 2
     for row in through:
         assert float(row["tokens_per_s"]) > 0

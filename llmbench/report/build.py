@@ -24,24 +24,25 @@ from ..core.files import Settings, load_settings, slug
 from ..core.records import result_files
 from .glossary import glossary_md
 from .library.library import write_library
-from .pages.frameworks import frameworks_section
 from .pages.layouts import write_layouts
-from .pages.links import nodes_section
 from .tool.bench import read_bench, write_bench
 
 # %% ../../nbs/80_report/60_build.ipynb #ce6a8f51
 from .pages.overview import headline
 from .pages.runpages import run_records, write_run_pages
-from .pages.sections import SECTIONS, write_sections
-from .pages.settings import settings_section
 from .pages.summary import StudyText, study_text, write_summaries
-from .pages.time import kernel_tables, spending_section
-from .pages.vendors import vendors_section
+from .pages.time import kernel_tables
 from .parts import csv_text, methods_md
 from .planner.page import write_plan
 from .published.pages import write_published
 from .site.renderer import render_site
 from .site.website import drop_page
+from .studies.compare_page import write_compare_page
+from .studies.front import write_front
+from .studies.history_page import write_history_page
+from .studies.page import write_study_page
+from .studies.questions import questions_of
+from .studies.runs_page import write_runs_page
 from .workbench import Study, Workbench
 from ..spec.params import read_yaml
 from ..store.database import open_store
@@ -92,23 +93,26 @@ def study_counts(folders: Sequence[Path], source: Path) -> tuple[int, int]:
     return len(own), len(published - own)
 
 # %% ../../nbs/80_report/60_build.ipynb #d655540e
+_TEXTS = ("title", "question", "reading", "limits")
+
+
 def _declared(connection: Any, settings: Settings, name: str) -> dict[str, Any]:
-    """Title, baseline and varied keys of a study as kept beside its runs; the title else from the
-    project's parameter file.
+    """Texts, baseline and varied keys of a study as kept beside its runs; a text that is not there
+    from the project's parameter file.
     """
     path = settings.root / "params" / "studies" / f"{slug(name)}.yaml"
-    found = connection.execute(
-        "SELECT title, baseline, varies FROM studies WHERE study = $1", [name]
-    ).fetchone()
-    title, baseline, varies = found or (None, None, None)
-    title = title or (read_yaml(path).get("title") if path.is_file() else None)
-    return {
-        "title": str(title or name),
+    columns = ", ".join(("baseline", "varies", *_TEXTS))
+    found = connection.execute(f"SELECT {columns} FROM studies WHERE study = $1", [name]).fetchone()
+    baseline, varies, *kept = found or (None,) * (2 + len(_TEXTS))
+    project = read_yaml(path) if path.is_file() else {}
+    texts = {key: text or project.get(key) for key, text in zip(_TEXTS, kept, strict=True)}
+    return texts | {
+        "title": str(texts["title"] or name),
         "baseline": json.loads(baseline) if baseline else None,
         "varies": varies,
     }
 
-
+# %% ../../nbs/80_report/60_build.ipynb #e839f8bf
 def studies_of(connection: Any, settings: Settings) -> list[Study]:
     "The studies that the store holds, the default one first, then by name."
     names = [
@@ -153,27 +157,34 @@ def _write_metrics(bench: Workbench) -> None:
     bench.write("metrics.csv", text=csv_text(rows, found.columns))
 
 # %% ../../nbs/80_report/60_build.ipynb #dbc452e3
-_SECTIONS = SECTIONS | {
-    "scaling": nodes_section,
-    "spending": spending_section,
-    "settings": settings_section,
-    "frameworks": frameworks_section,
-    "vendors": vendors_section,
-}
+def _write_studies(bench: Workbench, texts: Sequence[StudyText], folders: Sequence[Path]) -> None:
+    "The first page, a page per study, and the pages over all studies."
+    for text in texts:
+        write_study_page(bench, text)
+    known = write_published(bench)
+    data = write_compare_page(bench, texts)
+    newest = write_history_page(bench, folders)
+    write_front(bench, texts, questions_of(bench, known, data, newest))
+    write_runs_page(bench, texts)
 
 # %% ../../nbs/80_report/60_build.ipynb #1ade67fe
-def fill(bench: Workbench, settings: Settings, measured: Mapping[str, Any]) -> list[StudyText]:
+def fill(
+    bench: Workbench,
+    settings: Settings,
+    measured: Mapping[str, Any],
+    folders: Sequence[Path] = (),
+) -> list[StudyText]:
     """Write all generated files that the pages include or link to; `measured` are bench files by
-    name. Returns what is stated of each study.
+    name, `folders` those of the results. Returns what is stated of each study.
     """
     studies = studies_of(bench.connection, settings)
     texts = [study_text(bench, study) for study in studies]
-    for page in [*write_sections(bench, studies, _SECTIONS), *write_bench(measured, bench.folder)]:
+    _write_studies(bench, texts, folders)
+    for page in write_bench(measured, bench.folder):
         drop_page(bench.folder, page)
     bench.write("_generated", "methods.md", text=methods_md())
     bench.write("_generated", "glossary.md", text=glossary_md())
     write_layouts(bench)
-    write_published(bench)
     write_plan(bench)
     write_run_pages(bench)
     _write_metrics(bench)
@@ -282,7 +293,7 @@ def build_report(
     folders = result_folders(results, settings, source)
     with tempfile.TemporaryDirectory(prefix="llmbench-report-") as scratch:
         bench = workbench_of(folders, source, Path(scratch) / "report")
-        texts = fill(bench, settings, read_bench(source / "published" / "bench"))
+        texts = fill(bench, settings, read_bench(source / "published" / "bench"), folders)
         if docs:
             write_library(bench.folder, settings.root)
         _keep_script(out, bench.folder)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SetKey', 'LABEL', 'OWN_FOLDERS', 'with_interval', 'Column', 'text_column', 'number_column', 'count_column', 'set_key',
-           'set_labels', 'marked', 'label_of', 'pipe_table', 'table_md', 'facts_table', 'site_folder', 'source_links',
-           'figure_md', 'csv_text', 'badge', 'status_badge', 'definition_md', 'methods_md']
+           'set_labels', 'marked', 'label_of', 'pipe_table', 'table_md', 'facts_table', 'fold_out', 'site_folder',
+           'source_links', 'figure_md', 'csv_text', 'badge', 'status_badge', 'definition_md', 'methods_md']
 
 # %% ../../nbs/80_report/40_parts.ipynb #25a46ee8
 import csv
@@ -158,6 +158,11 @@ def facts_table(facts: Mapping[str, Any]) -> Md:
     ]
     more = [("…", f"{len(facts) - _MOST_FACTS:,} more")] if len(facts) > _MOST_FACTS else []
     return pipe_table([("Name", "Value"), *shown, *more])
+
+# %% ../../nbs/80_report/40_parts.ipynb #c6d4c980
+def fold_out(title: str, text: str) -> Md:
+    "Text under a title that opens it."
+    return Md(f'::: {{.callout-note collapse="true"}}\n## {md_text(title)}\n\n{text}\n:::\n')
 
 # %% ../../nbs/80_report/40_parts.ipynb #4b72922a
 OWN_FOLDERS = frozenset({"runs", "models", "bench"})

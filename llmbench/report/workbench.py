@@ -27,6 +27,7 @@ from llmbench.report.parts import (
     Column,
     csv_text,
     figure_md,
+    fold_out,
     marked,
     set_key,
     set_labels,
@@ -38,15 +39,27 @@ from ..store.literal import filled
 
 # %% ../../nbs/80_report/45_workbench.ipynb #93b19d55
 @dataclass(frozen=True)
-class Study:
-    """A study of the store: its id, its title, the values of its declared baseline, and the keys
-    that it varies.
+class _Declared:
+    """A study of the store: its id, its title, the values of its declared baseline, the keys that
+    it varies, and what its author wrote of its question, its reading and its limits.
     """
 
     name: str
     title: str
     baseline: Mapping[str, Any] | None = None
     varies: Sequence[str] | None = None
+    question: str | None = None
+    reading: str | None = None
+    limits: str | None = None
+
+# %% ../../nbs/80_report/45_workbench.ipynb #f73d6653
+class Study(_Declared):
+    "What was declared of a study, and where it stands on the site."
+
+    @property
+    def page(self) -> str:
+        "The name of its page, without an ending."
+        return f"study-{self.anchor}"
 
     @property
     def anchor(self) -> str:
@@ -221,10 +234,12 @@ def study_table(
     columns: Sequence[Column],
     caption: str,
     query: str,
+    folded: str | None = None,
 ) -> Md:
-    "Rows of a study as a numbered table; `query` is theirs."
+    "Rows of a study as a numbered table; `query` is theirs, `folded` the title of a fold-out."
     links = f"[{source_links(query, study=study.name)}]{{.sources}}"
-    return table_md(rows, columns, label=f"{name}-{study.anchor}", caption=f"{caption} {links}")
+    table = table_md(rows, columns, label=f"{name}-{study.anchor}", caption=f"{caption} {links}")
+    return fold_out(folded, table) if folded else table
 
 # %% ../../nbs/80_report/45_workbench.ipynb #c591b367
 def study_part(template: str, study: Study, **values: Any) -> Md:

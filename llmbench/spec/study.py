@@ -23,6 +23,7 @@ from .resolve import one_line, resolve_run
 class StudySpec(BaseModel):
     """A study file with its runs resolved.
 
+    question, reading, limits: what the study asks, how its result is read and what it does not say.
     varies: the keys that the matrix changes. under: the framework per name of a run, if it is not
     llmbench. interleaved: the steps of a repeat's runs are interleaved. detect_pct: the difference
     in % that the study is to show; for it, repeats are added, up to most_repeats.
@@ -33,6 +34,8 @@ class StudySpec(BaseModel):
     study: str
     title: str
     question: str | None = None
+    reading: str | None = None
+    limits: str | None = None
     repeats: Positive
     baseline: dict[str, Any]
     varies: tuple[str, ...]
@@ -51,6 +54,8 @@ _STUDY_KEYS = (
     "study",
     "title",
     "question",
+    "reading",
+    "limits",
     "repeats",
     "baseline",
     "base",
@@ -211,6 +216,8 @@ def resolve_study(given: dict[str, Any]) -> StudySpec:
             study=given["study"],
             title=given.get("title", given["study"]),
             question=given.get("question"),
+            reading=given.get("reading"),
+            limits=given.get("limits"),
             repeats=given.get("repeats", 1),
             baseline=given.get("baseline", baseline),
             varies=_varies(given),

@@ -57,13 +57,15 @@ class StudyFacts(BaseModel):
     study: Identifier
     title: Text | None = None
     question: Text | None = None
+    reading: Text | None = None
+    limits: Text | None = None
     repeats: Number | None = None
     detect_pct: Value | None = None
     most_repeats: Number | None = None
     baseline: Named[Text | Seed | Value | bool | None] | None = None
     varies: Records[Key] | None = None
 
-
+# %% ../../nbs/65_store/25_results.ipynb #c4732386
 def parse_study(content: bytes) -> dict[str, Any]:
     """A study.json's content whose declared baseline and varied keys exist; raises LlmbenchError
     otherwise.

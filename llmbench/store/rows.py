@@ -226,6 +226,8 @@ STUDY_TABLE = {
     "study": "VARCHAR",
     "title": "VARCHAR",
     "question": "VARCHAR",
+    "reading": "VARCHAR",
+    "limits": "VARCHAR",
     "repeats": "BIGINT",
     "baseline": "JSON",
     "varies": "VARCHAR[]",

@@ -90,6 +90,11 @@ _RATIO = topic(
     """
 ratio | 1 | Ratio of time spent of two sets of repeats, with its 95 % interval | Ratio that decides (95 %); Times {}; Times as fast; NVIDIA over AMD
 best_value | that of the question | Value of the best set, with its 95 % interval | Best value (95 %) | interval over repeats
+history.date | – | Day on which the first run of a commit started | Date
+history.commit | – | Commit of git that the runs of a row had | Commit
+change_pct | % | Throughput over that of the commit before, less one, in per cent; where the two may be compared | Change (%)
+remark | – | Whether the level changes at a commit, and whether the change from the one before is claimed | Remark
+claim | – | Whether a winner is named: claimed where the runs are comparable, repeated, and the interval of the ratio excludes 1 | Claim
     """,
     by="analysis.stats.compared_ratio",
     formula=r"\log \frac{\hat t_a}{\hat t_b} \;\pm\; "

@@ -16,7 +16,7 @@ _RUN = topic(
     """
 schema | – | Format and version of the file: llmbench.run/1
 run_id | – | study.name.hash.attempt: the name of a run, and of its folder
-study | – | Study that the run belongs to
+study | – | Study that the run belongs to | Study
 attempt | 1 | Repeat of the same request, counted from 1
 status | – | How the run ended: ok, oom, diverged, refused, timeout, crash, cancelled or interrupted | Status
 reason | – | Why it did not end ok, in one line | Fault
@@ -333,6 +333,8 @@ scaling_kind | – | strong, weak or equal cores | Scaling
 run_ids | – | Runs of a set of repeats
 title | – | Title of a study
 question | – | Question that a study, or a row, answers | Question
+reading | – | How the result of a study is read, in its author's words
+limits | – | What a study does not say, in its author's words
 studies.repeats | 1 | Repeats that a study asks for
 baseline | – | What a study declares as its baseline, as keys and values
 varies | – | What may differ between the runs of a study

@@ -100,7 +100,7 @@ step_time_s_low step_time_s_high | s | Ends of the 95 % interval over repeats | 
     by="analysis.rates.throughput",
     formula=r"t = \operatorname*{median}_{k \ge w} \; \max_{r}\, t_{k,r}",
     source="Hoefler and Belli 2015, SC15, rules 5 to 8",
-    silent="the cost of rare stalls, such as one in a hundred steps ([Latency](latency.qmd) "
+    silent="the cost of rare stalls, such as one in a hundred steps (the pages of studies "
     "shows them), nor the time to make and move the batch, which is outside the step: both are "
     "in the time spent",
 )

@@ -177,9 +177,9 @@ def repeat_requests(names: Mapping[str, Any], before: Iterable[str]) -> list[She
 
 # %% ../../../nbs/40_launch/sweep/20_interleaved.ipynb #7d41865b
 def study_record(study: StudySpec) -> dict[str, Any]:
-    "A study's question, what varies, its baseline and its runs in order, for the report."
+    "A study's texts, what varies, its baseline and its runs in order, for the report."
     names = [run_id(spec, attempt) for spec, attempt in study.attempts()]
-    kept = ["study", "title", "question", "varies", "baseline", "repeats"]
+    kept = ["study", "title", "question", "reading", "limits", "varies", "baseline", "repeats"]
     kept += ["detect_pct", "most_repeats"] if study.detect_pct else []
     return {k: v for k, v in study.model_dump(mode="json").items() if k in kept} | {"runs": names}
 

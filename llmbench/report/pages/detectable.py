@@ -102,4 +102,7 @@ def detectable_table(bench: Workbench, study: Study, order: Sequence[str]) -> st
     "The table of a study whose sets have labels in this `order`; empty where nothing was repeated."
     rows = detectable_rows(bench.rows("contenders", study.name), order)
     caption = _CAPTION + (_INTERLEAVED if any(r["interleaved"] for r in rows) else "")
-    return study_table(study, "detectable", rows, _COLUMNS, caption, "contenders") if rows else ""
+    if not rows:
+        return ""
+    title = "The smallest difference that the study can show"
+    return study_table(study, "detectable", rows, _COLUMNS, caption, "contenders", title)

@@ -27,6 +27,7 @@ from llmbench.report.parts import (
     LABEL,
     Column,
     figure_md,
+    fold_out,
     md_text,
     number_column,
     site_folder,
@@ -135,7 +136,8 @@ def collectives_part(bench: Workbench, study: Study) -> str | None:
     if parts := step_parts(rows):
         chart = _collectives_chart(rows, parts)
         figure = study_figure(*at, chart, _COLLECTIVES_DRAWN, "collectives")
-    table = study_table(*at, rows, _COLLECTIVE_COLUMNS, _COLLECTIVES_TABLE, "collectives")
+    words = (_COLLECTIVES_TABLE, "collectives", "Each collective")
+    table = study_table(*at, rows, _COLLECTIVE_COLUMNS, *words)
     return f"{figure}\n{table}"
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #2e47a313
@@ -269,7 +271,7 @@ def kernels_part(bench: Workbench, study: Study) -> str | None:
         "\n".join(f"- {md_text(s)}" for s in longer_sentences(times)) + "\n",
         figure_md(name, chart_html(name, chart), caption=drawn, links=links),
         _unread(wrong),
-        table_md(rows, _KERNEL_COLUMNS, label=name, caption=same),
+        fold_out("Each kind of work", table_md(rows, _KERNEL_COLUMNS, label=name, caption=same)),
     ]
     return "\n".join(parts)
 

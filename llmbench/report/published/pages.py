@@ -370,9 +370,9 @@ _PAGES = {
 }
 
 # %% ../../../nbs/80_report/published/40_pages.ipynb #c4d2a9e1
-def write_published(bench: Workbench, folder: Path | None = None) -> None:
+def write_published(bench: Workbench, folder: Path | None = None) -> Published | None:
     """Write what the pages on published results include, by default from the project's tables;
-    without tables the pages are dropped.
+    without tables the pages are dropped. Returns the tables, None where they cannot be read.
     """
     try:
         folder = published_folder(folder)
@@ -380,7 +380,7 @@ def write_published(bench: Workbench, folder: Path | None = None) -> None:
         for name in _PAGES:
             drop_page(bench.folder, name)
         bench.write("_generated", "hardware.md", text="\n")
-        return
+        return None
     made: list[Published] = []
     broken = drawn(bench, "the published tables", lambda: made.append(Published(folder)))
     pages = dict(_PAGES)
@@ -394,3 +394,4 @@ def write_published(bench: Workbench, folder: Path | None = None) -> None:
             bench.write("_generated", f"{name}.md", text=problem)
     table = broken or drawn(bench, "the table of hardware", partial(hardware_part, bench, *made))
     bench.write("_generated", "hardware.md", text=table or "\n")
+    return made[0] if made else None
