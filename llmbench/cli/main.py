@@ -105,7 +105,7 @@ _EXAMPLES |= {
 
 # %% ../../nbs/90_cli/65_main.ipynb #c55d1d3d
 _QUESTION = "Which training strategy is fastest, what does it cost, and how certain is the answer?"
-_ENDS = "exit codes: 0 done, 1 a run or a check failed, 2 the request was wrong"
+_ENDS = "exit codes: 0 done, 1 a run or a check failed, 2 the request was wrong, 3 unsure"
 
 
 def _add_verb(app: App, verb: str, place: int) -> None:
