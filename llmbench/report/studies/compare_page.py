@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from ..pages.summary import StudyText
+from ..parts import html_block
 from .sets import METRICS, pairs_of, set_of
 from ..workbench import Workbench, drawn
 
@@ -53,7 +54,7 @@ def write_compare_page(bench: Workbench, texts: Sequence[StudyText]) -> dict[str
 
     def write() -> str:
         data.update(compared(bench, texts))
-        return f"`````{{=html}}\n{compare_html(data)}`````\n"
+        return html_block(compare_html(data))
 
     bench.write("_generated", "compare.md", text=drawn(bench, "page compare", partial(write)))
     return data

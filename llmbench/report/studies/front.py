@@ -16,6 +16,7 @@ from ..answer import Answer, fairness_badge
 from ..markup import Md, rendered
 from ..pages.overview import headline
 from ..pages.summary import StudyText, is_outside, outside_part
+from ..parts import html_block
 from .questions import FrontQuestion
 from ..workbench import Workbench, drawn
 
@@ -49,7 +50,7 @@ def picture(answer: Answer) -> Md | None:
     bars = _bars(order)
     words = "; ".join(f"{bar['name']} {bar['value']}" for bar in bars)
     said = f"Throughput in tokens per second: {words}"
-    return rendered("picture.svg", bars=bars, height=8 + 16 * len(bars), words=said)
+    return html_block(rendered("picture.svg", bars=bars, height=8 + 16 * len(bars), words=said))
 
 # %% ../../../nbs/80_report/studies/50_front.ipynb #6285f05e
 def ranks_of(ranks: Sequence[int]) -> str | None:
