@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Published', 'hardware_part', 'write_results_page', 'write_sources_page', 'even_price_chart', 'write_generations_page',
-           'write_planned_page', 'write_published']
+           'write_planned_page', 'drop_missing_pages', 'write_published']
 
 # %% ../../../nbs/80_report/published/40_pages.ipynb #97048e3e
 from collections.abc import Sequence
@@ -370,9 +370,9 @@ _PAGES = {
 }
 
 # %% ../../../nbs/80_report/published/40_pages.ipynb #c4d2a9e1
-def write_published(bench: Workbench, folder: Path | None = None) -> Published | None:
-    """Write what the pages on published results include, by default from the project's tables;
-    without tables the pages are dropped. Returns the tables, None where they cannot be read.
+def drop_missing_pages(bench: Workbench, folder: Path | None = None) -> Path | None:
+    """Drop the pages that the published tables do not fill; returns the folder of the tables, by
+    default the project's, None where there is none.
     """
     try:
         folder = published_folder(folder)
@@ -381,12 +381,18 @@ def write_published(bench: Workbench, folder: Path | None = None) -> Published |
             drop_page(bench.folder, name)
         bench.write("_generated", "hardware.md", text="\n")
         return None
-    made: list[Published] = []
-    broken = drawn(bench, "the published tables", lambda: made.append(Published(folder)))
-    pages = dict(_PAGES)
     if not has_left_out(folder):  # tables of a reader, which no fit has left out
         drop_page(bench.folder, "planned")
-        del pages["planned"]
+    return folder
+
+
+def write_published(bench: Workbench, folder: Path) -> Published | None:
+    """Write what the pages on published results include; returns the tables, None where they cannot
+    be read.
+    """
+    made: list[Published] = []
+    broken = drawn(bench, "the published tables", lambda: made.append(Published(folder)))
+    pages = {n: w for n, w in _PAGES.items() if n != "planned" or has_left_out(folder)}
     for name, write in pages.items():
         draw = partial(write, bench, *made)
         problem = broken or drawn(bench, f"page {name}", draw)
