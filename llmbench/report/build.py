@@ -274,6 +274,14 @@ def _keep_script(site: Path, folder: Path) -> None:
         shutil.copyfile(old, folder / "assets" / "charts.js")
 
 # %% ../../nbs/80_report/60_build.ipynb #78d4c34b
+def _rendered(bench: Workbench, out: Path, engine: str) -> None:
+    "Render the filled copy, which may be taken apart, and keep what was made."
+    _keep_script(out, bench.folder)
+    how = {"engine": engine, "problems": bench.problems, "kept": bench.kept, "move": True}
+    render_site(bench.folder, out, **how)
+    bench.kept.close()
+
+# %% ../../nbs/80_report/60_build.ipynb #c233e6e5
 def _outcome(
     bench: Workbench, out: Path, results: Sequence[StudyResult], counts: tuple[int, int]
 ) -> ReportOutcome:
@@ -315,8 +323,5 @@ def build_report(
         results = fill(bench, settings, read_bench(source / "published" / "bench"), folders)
         if docs:
             write_library(bench.folder, settings.root)
-        _keep_script(out, bench.folder)
-        how = {"engine": engine, "problems": bench.problems, "kept": kept, "move": True}
-        render_site(bench.folder, out, **how)
-        kept.close()
+        _rendered(bench, out, engine)
         return _outcome(bench, out, results, study_counts(folders, source))

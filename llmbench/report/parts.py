@@ -191,11 +191,9 @@ def source_links(
         )
     return Md("; ".join(parts))
 
-
+# %% ../../nbs/80_report/40_parts.ipynb #ec1df969
 def html_block(html: str) -> Md:
-    """HTML that no engine parses as Markdown: a chart of 100 kB is passed on in no time. RequestError
-    for a line that would end the block.
-    """
+    "HTML that no engine parses as Markdown. RequestError for a line that would end the block."
     if "\n`````" in f"\n{html}":
         raise RequestError("a line of five backticks would end the block of HTML")
     return Md(f"`````{{=html}}\n{html}\n`````\n")

@@ -24,6 +24,8 @@ from ..core.escape import md_text, one_line, short_label
 from ..core.files import below
 from .charts import chart_html, chart_rows, run_label, split_name
 from .markup import Md, rendered
+
+# %% ../../nbs/80_report/45_workbench.ipynb #3cff493c
 from llmbench.report.parts import (
     Column,
     csv_text,
@@ -134,7 +136,7 @@ class _Labels:
 
 # %% ../../nbs/80_report/45_workbench.ipynb #8478de00
 @dataclass
-class _Files:
+class _Folder:
     "A folder that a report is written into, and what was written while a part was made."
 
     connection: duckdb.DuckDBPyConnection
@@ -150,6 +152,10 @@ class _Files:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.encode())  # a copy that ends with the build need not reach the disk
         return path
+
+# %% ../../nbs/80_report/45_workbench.ipynb #b94e4d96
+class _Files(_Folder):
+    "A folder of a report with its queries and their rows."
 
     def keep(
         self, name: str, folder: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]

@@ -24,8 +24,8 @@ def study_hashes(connection: duckdb.DuckDBPyConnection) -> dict[str | None, str]
     return dict(json.loads(state["made"]))
 
 # %% ../../nbs/65_store/47_run_files.ipynb #829c2472
-class RunFiles(Mapping[str, dict[str, Any]]):
-    "The run files that count in the tables, by run id; LlmbenchError for one that is gone."
+class _RunPlaces:
+    "Where the run files are that count in the tables, and what was read of them."
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, folders: Sequence[Path]) -> None:
         found = connection.execute("SELECT run_id, file FROM details ORDER BY run_id").fetchall()
@@ -33,15 +33,6 @@ class RunFiles(Mapping[str, dict[str, Any]]):
         self._folders = list(dict.fromkeys(folders))
         self._read: dict[str, dict[str, Any]] = {}
         self._all: dict[str, dict[str, Any]] | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._labels)
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def __contains__(self, run_id: object) -> bool:
-        return run_id in self._labels
 
     def _places(self, label: str) -> list[Path]:
         "The files that a label may name."
@@ -53,11 +44,6 @@ class RunFiles(Mapping[str, dict[str, Any]]):
                 found.append(path)
         return found
 
-    def __getitem__(self, run_id: str) -> dict[str, Any]:
-        if run_id not in self._read:
-            self._read[run_id] = self._file_of(run_id, self._labels[run_id])
-        return self._read[run_id]
-
     def _file_of(self, run_id: str, label: str) -> dict[str, Any]:
         places = self._places(label)
         if len(places) == 1:
@@ -67,3 +53,21 @@ class RunFiles(Mapping[str, dict[str, Any]]):
         if run_id not in self._all:
             raise LlmbenchError(f"the run file of {run_id} is not there any more")
         return {key: value for key, value in self._all[run_id].items() if key != "file"}
+
+# %% ../../nbs/65_store/47_run_files.ipynb #51991cae
+class RunFiles(_RunPlaces, Mapping[str, dict[str, Any]]):
+    "The run files that count in the tables, by run id; LlmbenchError for one that is gone."
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._labels)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __contains__(self, run_id: object) -> bool:
+        return run_id in self._labels
+
+    def __getitem__(self, run_id: str) -> dict[str, Any]:
+        if run_id not in self._read:
+            self._read[run_id] = self._file_of(run_id, self._labels[run_id])
+        return self._read[run_id]

@@ -69,8 +69,8 @@ def _ready(file: Path) -> sqlite3.Connection | None:
     return None
 
 # %% ../../../nbs/80_report/site/12_kept.ipynb #08ef96dd
-class KeptParts:
-    "Values (what JSON holds) of earlier builds by key; without a file nothing is kept."
+class _KeptValues:
+    "What was found in the file, what was used of it, and what is new."
 
     def __init__(self, file: Path | None = None, stamp: str = "") -> None:
         self._stamp = stamp
@@ -81,6 +81,16 @@ class KeptParts:
     def key(self, *parts: Any) -> str:
         "The key of a value that depends on `parts` and on the stamp of all values."
         return hashlib.sha256(orjson.dumps([self._stamp, *parts], default=str)).hexdigest()
+
+    def put(self, key: str, value: Any) -> None:
+        "Keep a value, at the end of the build."
+        if self._found is not None:
+            self._new[key] = zlib.compress(orjson.dumps(value), 1)
+            self._used.add(key)
+
+# %% ../../../nbs/80_report/site/12_kept.ipynb #8bf2c411
+class KeptParts(_KeptValues):
+    "Values (what JSON holds) of earlier builds by key; without a file nothing is kept."
 
     def get(self, key: str) -> Any:
         "The value that was kept; None where there is none, or it cannot be read."
@@ -93,12 +103,6 @@ class KeptParts:
             return None
         self._used |= {key} if row else set()
         return value
-
-    def put(self, key: str, value: Any) -> None:
-        "Keep a value, at the end of the build."
-        if self._found is not None:
-            self._new[key] = zlib.compress(orjson.dumps(value), 1)
-            self._used.add(key)
 
     def close(self) -> None:
         "Write what is new and forget what was not used."

@@ -89,8 +89,8 @@ THEME_FILES = ("content.css", "site.css", "site.js")
 
 
 def copy_files(website: Website, theme: Path, out: Path, *, move: bool = False) -> None:
-    """The theme's own files, and what `project.resources` names; `move`: the sources are a copy that
-    ends with the build, so whole folders are taken from it.
+    """The theme's own files, and what `project.resources` names; `move`: the sources are a copy
+    that ends with the build, so whole folders are taken from it.
     """
     (out / "assets").mkdir(exist_ok=True)
     for name in THEME_FILES:

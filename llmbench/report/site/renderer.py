@@ -22,11 +22,11 @@ from typing import Any, Literal
 
 import pypandoc
 import vl_convert
-from .kept import KeptParts
-from .links import check_links, copy_files, page_links
 
 from ...core.errors import LlmbenchError, RequestError, unknown_name
 from ...core.files import below, project_root, write_text_atomic
+from .kept import KeptParts
+from .links import check_links, copy_files, page_links
 from .navigation import navigation
 from .pandoc import PandocPages
 from .terms import link_terms
@@ -230,7 +230,7 @@ def _some_rendered(
             renderer.kept.put(keys[page.url], found[page.url])
     return found
 
-
+# %% ../../../nbs/80_report/site/20_renderer.ipynb #fe69e49f
 def _all_rendered(website: Website, problems: list[str] | None, kept: KeptParts) -> Made:
     "All pages of a website; that of the glossary first, because its anchors are the terms."
     cores = os.cpu_count() or 1
@@ -294,6 +294,16 @@ def _check_target(source: Path, out: Path) -> None:
             "replaced; name an empty or new folder"
         )
 
+# %% ../../../nbs/80_report/site/20_renderer.ipynb #e14d377c
+def _quarto_for(engine: str) -> str | None:
+    "The quarto program where it is to render; RequestError where it is asked for and not there."
+    if engine not in ("auto", "quarto", "pandoc"):
+        raise RequestError(unknown_name("engine", engine, ["auto", "quarto", "pandoc"]))
+    quarto = None if engine == "pandoc" else find_quarto()
+    if engine == "quarto" and not quarto:
+        raise RequestError("engine quarto: there is no quarto program here; use --engine pandoc")
+    return quarto
+
 
 def _replace_folder(new: Path, out: Path) -> None:
     "Two renames; the old site goes away with the temporary folder that held the new one."
@@ -320,11 +330,7 @@ def render_site(
     that may be taken apart.
     """
     source, out = Path(source).resolve(), Path(out).resolve()
-    if engine not in ("auto", "quarto", "pandoc"):
-        raise RequestError(unknown_name("engine", engine, ["auto", "quarto", "pandoc"]))
-    quarto = None if engine == "pandoc" else find_quarto()
-    if engine == "quarto" and not quarto:
-        raise RequestError("engine quarto: there is no quarto program here; use --engine pandoc")
+    quarto = _quarto_for(engine)
     _check_target(source, out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
