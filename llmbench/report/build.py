@@ -44,6 +44,7 @@ from .studies.result import StudyResult, study_results, write_other_runs
 from .studies.runs_page import write_runs_page
 from .workbench import Study, Workbench
 from ..spec.params import read_yaml
+from ..spec.project.packaged import packaged
 from ..store.database import open_store
 from ..store.run_files import RunFiles
 
@@ -227,14 +228,18 @@ class ReportOutcome:
 
 # %% ../../nbs/80_report/60_build.ipynb #f8c83b12
 def site_places(settings: Settings, source: Path | None, out: Path | None) -> tuple[Path, Path]:
-    """The folders of the sources and of the site; those of settings.ini where none is given.
+    """The folders of the sources and of the site; those of settings.ini where none is given. The
+    sources that came with llmbench where the settings name the usual place and there is none.
     RequestError for sources without _quarto.yml.
     """
+    usual = settings.root / "reports"
+    if source is None and settings.path("report", "source") == usual and not usual.exists():
+        source = packaged("reports")
     source = Path(source) if source else settings.path("report", "source")
     if not (source / "_quarto.yml").is_file():
         raise RequestError(
-            f"report source {source}: no _quarto.yml in it; name the "
-            "folder of the website's sources"
+            f"report source {source}: no _quarto.yml in it; write source = FOLDER of the website's "
+            "sources into [report] of settings.ini, or type llmbench init . --force"
         )
     return source, Path(out) if out else settings.path("report", "out")
 
