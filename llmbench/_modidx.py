@@ -6454,6 +6454,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'llmbench/report/charts.py'),
                                         'llmbench.report.charts.strategy_order': ( '80_report/charts.html#strategy_order',
                                                                                    'llmbench/report/charts.py'),
+                                        'llmbench.report.charts.svg_bundle': ( '80_report/charts.html#svg_bundle',
+                                                                               'llmbench/report/charts.py'),
                                         'llmbench.report.charts.throughput_chart': ( '80_report/charts.html#throughput_chart',
                                                                                      'llmbench/report/charts.py'),
                                         'llmbench.report.charts.warm_up': ('80_report/charts.html#warm_up', 'llmbench/report/charts.py')},
