@@ -15,6 +15,7 @@ from llmbench.core.errors import LlmbenchError, RequestError
 from llmbench.core.glossary.entry import Entry
 from llmbench.core.glossary.table import column_entry, field_entry
 from llmbench.core.schema import SCHEMA
+from llmbench.core.versions.migration import NEWEST
 from llmbench.plan.examples import demo_study
 from llmbench.spec.notice import INTERRUPTED_CODE
 from llmbench.spec.project.parameter_keys import parameters_md
@@ -62,9 +63,20 @@ def _views_md() -> list[str]:
     return lines
 
 
+def _versions() -> str:
+    """Which versions are read, and what is done with others."""
+    read = f"Versions 1 to {NEWEST} are read" if NEWEST > 1 else "There is one version so far"
+    return (
+        f"{read}; `llmbench migrate` rewrites files of earlier ones, and a file of a newer one is "
+        "refused with what to type."
+    )
+
+
 def _run_file_md() -> list[str]:
     lines = ["## Fields of the run file", ""]
-    lines += [f"The schema is `{SCHEMA}`; `llmbench schema` prints it as a JSON Schema."]
+    lines += [
+        f"The schema is `{SCHEMA}`; `llmbench schema` prints it as a JSON Schema. {_versions()}"
+    ]
     lines += ["", "| field | unit | meaning |", "| --- | --- | --- |"]
     for path in schema_fields():
         entry = field_entry(path)

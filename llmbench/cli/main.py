@@ -23,6 +23,7 @@ from ..core.errors import LlmbenchError, RequestError, unknown_name
 _TRAINING = {
     "init": ("adopting.init_verb", "a study project in a new folder, with all that it needs"),
     "list": ("adopting.list_verb", "every name that there is: models, strategies, keys, formats"),
+    "migrate": ("adopting.migrate_verb", "run files of earlier versions as the newest"),
     "show": ("runs", "the resolved request of a file, its layout and hash"),
     "run": ("runs", "one run, through the run sheet"),
     "sweep": ("runs", "all runs of a study; what is finished is skipped"),
@@ -74,6 +75,7 @@ VERBS = tuple(_VERBS)
 _EXAMPLES = {
     "init": "my-study",
     "list": "strategies --format json",
+    "migrate": "results --dry-run",
     "show": "params/cpu/ddp.yaml -o seq_len=256",
     "run": "params/cpu/zero2.yaml -o steps=10",
     "sweep": "params/studies/cpu-quickstart.yaml",

@@ -19,6 +19,7 @@ from .bounds import LARGEST_FILE_BYTES
 from .errors import LlmbenchError
 from .folders import DEEPEST_FOLDER, RUN_FILE, names_in, shown_path
 from .schema import RunFile, first_problem
+from .versions.migration import migrated
 
 # %% ../../nbs/10_core/45_door.ipynb #6628bcfa
 _BLOCK = 2**16  # larger than most run files, which then take three system calls
@@ -117,8 +118,12 @@ def strict_json(content: bytes) -> Any:
 
 # %% ../../nbs/10_core/45_door.ipynb #f57dae20
 def run_from(content: bytes) -> RunFile:
-    "The run in the content of a run file; raises LlmbenchError with the first wrong field."
-    strict_json(content)
+    """The run in the content of a run file of any version that is known here; raises LlmbenchError
+    with the first wrong field, and for a newer version.
+    """
+    given = strict_json(content)
+    if (newest := migrated(given)) is not given:
+        content = json.dumps(newest).encode()
     try:
         return RunFile.model_validate_json(content, strict=True)
     except ValidationError as e:
