@@ -81,6 +81,10 @@ def test_github_may_read_and_nothing_else_and_actions_are_pinned():
     assert not any("${{" in script for script in steps_of("github")[1]), "an input is never code"
 
 
+# --- slow
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, name, schema", [("github", GITHUB, "github-workflows"), ("gitlab", GITLAB, "gitlab-ci")]
 )
@@ -95,9 +99,6 @@ def test_it_holds_to_the_schema_of_its_host(kind, name, schema, tmp_path):
         check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
         done = subprocess.run([*check, tmp_path / "file.yml"], capture_output=True, text=True)
         assert bool(done.returncode) == refused, done.stdout + done.stderr
-
-
-# --- slow
 
 
 @pytest.fixture(scope="module")
