@@ -235,8 +235,8 @@ test-slow: .venv/.bench .venv/.dev .venv/.browser .venv/.cluster .venv/.trackers
 
 # ruff first, because `make test` refuses what it would change; the second format is for the exported modules.
 notebooks: .venv/.dev
-	$(SAY) "Formatting, exporting nbs/ to llmbench/, cleaning the notebooks, writing README.md and the tables of rooms and tests"
-	@$(BIN)/ruff check --fix --quiet . && $(BIN)/ruff format --quiet . && $(BIN)/nbdev-export && $(BIN)/nbdev-clean && $(BIN)/python tests/readme.py && $(BIN)/ruff format --quiet .
+	$(SAY) "Formatting, exporting nbs/ to llmbench/, cleaning the notebooks, writing README.md, docs/parameters.md, docs/reference.md and the tables of rooms and tests"
+	@$(BIN)/ruff check --fix --quiet . && $(BIN)/ruff format --quiet . && $(BIN)/nbdev-export && $(BIN)/nbdev-clean && $(BIN)/python tests/readme.py && $(BIN)/python tests/reference.py && $(BIN)/ruff format --quiet .
 
 # Where an output is not stored, or its words are no longer those of the code; WRITE=1 stores the new ones, SLOW=1 runs slow cells, too. Minutes: name rooms or notebooks in NB.
 outputs-check: .venv/.deepspeed .venv/.dev

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PUBLISHED', 'FORMATS', 'open_store', 'say_set_aside', 'ask', 'query', 'names_published_only', 'query_published',
-           'format_table', 'format_csv', 'format_json', 'format_rows']
+           'format_table', 'format_csv', 'format_json', 'format_markdown', 'format_rows']
 
 # %% ../../nbs/65_store/45_database.ipynb #7ef127e0
 import csv
@@ -21,7 +21,7 @@ import duckdb
 import orjson
 
 from ..core.errors import RequestError, near, unknown_name
-from ..core.escape import csv_cell
+from ..core.escape import csv_cell, md_text
 from ..core.numbers import aligned, significant
 from .cache import forget, is_damage, open_tables
 
@@ -220,12 +220,24 @@ def format_json(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     values = [dict(zip(columns, row, strict=True)) for row in rows]
     return orjson.dumps(values, default=_plain, option=orjson.OPT_INDENT_2).decode() + "\n"
 
+# %% ../../nbs/65_store/45_database.ipynb #f845300f
+def format_markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    "A pipe table in which every value is text, with numbers as in the table; unknown is a dash."
+    lines = [[md_text(_cell(v), 400) for v in row] for row in rows]
+    head = [[md_text(c) for c in columns], ["---"] * len(columns)]
+    return "".join("| " + " | ".join(line) + " |\n" for line in (*head, *lines))
 
-FORMATS = {"table": format_table, "csv": format_csv, "json": format_json}
+
+FORMATS = {
+    "table": format_table,
+    "markdown": format_markdown,
+    "csv": format_csv,
+    "json": format_json,
+}
 
 
 def format_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], style: str = "table") -> str:
-    "Rows as table, csv or json text; another style is a RequestError."
+    "Rows as table, markdown, csv or json text; another style is a RequestError."
     if style not in FORMATS:
         raise RequestError(unknown_name("format", style, FORMATS))
     return FORMATS[style](columns, rows)
