@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from llmbench.report.site.links import broken_links
 
 from llmbench.analysis.stats import spread_of_pairs
 from llmbench.analysis.steps import spent
@@ -31,7 +32,6 @@ from llmbench.report.methods import columns_of
 from llmbench.report.pages.detectable import detectable_rows
 from llmbench.report.pages.overview import answer_sentences, fairness_note
 from llmbench.report.pages.runpages import run_records
-from llmbench.report.site.renderer import broken_links
 from llmbench.report.workbench import Study, Workbench
 from llmbench.spec.request import run_id, spec_record
 from llmbench.spec.resolve import resolve_run
