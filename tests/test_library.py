@@ -12,7 +12,6 @@ from xml.etree import ElementTree
 
 import pytest
 from browsers import Reader
-from llmbench.report.site.links import broken_links
 from notebooks import ROOT, library_notebooks
 
 from llmbench.core.glossary.table import ENTRIES
@@ -21,6 +20,7 @@ from llmbench.report.glossary import notebook_of
 from llmbench.report.library.cells import read_notebooks
 from llmbench.report.library.flowchart import flowchart_svg, read_flowchart
 from llmbench.report.library.library import write_library
+from llmbench.report.site.links import broken_links
 from llmbench.report.site.renderer import render_site
 
 HOSTILE = """# evil

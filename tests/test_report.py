@@ -11,7 +11,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from llmbench.report.site.links import broken_links
 
 from llmbench.analysis.stats import spread_of_pairs
 from llmbench.analysis.steps import spent
@@ -32,6 +31,7 @@ from llmbench.report.methods import columns_of
 from llmbench.report.pages.detectable import detectable_rows
 from llmbench.report.pages.overview import answer_sentences, fairness_note
 from llmbench.report.pages.runpages import run_records
+from llmbench.report.site.links import broken_links
 from llmbench.report.workbench import Study, Workbench
 from llmbench.spec.request import run_id, spec_record
 from llmbench.spec.resolve import resolve_run

@@ -13,9 +13,8 @@ from functools import partial
 from importlib.resources import files
 from typing import Any
 
-from .result import StudyResult
-
 from ..parts import html_block
+from .result import StudyResult
 from .sets import METRICS
 from ..workbench import Workbench, drawn
 

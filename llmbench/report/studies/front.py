@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from .result import StudyResult
-
 from ..markup import Md, rendered
 from ..pages.summary import outside_part
 from .questions import FrontQuestion
+from .result import StudyResult
 from ..workbench import Workbench, drawn
 
 # %% ../../../nbs/80_report/studies/50_front.ipynb #1e1264e3

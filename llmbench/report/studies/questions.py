@@ -13,14 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..published.missing import drop_missing_pages
-
 from ...compare.planned.answer import PlanQuestion, plan
 from ...compare.planned.facts import as_facts
 from ...core.numbers import significant
 from ..markup import Md
 from ..parts import md_text
 from ..published.hardware import generation_ratio, trains_all
+from ..published.missing import drop_missing_pages
 from ..published.pages import Published, write_published
 from ..site.kept import program_stamp
 from ..workbench import Workbench, drawn, kept_part

@@ -12,16 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .card import study_card
-from ...store.run_files import study_hashes
-
 from ...core.escape import one_line
 from ..pages.overview import headline
 from ..pages.runpages import write_run_pages
 from ..pages.summary import StudyText, is_outside, study_text
+from .card import study_card
 from .page import write_study_page
 from .sets import pairs_of, set_of
 from ..workbench import Study, Workbench, drawn, kept_part
+from ...store.run_files import study_hashes
 
 # %% ../../../nbs/80_report/studies/24_result.ipynb #d6ff86f6
 @dataclass(frozen=True)

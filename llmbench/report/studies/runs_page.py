@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from .result import StudyResult
-
 from ...core.escape import md_text
 from ..markup import Md
 from ..pages.sections import run_link
 from ..parts import Column, site_folder, status_badge, table_md, text_column
+from .result import StudyResult
 from ..workbench import Workbench, drawn
 
 # %% ../../../nbs/80_report/studies/35_runs_page.ipynb #9b9b64a6
