@@ -20,7 +20,8 @@ from llmbench.report.glossary import notebook_of
 from llmbench.report.library.cells import read_notebooks
 from llmbench.report.library.flowchart import flowchart_svg, read_flowchart
 from llmbench.report.library.library import write_library
-from llmbench.report.site.renderer import broken_links, render_site
+from llmbench.report.site.links import broken_links
+from llmbench.report.site.renderer import render_site
 
 HOSTILE = """# evil
 

@@ -31,7 +31,7 @@ from llmbench.report.methods import columns_of
 from llmbench.report.pages.detectable import detectable_rows
 from llmbench.report.pages.overview import answer_sentences, fairness_note
 from llmbench.report.pages.runpages import run_records
-from llmbench.report.site.renderer import broken_links
+from llmbench.report.site.links import broken_links
 from llmbench.report.workbench import Study, Workbench
 from llmbench.spec.request import run_id, spec_record
 from llmbench.spec.resolve import resolve_run

@@ -20,6 +20,7 @@ from ..core.errors import LlmbenchError, RequestError, unknown_name
 
 # %% ../../nbs/90_cli/65_main.ipynb #4cabe054
 _TRAINING = {
+    "init": ("adopting.init_verb", "a study project in a new folder, with all that it needs"),
     "show": ("runs", "the resolved request of a file, its layout and hash"),
     "run": ("runs", "one run, through the run sheet"),
     "sweep": ("runs", "all runs of a study; what is finished is skipped"),
@@ -70,6 +71,7 @@ VERBS = tuple(_VERBS)
 
 # %% ../../nbs/90_cli/65_main.ipynb #4af1f238
 _EXAMPLES = {
+    "init": "my-study",
     "show": "params/cpu/ddp.yaml -o seq_len=256",
     "run": "params/cpu/zero2.yaml -o steps=10",
     "sweep": "params/studies/cpu-quickstart.yaml",

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['STRATEGY_COLOURS', 'NEUTRAL', 'MAX_ROWS', 'chart_theme', 'strategy_order', 'strategy_colours', 'chart_rows',
            'split_name', 'run_label', 'labelled', 'colour_of', 'best_first', 'in_words', 'interval_bars',
-           'throughput_chart', 'chart_svg', 'warm_up', 'chart_html', 'efficiency_chart']
+           'throughput_chart', 'chart_svg', 'warm_up', 'chart_html', 'svg_bundle', 'efficiency_chart']
 
 # %% ../../nbs/80_report/10_charts.ipynb #f110dd80
 import hashlib
@@ -295,6 +295,15 @@ def chart_html(name: str, chart: alt.TopLevelMixin | Mapping[str, Any]) -> str:
         f'<div class="vega-chart" id="chart-{name}" role="img" aria-label="{words}"></div>\n'
         f'<script type="application/json" data-chart="chart-{name}">{text}</script>'
     )
+
+# %% ../../nbs/80_report/10_charts.ipynb #42ae649f
+def svg_bundle(spec: Mapping[str, Any], **_options: Any) -> dict[str, str]:
+    "What a notebook shows of a chart: its SVG, and its description as plain text."
+    return {"image/svg+xml": chart_svg(spec), "text/plain": str(spec.get("description", "chart"))}
+
+
+alt.renderers.register("llmbench", svg_bundle)
+alt.renderers.enable("llmbench")
 
 # %% ../../nbs/80_report/10_charts.ipynb #b1d0f040
 def efficiency_chart(rows: Any, *, baseline: str) -> alt.LayerChart:

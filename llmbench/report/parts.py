@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['SetKey', 'LABEL', 'OWN_FOLDERS', 'with_interval', 'Column', 'text_column', 'number_column', 'count_column', 'set_key',
            'set_labels', 'marked', 'label_of', 'pipe_table', 'table_md', 'facts_table', 'fold_out', 'site_folder',
-           'source_links', 'figure_md', 'csv_text', 'badge', 'status_badge', 'definition_md', 'methods_md']
+           'source_links', 'html_block', 'figure_md', 'csv_text', 'facts_html', 'badge', 'status_badge',
+           'definition_md', 'methods_md']
 
 # %% ../../nbs/80_report/40_parts.ipynb #25a46ee8
 import csv
@@ -15,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.escape import csv_cell, md_text, short_label
+from ..core.errors import RequestError
+from ..core.escape import csv_cell, html_text, md_text, short_label
 from ..core.files import slug
 from ..core.glossary.entry import Topic
 from ..core.glossary.table import DEFINED
@@ -189,10 +191,18 @@ def source_links(
         )
     return Md("; ".join(parts))
 
+# %% ../../nbs/80_report/40_parts.ipynb #ec1df969
+def html_block(html: str) -> Md:
+    "HTML that no engine parses as Markdown. RequestError for a line that would end the block."
+    if "\n`````" in f"\n{html}":
+        raise RequestError("a line of five backticks would end the block of HTML")
+    return Md(f"`````{{=html}}\n{html}\n`````\n")
+
 
 def figure_md(name: str, html: str, *, caption: str, links: str) -> Md:
     "A numbered figure: `html` is the chart, `name` its label without 'fig-'."
-    return Md(f"::: {{#fig-{name}}}\n{html}\n\n{caption} [{links}]{{.sources}}\n:::\n")
+    chart = html_block(html)
+    return Md(f"::: {{#fig-{name}}}\n{chart}\n{caption} [{links}]{{.sources}}\n:::\n")
 
 # %% ../../nbs/80_report/40_parts.ipynb #8f3e0af1
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
@@ -204,6 +214,17 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     writer.writerow(columns)
     writer.writerows([csv_cell(row.get(c)) for c in columns] for row in rows)
     return out.getvalue()
+
+# %% ../../nbs/80_report/40_parts.ipynb #2efbfc9f
+def facts_html(facts: Mapping[str, Any]) -> Md:
+    "Names and values in two columns as HTML, with the limits of `facts_table`."
+    shown = list(facts.items())[:_MOST_FACTS]
+    if len(facts) > _MOST_FACTS:
+        shown.append(("…", f"{len(facts) - _MOST_FACTS:,} more"))
+    cells = ((html_text(k, 100), html_text(v, _MOST_VALUE) or "–") for k, v in shown)
+    rows = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>\n" for name, value in cells)
+    head = "<thead>\n<tr><th>Name</th><th>Value</th></tr>\n</thead>"
+    return html_block(f"<table>\n{head}\n<tbody>\n{rows}</tbody>\n</table>")
 
 # %% ../../nbs/80_report/40_parts.ipynb #40955e77
 def badge(text: str, kind: str) -> Md:

@@ -32,6 +32,7 @@ from ...core.schema import RunFile, Status
 from ..local import Ending, judge
 from ..processes import TAG, guarded
 from ...spec.notice import notice_file
+from ...spec.project.packaged import packaged
 
 # %% ../../../nbs/40_launch/sweep/15_execute.ipynb #52c0f799
 from llmbench.launch.sweep.sheet import (
@@ -45,14 +46,11 @@ from llmbench.launch.sweep.sheet import (
 
 # %% ../../../nbs/40_launch/sweep/15_execute.ipynb #5330cea6
 def sheet_path(root: Path | None = None, name: str = "benchmark.ipynb") -> Path:
-    "The project's sheet of one run, or another in nbs/runs; RequestError outside a project folder."
+    """The project's sheet of one run, or another in nbs/runs; outside a project the sheet that came
+    with llmbench. LlmbenchError where there is none.
+    """
     path = project_root(root) / "nbs" / "runs" / name
-    if not path.is_file():
-        raise RequestError(
-            f"no run sheet nbs/runs/{name} here; change to the project's folder, "
-            "then repeat the command"
-        )
-    return path
+    return path if path.is_file() else packaged(f"nbs/runs/{name}")
 
 # %% ../../../nbs/40_launch/sweep/15_execute.ipynb #c1c5bda7
 def check_sheet(

@@ -7,6 +7,7 @@ __all__ = ['layouts_part', 'named_rows', 'ran_part', 'write_layouts']
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #f8efb44c
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...core.files import slug
@@ -41,7 +42,7 @@ from llmbench.report.parts import (
     table_md,
     text_column,
 )
-from ..workbench import Workbench, drawn
+from ..workbench import Workbench, drawn, kept_part
 from ...spec.presets import PRESETS
 from ...spec.resolve import resolve_run
 
@@ -259,19 +260,32 @@ def _laid_out(bench: Workbench) -> list[dict[str, str]]:
     ]
 
 # %% ../../../nbs/80_report/pages/40_layouts.ipynb #7794074e
+def _shape_parts(bench: Workbench) -> dict[str, Any]:
+    "The parts that follow from the shapes of models alone."
+    sequences, seq_len = stated_batch()
+    return {
+        "presets": presets_part(bench),
+        "divisors": divisors_part(bench),
+        "sequences": sequences,
+        "seq_len": f"{seq_len:,}",
+        "models": _laid_out(bench),
+        "named": _named(bench),
+    }
+
+
+def _as_markdown(value: Any) -> Any:
+    "Texts of parts that were kept, as the Markdown that they are."
+    if isinstance(value, dict):
+        return {key: _as_markdown(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_as_markdown(inner) for inner in value]
+    return Md(value) if isinstance(value, str) else value
+
+
 def write_layouts(bench: Workbench) -> None:
     """Write `_generated/models.md`: models, what divides them, layouts of eight GPUs, named
     strategies, and what was run.
     """
-    sequences, seq_len = stated_batch()
-    text = rendered(
-        "models.md",
-        presets=presets_part(bench),
-        divisors=divisors_part(bench),
-        sequences=sequences,
-        seq_len=f"{seq_len:,}",
-        models=_laid_out(bench),
-        named=_named(bench),
-        ran=Md(drawn(bench, "what was run", lambda: ran_part(bench))),
-    )
-    bench.write("_generated", "models.md", text=text)
+    parts = _as_markdown(kept_part(bench, ["layouts"], partial(_shape_parts, bench)))
+    ran = Md(drawn(bench, "what was run", lambda: ran_part(bench)))
+    bench.write("_generated", "models.md", text=rendered("models.md", ran=ran, **parts))

@@ -18,7 +18,7 @@ from ...plan.layout_memory import memory_of
 from ..markup import Md, rendered
 from llmbench.report.parts import (
     Column,
-    facts_table,
+    facts_html,
     label_of,
     status_badge,
     table_md,
@@ -174,12 +174,12 @@ def run_page(
         reason=run.get("reason"),
         source=run["source"],
         badge=status_badge(run["status"]),
-        summary=facts_table(summary),
+        summary=facts_html(summary),
         steps=Md(steps),
         machine=machine,
         request=request,
-        spec=facts_table(flat(spec)),
-        env=facts_table(flat(run["env"])),
+        spec=facts_html(flat(spec)),
+        env=facts_html(flat(run["env"])),
         ranks=ranks_table(run["ranks"]) if run["ranks"] else None,
         goodput=goodput_table(run["goodput"]) if run.get("goodput") else None,
     )

@@ -146,10 +146,13 @@ _COLUMNS = """run_id, started_at, step_time_s, tokens_per_s, live_memory_gib, pe
     global_tokens, tokens_per_s_per_gpu, mfu_pct"""
 
 
-def write_run_pages(bench: Workbench) -> None:
-    "`runs/<run_id>.qmd`, the run file and its request for each run of the bench."
-    found = bench.connection.sql(f"SELECT {_COLUMNS} FROM runs ORDER BY run_id")
-    for row in (dict(zip(found.columns, r, strict=True)) for r in found.fetchall()):
+def write_run_pages(bench: Workbench, study: str | None) -> None:
+    "`runs/<run_id>.qmd`, the run file and its request for each run of a study."
+    found = bench.connection.execute(
+        f"SELECT {_COLUMNS} FROM runs WHERE study IS NOT DISTINCT FROM $1 ORDER BY run_id", [study]
+    )
+    names = [column[0] for column in found.description]
+    for row in (dict(zip(names, r, strict=True)) for r in found.fetchall()):
         text = drawn(bench, f"page of {row['run_id']}", partial(_run_text, bench, row))
         if not text.startswith("---"):
             title = yaml_text(md_text(row["run_id"], 200))

@@ -6,8 +6,9 @@
 __all__ = ['summary_part', 'summary_md', 'StudyText', 'study_text', 'is_outside', 'outside_part', 'write_summaries']
 
 # %% ../../../nbs/80_report/pages/75_summary.ipynb #9e4c60da
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...core.escape import md_text
 from ..answer import Answer, answer_of, reason_lines
@@ -103,31 +104,22 @@ def is_outside(bench: Workbench, text: StudyText) -> bool:
     return not swept and not imported and (name.endswith(_TRIALS) or not compared)
 
 # %% ../../../nbs/80_report/pages/75_summary.ipynb #d7eda311
-def outside_part(bench: Workbench, texts: Sequence[StudyText]) -> str:
-    """One line per study that answers no question, with how its runs ended; empty where there is
-    none. A site has a page for each of them.
+def outside_part(ended: Mapping[str, Sequence[Sequence[Any]]]) -> str:
+    """One line per study that answers no question, with how its runs ended (status and number);
+    empty where there is none. A site has a page for each of them.
     """
-    if not texts:
+    if not ended:
         return ""
-    counts = (
-        "SELECT status, count(*) FROM runs WHERE study = ? GROUP BY status "
-        "ORDER BY count(*) DESC, status"
-    )
     lines = []
-    for t in texts:
-        ended = ", ".join(
-            f"{n} {status}"
-            for status, n in bench.connection.execute(counts, [t.study.name]).fetchall()
-        )
-        lines.append(f"- {md_text(t.study.name, 200)}: {ended}")
+    for name, counts in ended.items():
+        words = ", ".join(f"{n} {status}" for status, n in counts)
+        lines.append(f"- {md_text(name, 200)}: {words}")
     return (
         "## Runs outside a study {#sec-beside}\n\nSingle runs, trials and studies without a "
         "finished run; the page of runs lists them.\n\n" + "\n".join(lines) + "\n"
     )
 
 # %% ../../../nbs/80_report/pages/75_summary.ipynb #9ae395b9
-def write_summaries(bench: Workbench, texts: Sequence[StudyText], title: str) -> None:
+def write_summaries(bench: Workbench, summaries: Sequence[str], outside: str, title: str) -> None:
     "`report.md`: what is stated of each study, then the runs outside a study."
-    shown = [t for t in texts if not is_outside(bench, t)]
-    outside = outside_part(bench, [t for t in texts if is_outside(bench, t)])
-    bench.write("report.md", text=summary_md(title, [*(t.summary for t in shown), outside]))
+    bench.write("report.md", text=summary_md(title, [*summaries, outside]))

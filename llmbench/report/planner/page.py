@@ -7,6 +7,7 @@ __all__ = ['plan_data', 'plan_script', 'plan_html', 'write_plan_page', 'write_pl
 
 # %% ../../../nbs/80_report/planner/40_page.ipynb #34523df3
 import json
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from ...core.errors import RequestError
 from ..markup import Md, rendered
 from .choices import near_rows, plan_cards, plan_models
 from .model import model_js, model_numbers
+from ..site.kept import program_stamp
 from ..site.website import drop_page
-from ..workbench import Workbench, drawn
+from ..workbench import Workbench, drawn, kept_part
 from ...store.published.edition import published_folder
 
 # %% ../../../nbs/80_report/planner/40_page.ipynb #61b9432c
@@ -77,6 +79,8 @@ def write_plan(bench: Workbench, folder: Path | None = None) -> None:
     except RequestError:
         drop_page(bench.folder, "plan")
         return
-    problem = drawn(bench, "page plan", lambda: write_plan_page(bench, folder))
+    depends = ["plan", str(folder), program_stamp([folder])]
+    make = partial(drawn, bench, "page plan", partial(write_plan_page, bench, folder))
+    problem = kept_part(bench, depends, make)
     if problem:
         bench.write("_generated", "plan.md", text=problem)

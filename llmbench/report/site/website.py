@@ -23,10 +23,13 @@ from ...core.files import below, write_text_atomic
 _FRONT_MATTER = re.compile(r"\A---\s*\n(.*?\n)---\s*\n", re.DOTALL)
 
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was built
+
+
 def read_yaml(text: str, name: str) -> dict[str, Any]:
     "A YAML mapping; raises RequestError that names the file and the line of a mistake."
     try:
-        value = yaml.safe_load(text) or {}
+        value = yaml.load(text, Loader=_LOADER) or {}
     except yaml.YAMLError as e:
         raise RequestError(f"{name}: {' '.join(str(e).split())}") from e
     if not isinstance(value, dict):

@@ -13,21 +13,19 @@ from functools import partial
 from importlib.resources import files
 from typing import Any
 
-from ..pages.summary import StudyText
-from .sets import METRICS, pairs_of, set_of
+from ..parts import html_block
+from .result import StudyResult
+from .sets import METRICS
 from ..workbench import Workbench, drawn
 
 # %% ../../../nbs/80_report/studies/25_compare_page.ipynb #fc645561
-def compared(bench: Workbench, texts: Sequence[StudyText]) -> dict[str, Any]:
+def compared(results: Sequence[StudyResult]) -> dict[str, Any]:
     "Metrics, sets and pairs of all studies, as the page reads them."
-    sets, pairs = [], []
-    for text in texts:
-        study = text.study
-        rows = bench.rows("compare", study.name)
-        sets += [set_of(study, row) for row in rows]
-        if text.answer is not None:
-            pairs += [pair | {"page": f"{study.page}.html"} for pair in pairs_of(text.answer)]
-    return {"metrics": [asdict(m) for m in METRICS], "sets": sets, "pairs": pairs}
+    return {
+        "metrics": [asdict(m) for m in METRICS],
+        "sets": [one for result in results for one in result.sets],
+        "pairs": [pair for result in results for pair in result.pairs],
+    }
 
 # %% ../../../nbs/80_report/studies/25_compare_page.ipynb #b5ed06bc
 def _template(name: str) -> str:
@@ -47,13 +45,13 @@ def compare_html(data: dict[str, Any]) -> str:
     )
 
 
-def write_compare_page(bench: Workbench, texts: Sequence[StudyText]) -> dict[str, Any]:
+def write_compare_page(bench: Workbench, results: Sequence[StudyResult]) -> dict[str, Any]:
     "Write `_generated/compare.md`; returns its data, empty where it could not be made."
     data: dict[str, Any] = {}
 
     def write() -> str:
-        data.update(compared(bench, texts))
-        return f"`````{{=html}}\n{compare_html(data)}`````\n"
+        data.update(compared(results))
+        return html_block(compare_html(data))
 
     bench.write("_generated", "compare.md", text=drawn(bench, "page compare", partial(write)))
     return data

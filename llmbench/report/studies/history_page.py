@@ -30,7 +30,8 @@ from ..workbench import Workbench, drawn
 
 # %% ../../../nbs/80_report/studies/30_history_page.ipynb #80d2d2d1
 Told = tuple[dict[str, Any], dict[str, Any]]  # a row of `runs`, its run file
-_SQL = """SELECT * FROM runs JOIN (SELECT run_id, name, spec_hash, attempt FROM details) USING (run_id)
+_SQL = """SELECT * FROM runs
+JOIN (SELECT run_id, name, spec_hash, attempt FROM details) USING (run_id)
 WHERE status = 'ok' AND study IS NOT NULL ORDER BY started_at, run_id"""
 
 

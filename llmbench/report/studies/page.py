@@ -6,7 +6,7 @@
 __all__ = ['SECTIONS', 'StudyPart', 'study_sections', 'limits_of', 'study_page', 'write_study_page']
 
 # %% ../../../nbs/80_report/studies/10_page.ipynb #83b2ee35
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -91,6 +91,10 @@ _ONCE = "No set was repeated, so nothing is known about the next run."
 _ONE_MACHINE = "All its runs were made on one machine; another of the same kind may differ."
 
 # %% ../../../nbs/80_report/studies/10_page.ipynb #7b2c4fb0
+def _hosts(run: Mapping[str, Any]) -> Sequence[str]:
+    return (run.get("env") or {}).get("hostnames") or ()
+
+
 def limits_of(bench: Workbench, study: Study) -> list[str]:
     "Sentences on what a study does not say."
     facts = "SELECT count(*) FILTER (platform = 'cpu'), count(*), count(source_format) FROM runs"
@@ -98,8 +102,9 @@ def limits_of(bench: Workbench, study: Study) -> list[str]:
     cpu, runs, imported = counted
     most = "SELECT max(repeats) FROM groups WHERE study = $1"
     repeats = bench.connection.execute(most, [study.name]).fetchone()[0]
-    hosts = {host for run in bench.runs.values() if run.get("study") == study.name
-             for host in (run.get("env") or {}).get("hostnames") or ()}  # fmt: skip
+    ids = "SELECT run_id FROM runs WHERE study = $1"
+    named = bench.connection.execute(ids, [study.name]).fetchall()
+    hosts = {host for (run_id,) in named for host in _hosts(bench.runs.get(run_id) or {})}
     known = ((cpu == runs, _CPU), (imported > 0, _IMPORTED), ((repeats or 0) < 2, _ONCE))
     said = [sentence for holds, sentence in known if holds]
     one = [_ONE_MACHINE] if len(hosts) == 1 else []

@@ -13,8 +13,8 @@ from typing import Any
 from ...core.escape import md_text
 from ..markup import Md
 from ..pages.sections import run_link
-from ..pages.summary import StudyText
 from ..parts import Column, site_folder, status_badge, table_md, text_column
+from .result import StudyResult
 from ..workbench import Workbench, drawn
 
 # %% ../../../nbs/80_report/studies/35_runs_page.ipynb #9b9b64a6
@@ -51,34 +51,21 @@ def aside_part(rows: Sequence[Mapping[str, Any]]) -> Md:
     return Md(f"::: {{.callout-warning}}\n{head}\n\n{listed}\n:::\n")
 
 # %% ../../../nbs/80_report/studies/35_runs_page.ipynb #6837f9ca
-_COUNTED = """SELECT status, count(*) FROM runs WHERE study = $1 GROUP BY status ORDER BY count(*) DESC, status"""
-
-
-def _study_line(bench: Workbench, text: StudyText) -> str:
+def _study_line(result: StudyResult) -> str:
     "A study with its page, how its runs ended, and its rows."
-    study = text.study
-    counts = bench.connection.execute(_COUNTED, [study.name]).fetchall()
-    ended = ", ".join(f"{n:,} {status}" for status, n in counts)
+    study = result.study
+    ended = ", ".join(f"{n:,} {status}" for status, n in result.ended)
     rows = f"[CSV](data/{site_folder(study.name)}/runs.csv)"
     return f"- [{md_text(study.title, 200)}]({study.page}.qmd#runs): {ended}, {rows}\n"
 
-
-def _failed_rows(bench: Workbench, texts: Sequence[StudyText]) -> list[dict[str, Any]]:
-    found = []
-    for text in texts:
-        rows = bench.rows("runs", text.study.name)
-        title = {"study": text.study.title}
-        found += [row | title for row in rows if row["status"] != "ok"]
-    return found
-
 # %% ../../../nbs/80_report/studies/35_runs_page.ipynb #75b776e4
-def write_runs_page(bench: Workbench, texts: Sequence[StudyText]) -> None:
+def write_runs_page(bench: Workbench, results: Sequence[StudyResult]) -> None:
     "Write `_generated/runs.md`: failed runs, files that were set aside, and a line per study."
 
     def page() -> str:
-        failed = failed_part(_failed_rows(bench, texts))
-        aside = {r["file"]: r for t in texts for r in bench.rows("quarantine", t.study.name)}
-        lines = "".join(_study_line(bench, text) for text in texts)
+        failed = failed_part([row for result in results for row in result.failed])
+        lines = "".join(map(_study_line, results))
+        aside = {row["file"]: row for result in results for row in result.aside}
         head = "## Runs that did not end ok {#sec-failed}"
         set_aside = aside_part(list(aside.values()))
         return f"{head}\n\n{failed}\n{set_aside}\n## By study {{#sec-by-study}}\n\n{lines}"
