@@ -109,8 +109,9 @@ def _against(a: str, b: str | None, results: Any, style: str, given: tuple[Any, 
 
     if b is None or any(given):
         raise RequestError(
-            "a published row is compared with one other row or run, without --where, --varies,"
-            " --baseline and --fail-if-slower: llmbench compare published:ID published:ID"
+            "a published row has no repeats: compare it with one other row or run, without --where,"
+            " --varies, --baseline, --fail-if-slower, --fail-if-unsure and --min-detectable:"
+            " llmbench compare published:ID published:ID"
         )
     return against_command(a, b, results_folder(results), style)
 

@@ -111,7 +111,8 @@
       if (chart.result) chart.result.finalize();
       chart.target.classList.toggle("is-fluid", fluid);
       chart.result = await window.LLMBENCH_VEGA_EMBED(chart.target, fluid ? fitted(themed, width) : themed, {
-        mode: "vega-lite", renderer: "svg", tooltip: { theme }, ...(fluid ? { patch: fitWidth } : {}),
+        // ast: expressions are interpreted, not compiled, so a policy may forbid eval
+        mode: "vega-lite", renderer: "svg", ast: true, tooltip: { theme }, ...(fluid ? { patch: fitWidth } : {}),
         actions: { export: { svg: true, png: true }, source: false, compiled: false, editor: false },
         downloadFileName: chart.name,
       });
