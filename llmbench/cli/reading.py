@@ -63,6 +63,7 @@ def report(
         Literal["auto", "quarto", "pandoc"], option("what renders it (default auto)", "NAME")
     ] = "auto",
     docs: Annotated[bool, option("also show the notebooks of the library; needs a clone")] = False,
+    anew: Annotated[bool, option("use no page or chart that an earlier build kept")] = False,
 ) -> int:
     """Build the site and say where it is; 1 where a part of a page could not be drawn, which is
     named on stderr and on the page.
@@ -71,7 +72,7 @@ def report(
 
     folder = Path(site) if site else None
     chosen = Path(results) if results else None
-    outcome = build_report(chosen, folder, engine=engine, docs=docs)
+    outcome = build_report(chosen, folder, engine=engine, docs=docs, anew=anew)
     out("\n".join([*outcome.headlines, outcome.origins, str(outcome)]))
     for problem in outcome.problems:
         sys.stderr.write(f"llmbench: could not be drawn: {problem}\n")
@@ -108,8 +109,9 @@ def _against(a: str, b: str | None, results: Any, style: str, given: tuple[Any, 
 
     if b is None or any(given):
         raise RequestError(
-            "a published row is compared with one other row or run, without --where, --varies,"
-            " --baseline and --fail-if-slower: llmbench compare published:ID published:ID"
+            "a published row has no repeats: compare it with one other row or run, without --where,"
+            " --varies, --baseline, --fail-if-slower, --fail-if-unsure and --min-detectable:"
+            " llmbench compare published:ID published:ID"
         )
     return against_command(a, b, results_folder(results), style)
 
