@@ -2,7 +2,7 @@
 #
 #   make study      train the default study, build the site      (settings.ini says which and where)
 #   make test       all tests that need neither minutes, root nor daemons
-#   make lab        the notebooks in JupyterLab      make docs  the site, with the notebooks as pages
+#   make lab        the guides in JupyterLab  (LAB_ARGS="--no-browser --port 9999")      make docs  the site, with the notebooks as pages
 #   make bench      what a step costs beside a bare loop and other frameworks   (half a gigabyte more; GROWTH_RUNS=10,100,1000 is shorter)
 #   make test-slow  the long tests (hours; SLOW_WORKERS=2: two files at a time)     make gpu-study  the GPU study, on a machine that has one
 #   make lock       what the images install, with hashes: docker/requirements.*.lock   (UPGRADE=1: newer versions)
@@ -150,8 +150,14 @@ docs: .venv/.base
 	@$(BIN)/llmbench report --docs
 
 # Kernels inherit it, for the reason that stands at `test`: notebooks start ranks and threads as tests do.
+# The repository is the root, so that results and executed notebooks can be opened, too. JupyterLab asks
+# no server for updates or news. It refuses to start as root, which is the usual user of a container.
+LAB_ARGS ?=
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 lab: .venv/.lab .venv/.deepspeed
-	@OMP_WAIT_POLICY=passive $(BIN)/jupyter lab nbs
+	@$(if $(AS_ROOT),echo "You are root and JupyterLab starts with --allow-root: its notebooks may change every file of this machine or container.")
+	@OMP_WAIT_POLICY=passive $(BIN)/jupyter lab --ServerApp.root_dir='$(CURDIR)' --LabApp.default_url=/lab/tree/nbs/guides/index.ipynb \
+	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate --LabApp.news_url=None $(AS_ROOT) $(LAB_ARGS)
 
 GROWTH_RUNS ?= 10,100,1000,10000,100000
 bench: .venv/.bench
@@ -235,8 +241,8 @@ test-slow: .venv/.bench .venv/.dev .venv/.browser .venv/.cluster .venv/.trackers
 
 # ruff first, because `make test` refuses what it would change; the second format is for the exported modules.
 notebooks: .venv/.dev
-	$(SAY) "Formatting, exporting nbs/ to llmbench/, cleaning the notebooks, writing README.md and the tables of rooms and tests"
-	@$(BIN)/ruff check --fix --quiet . && $(BIN)/ruff format --quiet . && $(BIN)/nbdev-export && $(BIN)/nbdev-clean && $(BIN)/python tests/readme.py && $(BIN)/ruff format --quiet .
+	$(SAY) "Formatting, exporting nbs/ to llmbench/, cleaning the notebooks, writing README.md, docs/parameters.md, docs/reference.md and the tables of rooms and tests"
+	@$(BIN)/ruff check --fix --quiet . && $(BIN)/ruff format --quiet . && $(BIN)/nbdev-export && $(BIN)/nbdev-clean && $(BIN)/python tests/readme.py && $(BIN)/python tests/reference.py && $(BIN)/ruff format --quiet .
 
 # Where an output is not stored, or its words are no longer those of the code; WRITE=1 stores the new ones, SLOW=1 runs slow cells, too. Minutes: name rooms or notebooks in NB.
 outputs-check: .venv/.deepspeed .venv/.dev

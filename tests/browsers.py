@@ -24,6 +24,12 @@ FLAGS = [
 ]
 
 
+AXE = """const done = arguments[arguments.length - 1];
+axe.run(document, {resultTypes: ["violations"]}).then((found) => done(Object.fromEntries(
+  found.violations.map((fault) => [fault.id, fault.nodes.map((node) => node.html.slice(0, 200))]))));
+"""
+
+
 @contextmanager
 def started(profile: Path) -> Iterator:
     """A browser with a profile of its own that logs its console and its requests; skips the test
@@ -76,6 +82,12 @@ class Reader:
 
     def click(self, selector: str) -> None:
         self.driver.execute_script("document.querySelector(arguments[0]).click()", selector)
+
+    def faults(self) -> dict[str, list[str]]:
+        """What axe finds on the page, best practices included: its rule, and where."""
+        axe = pytest.importorskip("axe_core_python", reason="needs llmbench[browser]")
+        self.driver.execute_script((Path(axe.__file__).parent / "axe.min.js").read_text())
+        return self.driver.execute_async_script(AXE)
 
     def console(self) -> list[str]:
         return [

@@ -85,6 +85,37 @@ def test_pages_fit_a_phone_and_ask_for_nothing_outside(reader, page):
     assert reader.console() == []
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("page", PAGES)
+def test_axe_finds_no_fault_also_in_what_is_folded(reader, page, theme):
+    reader.driver.execute_script("localStorage.setItem('llmbench-theme', arguments[0])", theme)
+    reader.open(page, 1280)
+    reader.js("document.querySelectorAll('details').forEach(fold => { fold.open = true })")
+    assert reader.js("document.documentElement.dataset.theme") == theme
+    if reader.js("document.querySelector('.vega-chart')"):
+        reader.wait("document.querySelector('.vega-chart[data-drawn]')")
+    assert reader.faults() == {}
+
+
+def test_axe_finds_the_faults_that_a_page_has(reader):
+    reader.open("history.html")
+    reader.driver.execute_script(
+        "document.querySelector('main').innerHTML += '<img src=\"data:,\">' +"
+        '\'<div role="img" aria-label="x"><button>menu</button></div>\''
+    )
+    assert {"image-alt", "nested-interactive"} <= set(reader.faults())
+
+
+def test_what_is_folded_is_printed_and_folded_again(reader):
+    reader.open("study-demo.html", 1280)
+    shut = "document.querySelectorAll('details:not([open])').length"
+    before = reader.js(shut)
+    reader.driver.execute_script("dispatchEvent(new Event('beforeprint'))")
+    assert before > 0 and reader.js("document.querySelector('#tbl-runs-demo').checkVisibility()")
+    reader.driver.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert reader.js(shut) == before
+
+
 PRESS = "document.querySelector('button[aria-label^=\"{}\"]').click()"
 SAID = "document.querySelector('.compare-said').textContent"
 ROWS = "document.querySelectorAll('.compare-row').length"

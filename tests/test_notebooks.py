@@ -48,7 +48,9 @@ def test_notebook(notebook, processes, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "notebook", [n for n in library_notebooks() if any(c.slow for c in n.cells)], ids=str
+    "notebook",
+    [n for n in [*library_notebooks(), *guides()] if any(c.slow for c in n.cells)],
+    ids=str,
 )
 def test_notebook_with_its_slow_cells(notebook, processes, tmp_path):
     check(notebook, processes, tmp_path / "log", slow=True)

@@ -10,7 +10,7 @@ __all__ = ['CARDS', 'fit', 'measured_lines', 'published_lines', 'advice_table', 
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from llmbench.cli.verbs import (
     File,
@@ -19,6 +19,7 @@ from llmbench.cli.verbs import (
     OptionalWhole,
     Override,
     Results,
+    Style,
     Whole,
     option,
     out,
@@ -276,9 +277,7 @@ def hardware(
     name: Annotated[str | None, option(_CARD)] = None,
     /,
     *,
-    format: Annotated[
-        Literal["table", "csv", "json"], option("how to print it (default table)", "STYLE")
-    ] = "table",
+    format: Style = "table",
 ) -> int:
     "Print what vendors and clouds state about accelerators; of one: each figure with its source."
     from llmbench.store.database import format_rows

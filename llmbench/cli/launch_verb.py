@@ -18,6 +18,7 @@ from cyclopts import Parameter
 
 from llmbench.cli.verbs import (
     Attempt,
+    DryRun,
     File,
     Force,
     OptionalPath,
@@ -27,6 +28,7 @@ from llmbench.cli.verbs import (
     option,
     out,
     results_folder,
+    say_dry_run,
     warn_of_memory,
 )
 from ..core.errors import RequestError
@@ -58,6 +60,7 @@ class LaunchOptions:
     status: Annotated[bool, option(_SAME)] = False
     collect: Annotated[bool, option(_FETCH)] = False
     cancel: Annotated[bool, option("cancel what was submitted")] = False
+    dry_run: DryRun = False
     nodes: Annotated[
         OptionalWhole, option("nodes of a run (default: from --ranks-per-node)", "N")
     ] = None
@@ -345,12 +348,17 @@ def _cancel(submitted: list[Any], results: Path) -> int:
     return 0
 
 
+def _dry_run(engine: str, jobs: tuple[Any, ...], asked: LaunchOptions) -> int:
+    "Print what `--submit` would do; RequestError for options that the engine does not have."
+    here = engine == "local" or not plans(engine, jobs, list(asked.set))
+    pairs = [(job.spec, job.attempt) for job in jobs]
+    return say_dry_run(pairs, results_folder(asked.results), force=asked.force, here=here)
+
+
 _LATER = {"status": _status, "collect": _collect, "cancel": _cancel}
+_ACTS = ("dry_run", "render", "submit", *_LATER)
 
-# %% ../../nbs/90_cli/50_launch_verb.ipynb #679e0258
-_ACTS = ("render", "submit", *_LATER)
-
-
+# %% ../../nbs/90_cli/50_launch_verb.ipynb #8dc5c873
 def launch(
     engine: Engine,
     file: Annotated[File, option("a parameter file of a run or of a study")],
@@ -358,16 +366,16 @@ def launch(
     *,
     asked: LaunchOptions = LaunchOptions(),
 ) -> int:
-    """Write the files of an engine, submit them and collect the results, or manage what was
-    submitted before.
-    """
-    acts = [name for name in _ACTS if getattr(asked, name)]
+    "Write an engine's files, submit them and collect results, or manage what was submitted."
+    acts = [n for n in _ACTS if getattr(asked, n) and not (n == "submit" and asked.dry_run)]
     if len(acts) != 1:
         raise RequestError(
-            "give one of --render DIR (write the files), --submit (submit and wait), "
+            "give one of --dry-run, --render DIR (write the files), --submit (submit and wait), "
             "or for what was submitted --status, --collect or --cancel"
         )
     jobs = asked_jobs(engine, file, asked)
+    if asked.dry_run:
+        return _dry_run(engine, jobs, asked)
     if asked.render or asked.submit:
         warn_of_memory(job.spec for job in jobs)
     if asked.render:

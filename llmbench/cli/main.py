@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Group
 
+import llmbench
 from .help import PlainHelp, wrong_arguments
 from .verbs import PLAIN
 from ..core.errors import LlmbenchError, RequestError, unknown_name
@@ -21,6 +22,7 @@ from ..core.errors import LlmbenchError, RequestError, unknown_name
 # %% ../../nbs/90_cli/65_main.ipynb #4cabe054
 _TRAINING = {
     "init": ("adopting.init_verb", "a study project in a new folder, with all that it needs"),
+    "list": ("adopting.list_verb", "every name that there is: models, strategies, keys, formats"),
     "show": ("runs", "the resolved request of a file, its layout and hash"),
     "run": ("runs", "one run, through the run sheet"),
     "sweep": ("runs", "all runs of a study; what is finished is skipped"),
@@ -73,6 +75,7 @@ VERBS = tuple(_VERBS)
 # %% ../../nbs/90_cli/65_main.ipynb #4af1f238
 _EXAMPLES = {
     "init": "my-study",
+    "list": "strategies --format json",
     "show": "params/cpu/ddp.yaml -o seq_len=256",
     "run": "params/cpu/zero2.yaml -o steps=10",
     "sweep": "params/studies/cpu-quickstart.yaml",
@@ -81,7 +84,7 @@ _EXAMPLES = {
     "expect": "--model llama3.1-8b --hardware h100 --gpus 64 --tokens-per-s-per-gpu 9800",
     "plan": "--model llama3.1-70b --hardware h100 --gpus 64,128 --global-tokens 4M --seq-len 8192",
     "hardware": '"H100 SXM"',
-    "benchmark": "--model llama --parallel balanced --output-dir ./results --runs 3",
+    "benchmark": "--model llama --parallel balanced --results results --runs 3",
     "standalone": "params/cpu/ddp.yaml --out ddp.py",
     "launch": "k8s params/studies/oci-a10.yaml --ranks-per-node 1 --render k8s-files",
     "k8s": "check",
@@ -121,7 +124,7 @@ _ENDS = "exit codes: 0 done, 1 a run or a check failed, 2 the request was wrong,
 
 def _add_verb(app: App, verb: str, place: int) -> None:
     module, says = _VERBS[verb]
-    target = f"llmbench.cli.{module}:{verb}{'_' * keyword.iskeyword(verb)}"
+    target = f"llmbench.cli.{module}:{verb}{'_' * (keyword.iskeyword(verb) or verb == 'list')}"
     example = f"example:\n  llmbench {verb} {_EXAMPLES[verb]}".rstrip()
     app.command(
         target,
@@ -139,7 +142,8 @@ def build_app() -> App:
         help=_QUESTION,
         help_formatter=PlainHelp("llmbench VERB [ARGUMENTS]", _QUESTION, _ENDS),
         help_format="plaintext",
-        version_flags=(),
+        version_flags=("--version",),
+        version=llmbench.__version__,
         group_commands=Group("verbs", sort_key=0),
         group_arguments="arguments",
         group_parameters="options",
@@ -159,6 +163,7 @@ def build_app() -> App:
         help_formatter=PlainHelp(f"{words} [OPTIONS]", says, f"example:\n  {words} --shell zsh"),
     )
     app["--help"].group, app["--help"].help = "options", "show this text, or that of a verb"
+    app["--version"].group, app["--version"].help = "options", "show the version"
     return app
 
 # %% ../../nbs/90_cli/65_main.ipynb #7314dd6e
@@ -168,9 +173,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 def _check_verb(argv: Sequence[str]) -> None:
     if not argv:
         raise RequestError(f"name a verb: {', '.join(VERBS)}; type llmbench --help")
-    if argv[0] not in (*VERBS, "--help", "-h", "--install-completion"):
+    options = ("--help", "--version", "--install-completion")
+    if argv[0] not in (*VERBS, *options, "-h"):
         what = "option" if argv[0].startswith("-") else "verb"
-        allowed = ("--help", "--install-completion") if what == "option" else VERBS
+        allowed = options if what == "option" else VERBS
         raise RequestError(unknown_name(what, argv[0], allowed))
 
 

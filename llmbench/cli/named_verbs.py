@@ -13,17 +13,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+from cyclopts import Parameter
+
 from llmbench.cli.verbs import (
     Attempt,
+    DryRun,
     File,
     Force,
     OptionalPath,
     Override,
+    Results,
     Whole,
     option,
     out,
     outcome_text,
     results_folder,
+    say_dry_run,
 )
 from ..core.errors import RequestError, unknown_name
 from ..core.files import write_text_atomic
@@ -71,14 +76,17 @@ _FOLDER = "folder of all results (default: OUTPUT_DIR, then [study] results in s
 _DIRECT = "without notebooks, for a machine with only the packages for training"
 
 
-def _train(specs: list[Any], runs: int, folder: Path, force: bool, run_one: Any) -> int:
-    "Train each request `runs` times, the models alternating, and print how each ended."
+def _requests(specs: list[Any], runs: int, folder: Path) -> list[Any]:
+    "Each request `runs` times, the models alternating."
     from llmbench.launch.sweep.sheet import SheetRequest
+
+    return [SheetRequest(spec, attempt, folder) for attempt in range(1, runs + 1) for spec in specs]
+
+
+def _train(requests: list[Any], force: bool, run_one: Any) -> int:
+    "Train the requests, and print how each ended."
     from llmbench.launch.sweep.sweep import run_requests
 
-    requests = [
-        SheetRequest(spec, attempt, folder) for attempt in range(1, runs + 1) for spec in specs
-    ]
     outcome = run_requests(requests, force=force, run_one=run_one)
     out(outcome_text(outcome, requests[0].folder.parent))
     sys.stderr.write(f"{os.path.relpath(requests[0].folder.parent)}\n")
@@ -117,7 +125,8 @@ def benchmark(
     *,
     model: Annotated[str, option(_MODELS, "NAME")] = "all",
     parallel: Annotated[str | None, option(_STRATEGIES, "STRATEGY")] = None,
-    output_dir: Annotated[OptionalPath, option(_FOLDER, "DIR")] = None,
+    results: Annotated[Results, option(_FOLDER, "DIR")] = None,
+    output_dir: Annotated[OptionalPath, Parameter(show=False)] = None,
     runs: Annotated[Whole, option("repeats of each model (default 1)", "N")] = 1,
     hardware: Annotated[
         str | None, option("h100, mi300x, … (default: what is in this machine)", "NAME")
@@ -126,6 +135,7 @@ def benchmark(
     force: Annotated[Force, option("repeat finished runs")] = False,
     override: Annotated[Override, option("change one value; may be repeated")] = (),
     framework: Annotated[str, option(_FRAMEWORKS, "NAME")] = _OWN,
+    dry_run: DryRun = False,
 ) -> int:
     "Train a named strategy for one or both models, `runs` times."
     if runs < 1:
@@ -134,8 +144,13 @@ def benchmark(
     hardware = hardware or hardware_here()
     specs = named_specs(model, parallel, hardware, override)
     specs, run_one = _under(framework, hardware, specs, direct)
-    folder = results_folder(output_dir or os.environ.get("OUTPUT_DIR"))
-    return _train(specs, runs, folder, force, run_one)
+    if output_dir:
+        sys.stderr.write("llmbench: --output-dir is now called --results\n")
+    folder = results_folder(results or output_dir or os.environ.get("OUTPUT_DIR"))
+    requests = _requests(specs, runs, folder)
+    if dry_run:
+        return say_dry_run(requests, force=force)
+    return _train(requests, force, run_one)
 
 # %% ../../nbs/90_cli/20_named_verbs.ipynb #77abafe9
 def standalone(

@@ -9,7 +9,7 @@ __all__ = ['show', 'run', 'sweep', 'schema']
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from cyclopts import Parameter
 
 from llmbench.cli.verbs import (
     Attempt,
+    DryRun,
     File,
     Force,
     OptionalPath,
@@ -29,6 +30,7 @@ from llmbench.cli.verbs import (
     out,
     outcome_text,
     results_folder,
+    say_dry_run,
     warn_of_memory,
 )
 from ..core.door import read_regular
@@ -117,6 +119,14 @@ def _checked(restarts: int) -> int:
     return restarts
 
 
+def _check_start(resume: str | None, force: bool) -> None:
+    "RequestError if a run is to begin anew and to go on."
+    if force and resume is not None:
+        raise RequestError(
+            "--force begins a run anew and --resume goes on with it; leave one of them out"
+        )
+
+
 def _resumed(resume: str | None, request: Any) -> None:
     "RequestError if the run cannot resume from another run's folder."
     from llmbench.spec.restarts import check_resume
@@ -135,14 +145,12 @@ def run(
     restarts: Restarts = 0,
     results: Results = None,
     force: Force = False,
+    dry_run: DryRun = False,
 ) -> int:
     "Run one parameter file through the run sheet; `resume` is '' for the run's own checkpoint."
     from llmbench.spec.resolve import load_run
 
-    if force and resume is not None:
-        raise RequestError(
-            "--force begins a run anew and --resume goes on with it; leave one of them out"
-        )
+    _check_start(resume, force)
     spec = load_run(file, list(override))
 
     from llmbench.launch.sweep.sheet import SheetRequest
@@ -151,8 +159,10 @@ def run(
     more = {"resume": resume == "" or resume or False, "restarts": _checked(restarts)}
     request = SheetRequest(spec, attempt, results_folder(results), **more)
     _resumed(resume, request)
-    outcome = run_requests([request], force=force)
-    code = _report_outcome(outcome, request.folder.parent)
+    if dry_run:
+        out(_run_text(spec))
+        return say_dry_run([request], force=force)
+    code = _report_outcome(run_requests([request], force=force), request.folder.parent)
     sys.stderr.write(f"{os.path.relpath(request.folder)}\n")
     return code
 
@@ -338,6 +348,17 @@ def _say_what_is_shown(study: Any, command: str, folder: Path) -> None:
         f"between any two; these are {study.repeats}. {advice}\n"
     )
 
+# %% ../../nbs/90_cli/13_runs.ipynb #33aab077
+def _train_study(asked: Any, typed: str, folder: Path, direct: bool, how: Mapping[str, Any]) -> int:
+    "Train a study, with more repeats where it asks for them, and print how it ended."
+    from llmbench.launch.sweep.sweep import sweep as sweep_study
+
+    train = partial(sweep_study, run_one=_runner(asked, direct), results=folder, **how)
+    asked, outcome = _until_shown(asked, train(asked), train, folder)
+    if not outcome.interrupted:
+        _say_what_is_shown(asked, typed, folder)
+    return _report_outcome(outcome, folder / asked.study)
+
 # %% ../../nbs/90_cli/13_runs.ipynb #7295fbec
 def sweep(
     study: _Study = None,
@@ -352,6 +373,7 @@ def sweep(
     restarts: Restarts = 0,
     results: Results = None,
     force: Force = False,
+    dry_run: DryRun = False,
 ) -> int:
     "Run every run of a study that is not finished yet."
     asked = _asked_study(study)
@@ -361,14 +383,10 @@ def sweep(
     how = _options(asked, in_turns, interleaved=interleaved, restarts=restarts, **given)
     asked = asked.model_copy(update={"interleaved": how["interleaved"]})
     asked = _with_wish(asked, folder, detect, most_repeats)
-
-    from llmbench.launch.sweep.sweep import sweep as sweep_study
-
-    train = partial(sweep_study, run_one=_runner(asked, direct), results=folder, **how)
-    asked, outcome = _until_shown(asked, train(asked), train, folder)
-    if not outcome.interrupted:
-        _say_what_is_shown(asked, typed, folder)
-    return _report_outcome(outcome, folder / asked.study)
+    if dry_run:
+        out(_study_text(asked))
+        return say_dry_run(asked.attempts(), folder, **how)
+    return _train_study(asked, typed, folder, direct, how)
 
 # %% ../../nbs/90_cli/13_runs.ipynb #0c94ab8c
 def schema() -> int:

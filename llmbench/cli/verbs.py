@@ -4,13 +4,15 @@
 
 # %% auto #0
 __all__ = ['PathText', 'OptionalPath', 'Whole', 'OptionalWhole', 'PLAIN', 'File', 'Results', 'Override', 'Attempt', 'Restarts',
-           'Force', 'out', 'results_folder', 'warn_of_memory', 'option', 'run_figures', 'outcome_text']
+           'Force', 'Style', 'Prose', 'DryRun', 'out', 'results_folder', 'warn_of_memory', 'option', 'in_style',
+           'say_dry_run', 'run_figures', 'outcome_text']
 
 # %% ../../nbs/90_cli/10_verbs.ipynb #37b8fb89
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter, Token
 
@@ -83,6 +85,39 @@ Restarts = Annotated[
 Force = Annotated[
     bool, option("repeat finished runs; a result is replaced when the new one is complete")
 ]
+
+# %% ../../nbs/90_cli/10_verbs.ipynb #e4d2d52b
+# The formats of every verb that prints rows, and of every verb that prints sentences.
+Style = Annotated[
+    Literal["table", "markdown", "csv", "json"],
+    option("how to print it (default table)", "STYLE"),
+]
+Prose = Annotated[
+    Literal["text", "markdown", "json"], option("how to print it (default text)", "STYLE")
+]
+DryRun = Annotated[bool, option("say what would run and where it goes; start and write nothing")]
+
+# %% ../../nbs/90_cli/10_verbs.ipynb #f9924716
+def in_style(text: str, style: str) -> str:
+    "Sentences as they are, or for `markdown` as a block of literal text."
+    if style != "markdown":
+        return text
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}text\n{text.rstrip()}\n{fence}\n"
+
+# %% ../../nbs/90_cli/10_verbs.ipynb #89533fb1
+def say_dry_run(requests: Iterable[Any], folder: Path | None = None, **how: Any) -> int:
+    """Print what `--dry-run` says of requests of a sheet; with a `folder` of results, of pairs of a
+    request and its repeat. RequestError for a place with a run of other hardware.
+    """
+    from llmbench.launch.sweep.dry_run import all_would_run, dry_text
+    from llmbench.launch.sweep.sheet import SheetRequest
+
+    restarts = how.pop("restarts", 0)
+    if folder is not None:
+        requests = [SheetRequest(s, n, folder, restarts=restarts) for s, n in requests]
+    out(dry_text(all_would_run(list(requests), **how)))
+    return 0
 
 # %% ../../nbs/90_cli/10_verbs.ipynb #4cba48e4
 def run_figures(folder: Path | str) -> dict[str, str]:

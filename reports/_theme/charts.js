@@ -90,6 +90,15 @@
   // Set after Vega-Lite has compiled: asked for earlier, it warns about every chart with a stepped height.
   const fitWidth = (compiled) => ({ ...compiled, autosize: { type: "fit-x", contains: "padding" } });
 
+  // The name moves from the place to the drawing: a picture may not hold the menu that saves it.
+  function nameDrawing(chart) {
+    const drawing = chart.target.querySelector("svg.marks");
+    drawing.setAttribute("role", "img");
+    drawing.setAttribute("aria-label", chart.words);
+    chart.target.removeAttribute("role");
+    chart.target.removeAttribute("aria-label");
+  }
+
   async function draw(chart) {
     const width = Math.floor(chart.target.clientWidth);
     if (chart.drawing || width === 0) return;
@@ -107,6 +116,7 @@
         actions: { export: { svg: true, png: true }, source: false, compiled: false, editor: false },
         downloadFileName: chart.name,
       });
+      nameDrawing(chart);
       chart.target.setAttribute("data-drawn", theme);
       chart.width = width;
     } catch (error) {
@@ -132,7 +142,8 @@
       const name = script.dataset.chart;
       const target = document.getElementById(name);
       if (!target) return;
-      charts[name] = { name, target, spec: JSON.parse(script.textContent) };
+      const words = target.getAttribute("aria-label") || name;
+      charts[name] = { name, target, words, spec: JSON.parse(script.textContent) };
       resized.observe(target);
     });
     const redraw = () => Object.values(charts).forEach((chart) => chart.result && draw(chart));

@@ -312,7 +312,17 @@
     if (current) nav.scrollLeft = current.offsetLeft - nav.clientWidth / 2 + current.offsetWidth / 2;
   }
 
-  [themeSwitch, search, tabs, tables, ownPrices, copyButtons, headingAnchors, contentsList, currentPageInView, reveal]
+  // Paper cannot be clicked: what is folded is printed open, and folded again.
+  function printOpen() {
+    let opened = [];
+    addEventListener("beforeprint", () => {
+      opened = all("details:not([open])").filter((fold) => !fold.closest(".vega-chart"));
+      opened.forEach((fold) => { fold.open = true; });
+    });
+    addEventListener("afterprint", () => opened.forEach((fold) => { fold.open = false; }));
+  }
+
+  [themeSwitch, search, tabs, tables, ownPrices, copyButtons, headingAnchors, contentsList, currentPageInView, printOpen, reveal]
     .forEach((start) => start());
   addEventListener("hashchange", reveal);
 })();

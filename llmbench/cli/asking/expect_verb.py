@@ -14,7 +14,9 @@ from typing import Annotated, Any, Literal
 from llmbench.cli.verbs import (
     OptionalPath,
     OptionalWhole,
+    Prose,
     Results,
+    in_style,
     option,
     out,
     results_folder,
@@ -137,12 +139,12 @@ def expect(
     log: Annotated[OptionalPath, option(_LOG, "PATH")] = None,
     set: Annotated[tuple[str, ...], option(_SUPPLIED, "key=value")] = (),
     at_least: Annotated[str | None, option(_LEAST, "pNN")] = None,
-    format: Annotated[Literal["text", "json"], option("default text", "STYLE")] = "text",
+    format: Prose = "text",
     results: Results = None,
 ) -> int:
     "Say what others measured for such a training, and whether a throughput is normal."
     text, code = _expected(locals())
-    out(text)
+    out(in_style(text, format))
     return code
 
 # %% ../../../nbs/90_cli/asking/10_expect_verb.ipynb #52f1391b

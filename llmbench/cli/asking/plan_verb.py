@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from .calibrate_verb import own_machine_text
 from .plan_options import PlanOptions, economy_of
-from ..verbs import OptionalPath, OptionalWhole, option, out
+from ..verbs import OptionalPath, OptionalWhole, Prose, in_style, option, out
 from ...core.errors import RequestError, unknown_name
 
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #46a25f36
@@ -87,13 +87,13 @@ def plan(
     machine: Annotated[OptionalPath, option(_MACHINE, "FILE")] = None,
     ranks_per_node: Annotated[OptionalWhole, option("with --machine: hosts", "N")] = None,
     score: Annotated[OptionalPath, option(_SCORE, "FILE")] = None,
-    format: Annotated[Literal["text", "json"], option("default text", "STYLE")] = "text",
+    format: Prose = "text",
     asked: PlanOptions = PlanOptions(),
 ) -> int:
     "Predict layouts, memory, time, cost and goodput of a training, or score the predictions."
     typed = locals()
     own = own_machine_text(requests, calibrate, machine, ranks_per_node, format)
-    out(own or (_scored(score, format) if score else _planned(typed)))
+    out(in_style(own or (_scored(score, format) if score else _planned(typed)), format))
     return 0
 
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #6e6ec522

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FORMATS', 'result_paths', 'check_rows', 'Audit', 'audit_paths', 'coverage', 'summary', 'place_of', 'format_table',
-           'format_markdown', 'format_json', 'format_audit']
+           'format_markdown', 'format_json', 'format_csv', 'format_audit']
 
 # %% ../../../nbs/70_compare/audit/45_verb.ipynb #29f17363
 import itertools
@@ -25,6 +25,7 @@ from ...core.door import read_regular, result_files
 from ...core.errors import LlmbenchError, RequestError, unknown_name
 from ...core.folders import DEEPEST_FOLDER, PARTIAL, RUN_FILE, STUDY_FILE, shown_path
 from ...core.numbers import aligned
+from ...store.database import format_csv as csv_of
 from ...store.results import parse_study
 
 # %% ../../../nbs/70_compare/audit/45_verb.ipynb #c7def61e
@@ -355,9 +356,13 @@ def format_markdown(audit: Audit) -> str:
     )
 
 # %% ../../../nbs/70_compare/audit/45_verb.ipynb #99897064
+def _facts(audit: Audit) -> list[dict[str, Any]]:
+    return [asdict(f) | {"name": f.name, "advice": f.advice} for f in audit.findings]
+
+
 def format_json(audit: Audit) -> str:
     "Every finding, clean ones too, with the coverage and what was read."
-    findings = [asdict(f) | {"name": f.name, "advice": f.advice} for f in audit.findings]
+    findings = _facts(audit)
     content: Mapping[str, Any] = {
         "findings": findings,
         "coverage": {str(n): s for n, s in coverage(audit).items()},
@@ -370,12 +375,23 @@ def format_json(audit: Audit) -> str:
     }
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
+# %% ../../../nbs/70_compare/audit/45_verb.ipynb #f2fde18b
+def format_csv(audit: Audit) -> str:
+    "Every finding, clean ones too, one row each."
+    facts = _facts(audit)
+    return csv_of(list(facts[0]), [tuple(f.values()) for f in facts]) if facts else ""
 
-FORMATS = {"table": format_table, "json": format_json, "markdown": format_markdown}
+
+FORMATS = {
+    "table": format_table,
+    "markdown": format_markdown,
+    "csv": format_csv,
+    "json": format_json,
+}
 
 
 def format_audit(audit: Audit, style: str = "table", width: int | None = None) -> str:
-    """An audit as table (of `width` columns), json or markdown text; another style is a
+    """An audit as table (of `width` columns), markdown, csv or json text; another style is a
     RequestError.
     """
     if style not in FORMATS:
