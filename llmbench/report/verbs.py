@@ -37,12 +37,16 @@ from ..store.database import format_rows
 def _named(studies: Sequence[Study], names: Sequence[str]) -> list[Study]:
     "Studies by name, all where none is given; raises RequestError for an unknown name."
     known = {s.name: s for s in studies}
+    if names and not known:
+        raise RequestError(
+            'no study in these results; llmbench query "FROM quarantine" lists unreadable files'
+        )
     for name in names:
         if name not in known:
             raise RequestError(unknown_name("study", name, tuple(known)))
     return [known[name] for name in dict.fromkeys(names)] if names else list(studies)
 
-
+# %% ../../nbs/80_report/65_verbs.ipynb #b5dc8e02
 @contextmanager
 def study_bench(
     results: Path | None, names: Sequence[str] = ()
