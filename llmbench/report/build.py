@@ -23,6 +23,7 @@ from ..core.errors import RequestError
 from ..core.escape import one_line
 from ..core.files import Settings, load_settings, project_root, slug
 from ..core.records import result_files
+from .advice.page import write_advice
 from .glossary import glossary_md
 from .library.library import write_library
 from .pages.layouts import write_layouts
@@ -187,6 +188,7 @@ def fill(
     bench.write("_generated", "glossary.md", text=glossary_md())
     write_layouts(bench)
     write_plan(bench)
+    write_advice(bench, settings.path("cost", "prices"))
     _write_metrics(bench)
     variables = _variables(bench.connection, settings)
     text = yaml.safe_dump(variables, allow_unicode=True, sort_keys=True)

@@ -83,6 +83,60 @@ peak_mib | MiB | Most resident memory of a command | Peak (MiB)
     by="report.tool.bench.peer_rows",
 )
 
+# %% ../../../nbs/10_core/glossary/35_pages.ipynb #d0356a1d
+_ADVICE = topic(
+    "advice",
+    "Advice",
+    "Cases that are planned for the page Advice, and rates as ratios.",
+    """
+| – | Number and name of the accelerators of a case | Cards
+replica_gib | GiB | Weights, gradients and moments of the whole model on one card | State of a replica (GiB) | 16 × parameters / 2³⁰
+| – | Layout that is predicted to be fastest | Predicted fastest
+ | s | Time of a step as predicted, with its 10th and 90th percentile | Predicted step (s)
+first_fits | 1 | Chance that the peak of that layout is below the memory of the card | Chance that it fits
+alike | 1 | Layouts whose difference from the fastest is within the error of the planner | Cannot be told from it
+ | – | What to choose: fewest split degrees of those that cannot be told apart; of a variable, what to set | Advice
+slower_pct | % | Predicted step of the advice over that of the fastest, less one | Slower than the fastest (%)
+rate | 1 | Tokens/s over those of plain replicas: median over pairs, least and most | Throughput over that of replicas (least to most)
+memory | 1 | Memory of tensors over that of plain replicas, in the same way | Memory of tensors over that of replicas
+pairs | 1 | Pairs of rows or of sets of repeats that a median is taken over | Pairs
+ | 1 | Studies that the pairs come from | Studies
+ | 1 | Fewest ranks of a pair | Ranks, least
+ | 1 | Most ranks of a pair | Ranks, most
+ | tokens | Longest published sequence | Longest sequence
+ | 1 | Most sequences of a published micro batch | Largest micro batch
+    """,
+    by="report.advice.cases.case_row",
+)
+
+# %% ../../../nbs/10_core/glossary/35_pages.ipynb #4a819b9f
+_CLAIMS = topic(
+    "claims",
+    "Advice of an ancestor",
+    "Eight published rows in two readings, and what follows from them.",
+    """
+| s | Step as printed: that of one micro step | Printed: step (s)
+ | % | Scaling efficiency as printed | Efficiency (%)
+ | 1 | GPUs of the row | GPUs
+ | tokens | Tokens of an optimizer step by the configuration | Tokens of a step as configured
+ | tokens | Longest sequence that the ancestor's table allows on such a card | Limit of the first ancestor
+ | 1 | Published rows with a longer sequence | Rows beyond it
+timed_tokens | tokens | Printed rate times printed step | Corrected: tokens that were timed
+whole_step_s | s | Optimizer step: printed step times the accumulation | Whole step (s)
+ | % | Efficiency against the run on the fewest GPUs | Efficiency, corrected (%)
+ | 10⁶ | Tokens for a dollar, with 3,600 seconds in an hour | 10⁶ tokens per USD
+ | – | What the ancestor advised | Its advice
+ | – | What its own rows say | Its own rows
+ | – | What published rows do, or what is known | Published rows, and what is known here
+ | – | Variable of NCCL | Variable
+ | – | Value that the ancestor advised | Advised by the first ancestor
+ | – | Part of NCCL's manual that has the variable | Part of the manual
+ | – | What the manual says, in our words | The manual
+ | % | Rate per GPU on more GPUs over that on fewer: median, P10 and P90 | Left per GPU (%)
+    """,
+    by="report.advice.claims.claim_rows",
+)
+
 # %% ../../../nbs/10_core/glossary/35_pages.ipynb #0899dae4
 _WORDS = topic(
     "words",
@@ -137,4 +191,4 @@ share | % | Its share of the whole time | Share
 )
 
 # %% ../../../nbs/10_core/glossary/35_pages.ipynb #19e9f277
-PAGE_TOPICS = (_SPREAD, _LAYOUTS, _KERNELS, _TOOL, _WORDS, _ROWS)
+PAGE_TOPICS = (_SPREAD, _LAYOUTS, _KERNELS, _TOOL, _ADVICE, _CLAIMS, _WORDS, _ROWS)
