@@ -31,7 +31,8 @@ throughput_chart(rows)"""
 def recipe(folder: Path, arguments: str) -> list[str]:
     """What `make lab` does in a folder once its packages are installed, without the set-up."""
     typed = ["make", "-n", "-f", ROOT / "Makefile", "lab", f"LAB_ARGS={arguments}"]
-    done = subprocess.run(typed, cwd=folder, capture_output=True, text=True, check=True)
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    done = subprocess.run(typed, cwd=folder, env=alone, capture_output=True, text=True, check=True)
     lines = done.stdout.replace("\\\n", " ").splitlines()
     first = next(
         i for i, line in enumerate(lines) if "jupyter lab" in line or "You are root" in line

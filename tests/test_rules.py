@@ -496,7 +496,7 @@ def test_runs_that_differ_in_everything_are_refused_by_name(unlike):
 
 def test_the_site_names_them_too(unlike, tmp_path):
     build_report(unlike, tmp_path / "site", engine="pandoc", source=ROOT / "reports")
-    page = (tmp_path / "site" / "index.html").read_text()
+    page = (tmp_path / "site" / "study-small.html").read_text()
     assert "Not all of these runs are comparable" in page or "These runs are not comparable" in page
     missing = [
         name for name in NAMED if name not in page and name not in page.replace("\u00a0", " ")
