@@ -28,7 +28,7 @@ FORCE_FLAG := $(if $(FORCE),--force)
 TORCH_FROM ?= --torch-backend cpu
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) $(TORCH_FROM)
 
-.PHONY: help study sweep site docs test test-slow test-notebooks lab bench calibrate distances ancestors gpu-study nodes-study plan-study nemo-env notebooks outputs-check lock readme clean
+.PHONY: help study sweep site docs test test-slow test-notebooks lab bench calibrate distances ancestors gpu-study nodes-study plan-study nemo-env duckdb-wasm notebooks outputs-check lock readme clean
 .DELETE_ON_ERROR:
 
 help:
@@ -236,6 +236,20 @@ test-notebooks: .venv/.deepspeed .venv/.dev
 test-slow: .venv/.bench .venv/.dev .venv/.browser .venv/.cluster .venv/.trackers .venv/.fp8 .venv/.store
 	$(SAY) "Slow tests"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -m slow $(if $(SLOW_WORKERS),-n $(SLOW_WORKERS) --dist loadfile) --durations=25 -rs tests
+
+# DuckDB for the page SQL of a site: llmbench report --duckdb .venv/duckdb-wasm. Two packages from the npm registry; no script of theirs runs.
+DUCKDB_WASM := .venv/duckdb-wasm
+NPM := .venv/npm/node_modules
+duckdb-wasm:
+	$(SAY) "Bundling DuckDB-WASM and Arrow into $(DUCKDB_WASM)"
+	@command -v npm >/dev/null || { echo "  needs npm (Debian: apt-get install npm)"; exit 1; }
+	@npm install --prefix .venv/npm --no-audit --no-fund --ignore-scripts --silent @duckdb/duckdb-wasm@1.32.0 esbuild@0.28.2
+	@rm -rf $(DUCKDB_WASM).partial && mkdir -p $(DUCKDB_WASM).partial
+	@NODE_PATH=$(NPM) $(NPM)/.bin/esbuild llmbench/report/templates/ask_engine.mjs --bundle --format=esm --minify --log-level=warning --outfile=$(DUCKDB_WASM).partial/duckdb.js
+	@cp $(NPM)/@duckdb/duckdb-wasm/dist/duckdb-browser-eh.worker.js $(DUCKDB_WASM).partial/duckdb-worker.js
+	@cp $(NPM)/@duckdb/duckdb-wasm/dist/duckdb-eh.wasm $(DUCKDB_WASM).partial/duckdb.wasm
+	@{ echo "DuckDB-WASM $$(sed -n 's/.*"version": "\(.*\)".*/\1/p' $(NPM)/@duckdb/duckdb-wasm/package.json | head -1): MIT, https://github.com/duckdb/duckdb-wasm"; cat $(NPM)/apache-arrow/LICENSE.txt; } > $(DUCKDB_WASM).partial/LICENSES.txt
+	@rm -rf $(DUCKDB_WASM) && mv $(DUCKDB_WASM).partial $(DUCKDB_WASM)
 
 # --- notebooks ------------------------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ PAGES = (
     "generations",
     "plan",
     "advice",
+    "ask",
     "planned",
     "sources",
     "runs",

@@ -48,6 +48,7 @@ def query(
     return 0
 
 # %% ../../nbs/90_cli/15_reading.ipynb #6b77f57f
+_DUCKDB = "run queries on the page SQL with the DuckDB of this folder (make duckdb-wasm)"
 _SITE = "where the site goes (default: [report] out in settings.ini)"
 _SHOWN = (
     "show the runs of this folder alone (default: [study] results in settings.ini, "
@@ -64,6 +65,7 @@ def report(
     ] = "auto",
     docs: Annotated[bool, option("also show the notebooks of the library; needs a clone")] = False,
     anew: Annotated[bool, option("use no page or chart that an earlier build kept")] = False,
+    duckdb: Annotated[OptionalPath, option(_DUCKDB, "DIR")] = None,
 ) -> int:
     """Build the site and say where it is; 1 where a part of a page could not be drawn, which is
     named on stderr and on the page.
@@ -72,7 +74,8 @@ def report(
 
     folder = Path(site) if site else None
     chosen = Path(results) if results else None
-    outcome = build_report(chosen, folder, engine=engine, docs=docs, anew=anew)
+    wasm = Path(duckdb) if duckdb else None
+    outcome = build_report(chosen, folder, engine=engine, docs=docs, anew=anew, duckdb_wasm=wasm)
     out("\n".join([*outcome.headlines, outcome.origins, str(outcome)]))
     for problem in outcome.problems:
         sys.stderr.write(f"llmbench: could not be drawn: {problem}\n")

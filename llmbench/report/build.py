@@ -24,6 +24,7 @@ from ..core.escape import one_line
 from ..core.files import Settings, load_settings, project_root, slug
 from ..core.records import result_files
 from .advice.page import write_advice
+from .ask.page import write_ask_page
 from .glossary import glossary_md
 from .library.library import write_library
 from .pages.layouts import write_layouts
@@ -310,6 +311,7 @@ def build_report(
     source: Path | None = None,
     docs: bool = False,
     anew: bool = False,
+    duckdb_wasm: Path | None = None,
 ) -> ReportOutcome:
     """Build the site of all run files in `results` into `out`; the defaults are those of
     settings.ini, and without `results` the published studies of the sources are on the site, too.
@@ -318,8 +320,8 @@ def build_report(
     lie beside the pages; `docs` adds the notebooks of the project as pages. A part of a page that
     cannot be drawn is a note on it and a line of the outcome's problems; so one odd run does not
     affect the others. Parts that did not change since the last build are taken from it, unless
-    `anew`. Raises RequestError where there is nothing to report, LlmbenchError where
-    quarto fails.
+    `anew`. With the folder `duckdb_wasm` the page SQL runs queries. Raises RequestError where
+    there is nothing to report, LlmbenchError where quarto fails.
     """
     settings = load_settings()
     source, out = site_places(settings, source, out)
@@ -328,6 +330,7 @@ def build_report(
     with tempfile.TemporaryDirectory(prefix="llmbench-report-") as scratch:
         bench = workbench_of(folders, source, Path(scratch) / "report", kept)
         results = fill(bench, settings, read_bench(source / "published" / "bench"), folders)
+        write_ask_page(bench, duckdb_wasm)
         if docs:
             write_library(bench.folder, settings.root)
         _rendered(bench, out, engine)

@@ -178,7 +178,7 @@ def site_folder(study: str) -> str:
 def source_links(
     *names: str, root: str = "", study: str | None = None, folder: str | None = None
 ) -> Md:
-    """Links to the query and the rows of each name: 'SQL · CSV', of a study or of an own folder;
+    """Links to the query and the rows of each name: 'SQL · CSV · Ask', of a study or of an own folder;
     `root` leads from the page to the site's first folder.
     """
     several, folder = len(names) > 1, folder or site_folder(study)
@@ -187,7 +187,8 @@ def source_links(
         words = f"{name.replace('_', ' ')}: " if several else ""
         parts.append(
             f"{words}[SQL]({root}sql/{folder}/{name}.sql)\u00a0· "
-            f"[CSV]({root}data/{folder}/{name}.csv)"
+            f"[CSV]({root}data/{folder}/{name}.csv)\u00a0· "
+            f"[Ask]({root}ask.html?of=sql/{folder}/{name}.sql)"
         )
     return Md("; ".join(parts))
 

@@ -36,13 +36,17 @@ def script_hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 # %% ../../../nbs/80_report/publishing/20_policy.ipynb #d4607bc6
-def policy_of(hashes: Iterable[str]) -> str:
-    "The policy of a page with these inline scripts."
-    scripts = " ".join(["'self'", *sorted(set(hashes))])
+def policy_of(hashes: Iterable[str], asks: bool = False, engine: bool = False) -> str:
+    """The policy of a page with these inline scripts; one that `asks` reads files of its own site,
+    and with an `engine` it runs WebAssembly of that site.
+    """
+    wasm = ["'wasm-unsafe-eval'"] if engine else []
+    scripts = " ".join(["'self'", *wasm, *sorted(set(hashes))])
+    worker, reads = " worker-src 'self';" if engine else "", "'self'" if asks else "'none'"
     return (
-        f"default-src 'none'; script-src {scripts}; style-src 'self' 'unsafe-inline';"
-        " img-src 'self' data:; font-src 'self' data:; connect-src 'none'; base-uri 'none';"
-        " form-action 'none'"
+        f"default-src 'none'; script-src {scripts}; style-src 'self' 'unsafe-inline';{worker}"
+        " img-src 'self' data:; font-src 'self' data:;"
+        f" connect-src {reads}; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -60,6 +64,8 @@ def with_policy(page: str, name: str = "page") -> str:
         raise LlmbenchError(f"{name}: no <head>, so no policy can be written")
     if _POLICY.search(page):  # a page of its own policy, such as that of an acceptance
         return page
-    policy = policy_of(map(script_hash, inline_scripts(page)))
+    asks = '<div id="ask"' in page
+    engine = asks and ' data-engine="' in page
+    policy = policy_of(map(script_hash, inline_scripts(page)), asks, engine)
     meta = f'\n<meta http-equiv="Content-Security-Policy" content="{policy}">'
     return page[: head.end()] + meta + page[head.end() :]
