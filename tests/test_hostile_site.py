@@ -377,8 +377,9 @@ class Markup(HTMLParser):
 PLAIN_SCRIPTS = 2  # of the page's frame: its theme, its lists
 
 
-# Pages with a script and data of their own: Plan shows no run of a user, Compare shows their names.
-SCRIPTED = {"plan.html": "plan-data", "compare.html": "compare-data"}
+# Pages with a script and data of their own: Plan shows no run of a user, Compare shows their names,
+# SQL reads them as rows.
+SCRIPTED = {"plan.html": "plan-data", "compare.html": "compare-data", "ask.html": "ask-data"}
 
 
 def test_no_page_holds_anything_that_could_be_executed(hostile):

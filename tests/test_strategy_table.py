@@ -46,6 +46,7 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> ddp.DDP:
 NAMES_A_STRATEGY = {
     "bench/growth.py": "the requests whose growth is measured",
     "compare/calibrate.py": "the default of an option",
+    "report/advice/claims.py": "the advice of others, in their words",
     "frameworks/bridge.py": "a section and a value of Megatron Bridge",
     "frameworks/scripts.py": "an argument of transformers",
     "frameworks/strategies.py": "the counterparts in other frameworks, by strategy",

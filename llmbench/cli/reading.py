@@ -48,6 +48,7 @@ def query(
     return 0
 
 # %% ../../nbs/90_cli/15_reading.ipynb #6b77f57f
+_FILL = "write the generated parts beside the sources, for quarto preview, and build no site"
 _DUCKDB = "run queries on the page SQL with the DuckDB of this folder (make duckdb-wasm)"
 _SITE = "where the site goes (default: [report] out in settings.ini)"
 _SHOWN = (
@@ -55,7 +56,7 @@ _SHOWN = (
     "and the studies published with llmbench)"
 )
 
-
+# %% ../../nbs/90_cli/15_reading.ipynb #76e6ebd4
 def report(
     *,
     results: Annotated[OptionalPath, option(_SHOWN, "DIR")] = None,
@@ -66,14 +67,18 @@ def report(
     docs: Annotated[bool, option("also show the notebooks of the library; needs a clone")] = False,
     anew: Annotated[bool, option("use no page or chart that an earlier build kept")] = False,
     duckdb: Annotated[OptionalPath, option(_DUCKDB, "DIR")] = None,
+    fill: Annotated[bool, option(_FILL)] = False,
 ) -> int:
     """Build the site and say where it is; 1 where a part of a page could not be drawn, which is
     named on stderr and on the page.
     """
-    from llmbench.report.build import build_report
+    from llmbench.report.build import build_report, fill_sources
 
     folder = Path(site) if site else None
     chosen = Path(results) if results else None
+    if fill:
+        sources, files = fill_sources(chosen)
+        return out(f"{len(files)} files beside the sources; type quarto preview {sources}") or 0
     wasm = Path(duckdb) if duckdb else None
     outcome = build_report(chosen, folder, engine=engine, docs=docs, anew=anew, duckdb_wasm=wasm)
     out("\n".join([*outcome.headlines, outcome.origins, str(outcome)]))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['result_folders', 'study_counts', 'studies_of', 'fill', 'ReportOutcome', 'site_places', 'workbench_of', 'kept_parts',
-           'build_report']
+           'build_report', 'fill_sources']
 
 # %% ../../nbs/80_report/60_build.ipynb #4fa3a06f
 import json
@@ -35,8 +35,9 @@ from .pages.summary import outside_part, write_summaries
 from .pages.time import kernel_tables
 from .parts import csv_text, methods_md
 from .planner.page import write_plan
+from .site.in_place import fill_in_place, filled_files
 from .site.kept import KeptParts, kept_file, program_stamp
-from .site.renderer import render_site
+from .site.renderer import render_site, write_chart_assets
 from .site.website import drop_page
 from .studies.compare_page import write_compare_page
 from .studies.front import write_front
@@ -256,7 +257,13 @@ def workbench_of(
     """A copy of the sources, with the store and the run files of `folders` to fill it from; `kept`:
     parts of an earlier build.
     """
-    shutil.copytree(source, copy, ignore=shutil.ignore_patterns(*_NOT_SOURCES))
+    filled = {(source / name).resolve() for name in filled_files(source)}
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        paths = {name: Path(folder, name).resolve() for name in names}
+        return {n for n, path in paths.items() if n in _NOT_SOURCES or path in filled}
+
+    shutil.copytree(source, copy, ignore=ignored)
     store, kernels = open_store(folders), kernel_tables(folders)
     runs = RunFiles(store, folders)
     return Workbench(store, copy, kernels=kernels, runs=runs, kept=kept or KeptParts())
@@ -316,12 +323,10 @@ def build_report(
     """Build the site of all run files in `results` into `out`; the defaults are those of
     settings.ini, and without `results` the published studies of the sources are on the site, too.
 
-    `engine` is auto (quarto where it is installed), quarto or pandoc. `metrics.csv` and `report.md`
-    lie beside the pages; `docs` adds the notebooks of the project as pages. A part of a page that
-    cannot be drawn is a note on it and a line of the outcome's problems; so one odd run does not
-    affect the others. Parts that did not change since the last build are taken from it, unless
-    `anew`. With the folder `duckdb_wasm` the page SQL runs queries. Raises RequestError where
-    there is nothing to report, LlmbenchError where quarto fails.
+    `engine` is auto (quarto where it is installed), quarto or pandoc; `docs` adds the notebooks as
+    pages. A part that cannot be drawn is a note on its page and a line of the outcome's problems.
+    Parts that did not change are taken from the last build, unless `anew`. With `duckdb_wasm` the
+    page SQL runs queries. Raises RequestError where there is nothing to report.
     """
     settings = load_settings()
     source, out = site_places(settings, source, out)
@@ -335,3 +340,21 @@ def build_report(
             write_library(bench.folder, settings.root)
         _rendered(bench, out, engine)
         return _outcome(bench, out, results, study_counts(folders, source))
+
+# %% ../../nbs/80_report/60_build.ipynb #ca55f640
+def fill_sources(
+    results: Path | Sequence[Path] | None = None, source: Path | None = None
+) -> tuple[Path, list[str]]:
+    """Write all generated files beside the sources of the site, for `quarto preview`; returns the
+    sources and the files. Raises RequestError where there is nothing to report, LlmbenchError where
+    a source would be changed.
+    """
+    settings = load_settings()
+    source, _ = site_places(settings, source, None)
+    folders = result_folders(results, settings, source)
+    with tempfile.TemporaryDirectory(prefix="llmbench-report-") as scratch:
+        bench = workbench_of(folders, source, Path(scratch) / "report")
+        fill(bench, settings, read_bench(source / "published" / "bench"), folders)
+        write_ask_page(bench)
+        write_chart_assets(bench.folder)
+        return source, fill_in_place(bench.folder, source)

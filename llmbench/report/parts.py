@@ -178,8 +178,8 @@ def site_folder(study: str) -> str:
 def source_links(
     *names: str, root: str = "", study: str | None = None, folder: str | None = None
 ) -> Md:
-    """Links to the query and the rows of each name: 'SQL · CSV · Ask', of a study or of an own folder;
-    `root` leads from the page to the site's first folder.
+    """Links to the query and the rows of each name: 'SQL · CSV · Ask', of a study or of an own
+    folder; `root` leads from the page to the site's first folder.
     """
     several, folder = len(names) > 1, folder or site_folder(study)
     parts = []

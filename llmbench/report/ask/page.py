@@ -18,7 +18,8 @@ from ..parts import html_block
 from ..workbench import Workbench, drawn
 
 # %% ../../../nbs/80_report/ask/30_page.ipynb #8def37ec
-FIRST_QUERY = """SELECT strategy, world_size, tokens_per_s, tokens_per_s_low, tokens_per_s_high, repeats
+FIRST_QUERY = """SELECT strategy, world_size, repeats,
+  tokens_per_s, tokens_per_s_low, tokens_per_s_high
 FROM groups
 WHERE status = 'ok'
 ORDER BY tokens_per_s DESC
@@ -26,14 +27,14 @@ LIMIT 20"""
 
 
 def ask_html(data: dict[str, Any]) -> str:
-    "The part of the page that is no Markdown: style, data (tables, first query, engine) and script."
+    "The part of the page that is no Markdown: style, data (tables, query, engine) and script."
     text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     template = {name: _template(name) for name in ("ask.css", "ask.js")}
     engine = ' data-engine="duckdb"' if data["engine"] else ""
     return (
         f"<style>\n{template['ask.css']}</style>\n"
-        f'<div id="ask" class="ask column-page"{engine}><noscript><p>A query is edited in the browser, '
-        "which needs JavaScript.</p></noscript></div>\n"
+        f'<div id="ask" class="ask column-page"{engine}><noscript><p>A query is edited in '
+        "the browser, which needs JavaScript.</p></noscript></div>\n"
         f'<script type="application/json" id="ask-data">{text}</script>\n'
         f"<script>\n{template['ask.js']}</script>\n"
     )

@@ -49,7 +49,7 @@ def policy_of(hashes: Iterable[str], asks: bool = False, engine: bool = False) -
         f" connect-src {reads}; base-uri 'none'; form-action 'none'"
     )
 
-
+# %% ../../../nbs/80_report/publishing/20_policy.ipynb #46c7b821
 _HEAD = re.compile(r"<head\b[^>]*>", re.IGNORECASE)
 _POLICY = re.compile(r"\s*<meta http-equiv=\"Content-Security-Policy\"[^>]*>", re.IGNORECASE)
 
