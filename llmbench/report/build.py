@@ -36,7 +36,7 @@ from .pages.time import kernel_tables
 from .parts import csv_text, methods_md
 from .planner.page import write_plan
 from .site.in_place import fill_in_place, filled_files
-from .site.kept import KeptParts, kept_file, program_stamp
+from .site.kept import KeptParts, SharedParts, kept_file, program_stamp, shared_file
 from .site.renderer import render_site, write_chart_assets
 from .site.website import drop_page
 from .studies.compare_page import write_compare_page
@@ -276,7 +276,8 @@ def kept_parts(out: Path, source: Path, settings: Settings, *, anew: bool) -> Ke
     file = kept_file(out.resolve())
     if anew:
         file.unlink(missing_ok=True)
-    return KeptParts(file, program_stamp(path for path in read if path.exists()))
+    stamp = program_stamp(path for path in read if path.exists())
+    return KeptParts(file, stamp, None if anew else SharedParts(shared_file(), stamp))
 
 # %% ../../nbs/80_report/60_build.ipynb #6e25c207
 def _keep_script(site: Path, folder: Path) -> None:

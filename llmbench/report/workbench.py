@@ -261,14 +261,18 @@ def study_part(template: str, study: Study, **values: Any) -> Md:
     return rendered(f"{template}.md", study=study, figure=figure, table=table, **values)
 
 # %% ../../nbs/80_report/45_workbench.ipynb #cf6f3085
-def kept_part(bench: Workbench, depends: Sequence[Any], make: Callable[[], Any]) -> Any:
-    """What `make` returns (what JSON holds), with the files that it writes; both from the earlier
-    report where the content of `depends` is the same. Parts do not hold parts.
+def kept_part(
+    bench: Workbench, depends: Sequence[Any], make: Callable[[], Any], *, shared: bool = False
+) -> Any:
+    """What `make` returns (what JSON holds), with the files that it writes; both from an earlier
+    report where the content of `depends` is the same, and the report of another site where the part
+    is `shared`. Parts do not hold parts.
     """
     if bench._written is not None:
         raise LlmbenchError("a part that is kept holds another one")
-    key = bench.kept.key(*depends)
-    if found := bench.kept.get(key):
+    kept = bench.kept.shared if shared else bench.kept
+    key = kept.key(*depends)
+    if found := kept.get(key):
         for place, text in found["files"].items():
             bench.write(*place.split("/"), text=text)
         return found["value"]
@@ -276,7 +280,7 @@ def kept_part(bench: Workbench, depends: Sequence[Any], make: Callable[[], Any])
     try:
         value = orjson.loads(orjson.dumps(make()))
         if len(bench.problems) == problems:
-            bench.kept.put(key, {"files": bench._written, "value": value})
+            kept.put(key, {"files": bench._written, "value": value})
     finally:
         bench._written = None
     return value

@@ -99,7 +99,7 @@ def write_advice_page(bench: Workbench, folder: Path, prices: Path) -> None:
     lengths = length_rows(advice_rows(bench, "lengths"), memory)
     claims = claim_rows(eight, sizes, lengths, scaling) if eight else []
     depends = ["advice", str(folder), program_stamp([folder])]
-    planned = kept_part(bench, depends, lambda: [case_row(case) for case in CASES])
+    planned = kept_part(bench, depends, lambda: [case_row(case) for case in CASES], shared=True)
     tables = {
         "cases": (planned, CASE_COLUMNS),
         "strategies": (strategies, _STRATEGY_COLUMNS),

@@ -286,6 +286,6 @@ def write_layouts(bench: Workbench) -> None:
     """Write `_generated/models.md`: models, what divides them, layouts of eight GPUs, named
     strategies, and what was run.
     """
-    parts = _as_markdown(kept_part(bench, ["layouts"], partial(_shape_parts, bench)))
+    parts = _as_markdown(kept_part(bench, ["layouts"], partial(_shape_parts, bench), shared=True))
     ran = Md(drawn(bench, "what was run", lambda: ran_part(bench)))
     bench.write("_generated", "models.md", text=rendered("models.md", ran=ran, **parts))

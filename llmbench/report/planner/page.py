@@ -81,6 +81,6 @@ def write_plan(bench: Workbench, folder: Path | None = None) -> None:
         return
     depends = ["plan", str(folder), program_stamp([folder])]
     make = partial(drawn, bench, "page plan", partial(write_plan_page, bench, folder))
-    problem = kept_part(bench, depends, make)
+    problem = kept_part(bench, depends, make, shared=True)
     if problem:
         bench.write("_generated", "plan.md", text=problem)

@@ -156,16 +156,20 @@ def chart_bundle_js(theme: Path | None = None) -> str:
     return f"(function () {{\n{bundle}\n}})();\n{own.read_text(encoding='utf-8')}"
 
 
-def write_chart_assets(source: Path) -> Path:
-    """Put `assets/charts.js` into a website's sources, where both renderers copy it from; kept when
-    up to date.
+def write_chart_assets(source: Path, kept: KeptParts | None = None) -> Path:
+    """Put `assets/charts.js` into a website's sources, where both renderers copy it from; made of
+    `kept` parts, or kept there, when up to date.
     """
     theme, path = theme_folder(source), source / "assets" / "charts.js"
     made_from = (theme / "charts.js").read_bytes() + vl_convert.__version__.encode()
     stamp = f"// {hashlib.sha256(made_from).hexdigest()[:16]}\n"
     if path.is_file() and path.open(encoding="utf-8").readline() == stamp:
         return path
-    return write_text_atomic(path, stamp + chart_bundle_js(theme))
+    parts = (kept or KeptParts()).shared
+    key = parts.key("charts.js", stamp)
+    bundle = parts.get(key) or chart_bundle_js(theme)
+    parts.put(key, bundle)
+    return write_text_atomic(path, stamp + bundle)
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #360ee515
 def _rendered(
@@ -265,7 +269,7 @@ def _render_with_pandoc(
     copy_files(website, theme_folder(source), out, move=move)
     _write_pages(website, made, out)
     if any(map(_has_chart, website.pages.values())):
-        shutil.copyfile(write_chart_assets(source), out / "assets" / "charts.js")
+        shutil.copyfile(write_chart_assets(source, kept), out / "assets" / "charts.js")
     check_links(website, out, {url: found["links"] for url, found in made.items()}, problems)
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #44bc0b3f

@@ -142,7 +142,7 @@ def published_questions(bench: Workbench, folder: Path | None = None) -> list[Fr
     if folder is None:
         return []
     depends = ["published", str(folder), program_stamp([folder])]
-    answers = kept_part(bench, depends, partial(_published_answers, bench, folder))
+    answers = kept_part(bench, depends, partial(_published_answers, bench, folder), shared=True)
     return [FrontQuestion(asked, page, Md(answer)) for asked, page, answer in answers]
 
 # %% ../../../nbs/80_report/studies/40_questions.ipynb #4c3de91d
