@@ -222,13 +222,15 @@ plan-study: .venv/.deepspeed
 
 # --- tests ----------------------------------------------------------------------------------------------------------
 
-# COVER=all: coverage follows ranks and launchers, too.
+# COVER=1 prints the coverage of tests and notebooks, at half as much time again; COVER=all follows ranks and launchers, too.
 # Workers wait for processes and deadlines half of their time, so that three keep two cores busy; passive: threads that wait for each other sleep instead of spinning.
+# Compiled once: hundreds of processes import the package, and an environment may forbid them to write what they compiled.
+COVERED := $(if $(COVER),coverage run -m,python -m)
 test: .venv/.deepspeed .venv/.dev .venv/.browser
 	$(SAY) "Tests of the house, of processes and pages, and every notebook against the exported package"
-	@rm -f .coverage .coverage.*
-	@export OMP_WAIT_POLICY=passive COVER=$(COVER); status=0; $(BIN)/coverage run -m pytest -q -m 'not slow' -n $(TEST_WORKERS) --dist worksteal --durations=15 tests || status=$$?; \
-	  $(BIN)/coverage combine -q; $(BIN)/coverage report --sort=cover; exit $$status
+	@rm -f .coverage .coverage.*; $(BIN)/python -m compileall -q --invalidation-mode checked-hash llmbench
+	@export OMP_WAIT_POLICY=passive COVER=$(COVER); status=0; $(BIN)/$(COVERED) pytest -q -m 'not slow' -n $(TEST_WORKERS) --dist worksteal --durations=15 tests || status=$$?; \
+	  $(if $(COVER),$(BIN)/coverage combine -q; $(BIN)/coverage report --sort=cover;) exit $$status
 
 test-notebooks: .venv/.deepspeed .venv/.dev
 	@OMP_WAIT_POLICY=passive $(BIN)/nbdev-test --n-workers 2

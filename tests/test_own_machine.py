@@ -104,6 +104,7 @@ def test_a_wrong_question_is_refused(typed, words):
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_published_study_gives_the_published_constants_and_errors(tmp_path):
     """Fitted again from the files: the same machine file, and the errors that stand beside it."""
     shutil.copytree(STUDY, tmp_path / "study", ignore=shutil.ignore_patterns("machine.json"))
