@@ -159,6 +159,22 @@ def _chart_of(results: str) -> list[str]:
     ]
 
 # %% ../../nbs/95_bench/35_growth.ipynb #6b88355f
+_SITE = ("site", "site_after_one_more", "site_unchanged", "site_mib", "largest_page_kib")
+
+
+def _site_costs(folder: Path, runs: int) -> dict[str, Any]:
+    """Costs of the site with nothing kept, after one more run, and once more; the size of its pages
+    and of the largest.
+    """
+    place = folder / f"site-{runs}"
+    build = _llmbench("report", "--results", str(folder / "results"), "--out", str(place))
+    first = cost_of([*build, "--anew"])
+    write_runs(folder / "results", runs + 2)
+    row = {"site": first, "site_after_one_more": cost_of(build), "site_unchanged": cost_of(build)}
+    sizes = [page.stat().st_size for page in place.rglob("*.html")]
+    return row | {"site_mib": sum(sizes) / 2**20, "largest_page_kib": max(sizes) / 2**10}
+
+# %% ../../nbs/95_bench/35_growth.ipynb #bd6100a5
 def grown(folder: Path, runs: int, site: bool) -> dict[str, Any]:
     "Costs of the commands for `runs` run files in `folder`, which is filled first."
     results = str(write_runs(folder / "results", runs))
@@ -168,12 +184,7 @@ def grown(folder: Path, runs: int, site: bool) -> dict[str, Any]:
     row["next_query"] = cost_of(_llmbench("query", _QUERY, "--results", results))
     write_runs(folder / "results", runs + 1)
     row["query_after_one_more"] = cost_of(_llmbench("query", _QUERY, "--results", results))
-    row["site"] = (
-        cost_of(_llmbench("report", "--results", results, "--out", str(folder / f"site-{runs}")))
-        if site
-        else None
-    )
-    return row
+    return row | (_site_costs(folder, runs) if site else dict.fromkeys(_SITE))
 
 
 def starts(repeats: int = 5) -> dict[str, list[dict[str, Any]]]:
@@ -240,6 +251,17 @@ def measure(sizes: list[int], site_up_to: int, sweep_runs: int) -> dict[str, Any
     return facts
 
 # %% ../../nbs/95_bench/35_growth.ipynb #9b65f364
+_COLUMNS = {
+    "first chart": "first_chart",
+    "next chart": "next_chart",
+    "next query": "next_query",
+    "one run more": "query_after_one_more",
+    "site": "site",
+    "one more": "site_after_one_more",
+    "unchanged": "site_unchanged",
+}
+
+# %% ../../nbs/95_bench/35_growth.ipynb #3cb90b01
 def text(facts: dict[str, Any]) -> str:
     "The facts as lines to read."
     lines = [
@@ -256,15 +278,17 @@ def text(facts: dict[str, Any]) -> str:
         )
         lines.append(f"sweep {'--direct' if cost['direct'] else 'notebooks'}: {told}")
     lines.append(
-        f"{'runs':>8}{'first chart':>14}{'next chart':>14}{'next query':>14}{'one run more':>14}{'site':>14}{'peak, MiB':>12}"
+        f"{'runs':>8}"
+        + "".join(f"{name:>14}" for name in _COLUMNS)
+        + f"{'peak, MiB':>12}{'pages, MiB':>12}{'largest, KiB':>14}"
     )
     for row in facts["sizes"]:
-        costs = [
-            row[k]
-            for k in ("first_chart", "next_chart", "next_query", "query_after_one_more", "site")
-        ]
+        costs = [row.get(key) for key in _COLUMNS.values()]
         shown = "".join(f"{c['wall_s']:>12.2f} s" if c else f"{'-':>14}" for c in costs)
-        lines.append(f"{row['runs']:>8,}{shown}{max(c['peak_mib'] for c in costs if c):>12.0f}")
+        peak = max(c["peak_mib"] for c in costs if c)
+        pages = [row.get(key) for key in ("site_mib", "largest_page_kib")]
+        sizes = "".join(f"{x:>13.0f}" if x else f"{'-':>13}" for x in pages)
+        lines.append(f"{row['runs']:>8,}{shown}{peak:>12.0f}{sizes}")
     return "\n".join(lines) + "\n"
 
 # %% ../../nbs/95_bench/35_growth.ipynb #fcb10bef

@@ -273,11 +273,9 @@ def kept_parts(out: Path, source: Path, settings: Settings, *, anew: bool) -> Ke
     "The parts of the site that is at `out`; none of them for a build `anew`."
     read = [source / "_theme", source / "_sql", settings.path("cost", "prices")]
     read += [project_root() / "settings.ini"]
-    file = kept_file(out.resolve())
-    if anew:
-        file.unlink(missing_ok=True)
     stamp = program_stamp(path for path in read if path.exists())
-    return KeptParts(file, stamp, None if anew else SharedParts(shared_file(), stamp))
+    shared = SharedParts(shared_file(), stamp, reads=not anew)
+    return KeptParts(kept_file(out.resolve()), stamp, shared, reads=not anew)
 
 # %% ../../nbs/80_report/60_build.ipynb #6e25c207
 def _keep_script(site: Path, folder: Path) -> None:

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['STRATEGY_COLOURS', 'NEUTRAL', 'MAX_ROWS', 'chart_theme', 'strategy_order', 'strategy_colours', 'chart_rows',
            'split_name', 'run_label', 'labelled', 'colour_of', 'best_first', 'in_words', 'interval_bars',
-           'throughput_chart', 'chart_svg', 'warm_up', 'chart_html', 'svg_bundle', 'efficiency_chart']
+           'throughput_chart', 'chart_svg', 'warm_up', 'chart_html', 'ShownChart', 'shown', 'svg_bundle',
+           'efficiency_chart']
 
 # %% ../../nbs/80_report/10_charts.ipynb #f110dd80
 import hashlib
@@ -295,6 +296,22 @@ def chart_html(name: str, chart: alt.TopLevelMixin | Mapping[str, Any]) -> str:
         f'<div class="vega-chart" id="chart-{name}" role="img" aria-label="{words}"></div>\n'
         f'<script type="application/json" data-chart="chart-{name}">{text}</script>'
     )
+
+# %% ../../nbs/80_report/10_charts.ipynb #e4f51a57
+class ShownChart:
+    "A chart as the page of a site shows it."
+
+    def __init__(self, chart: alt.TopLevelMixin) -> None:
+        spec = json.dumps(_spec(chart), sort_keys=True).encode()
+        self._html = chart_html(f"own-{hashlib.sha256(spec).hexdigest()[:8]}", chart)
+
+    def _repr_html_(self) -> str:
+        return self._html
+
+
+def shown(chart: alt.TopLevelMixin) -> ShownChart:
+    "The result of a page's cell that shows a chart; nothing is loaded from elsewhere."
+    return ShownChart(chart)
 
 # %% ../../nbs/80_report/10_charts.ipynb #42ae649f
 def svg_bundle(spec: Mapping[str, Any], **_options: Any) -> dict[str, str]:

@@ -78,9 +78,14 @@ class _KeptValues:
     "What was found in the file, what was used of it, and what is new."
 
     def __init__(
-        self, file: Path | None = None, stamp: str = "", shared: "KeptParts | None" = None
+        self,
+        file: Path | None = None,
+        stamp: str = "",
+        shared: "KeptParts | None" = None,
+        *,
+        reads: bool = True,
     ) -> None:
-        self._stamp = stamp
+        self._stamp, self._reads = stamp, reads
         self._found = _ready(file) if file else None
         self._shared = shared if shared is not None and shared._found is not None else None
         self._used: set[str] = set()
@@ -96,27 +101,9 @@ class _KeptValues:
             self._new[key] = zlib.compress(orjson.dumps(value), 1)
             self._used.add(key)
 
-# %% ../../../nbs/80_report/site/12_kept.ipynb #8bf2c411
-class KeptParts(_KeptValues):
-    """Values (what JSON holds) of earlier builds by key; without a file nothing is kept. `shared`:
-    those of the sites of all folders.
-    """
-
-    @property
-    def shared(self) -> "KeptParts":
-        return self._shared or self
-
-    def get(self, key: str) -> Any:
-        "The value that was kept; None where there is none, or it cannot be read."
-        if self._found is None:
-            return None
-        try:
-            row = self._found.execute("SELECT value FROM parts WHERE key = ?", [key]).fetchone()
-            value = orjson.loads(zlib.decompress(row[0])) if row else None
-        except (sqlite3.Error, zlib.error, orjson.JSONDecodeError):
-            return None
-        self._used |= {key} if row else set()
-        return value
+# %% ../../../nbs/80_report/site/12_kept.ipynb #c99e7081
+class _ClosedParts(_KeptValues):
+    "How a build ends."
 
     def close(self) -> None:
         "Write what is new and forget what has gone out of use."
@@ -134,6 +121,28 @@ class KeptParts(_KeptValues):
     def _out_of_use(self, found: sqlite3.Connection) -> set[str]:
         "What this build did not use."
         return {row[0] for row in found.execute("SELECT key FROM parts")} - self._used
+
+# %% ../../../nbs/80_report/site/12_kept.ipynb #8bf2c411
+class KeptParts(_ClosedParts):
+    """Values (what JSON holds) of earlier builds by key; without a file nothing is kept. `shared`:
+    those of the sites of all folders. Where it does not read, every value is made anew.
+    """
+
+    @property
+    def shared(self) -> "KeptParts":
+        return self._shared or self
+
+    def get(self, key: str) -> Any:
+        "The value that was kept; None where there is none, or it cannot be read."
+        if self._found is None or not self._reads:
+            return None
+        try:
+            row = self._found.execute("SELECT value FROM parts WHERE key = ?", [key]).fetchone()
+            value = orjson.loads(zlib.decompress(row[0])) if row else None
+        except (sqlite3.Error, zlib.error, orjson.JSONDecodeError):
+            return None
+        self._used |= {key} if row else set()
+        return value
 
 # %% ../../../nbs/80_report/site/12_kept.ipynb #8876abf9
 _SHARED_PARTS = 64

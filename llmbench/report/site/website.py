@@ -18,6 +18,7 @@ import yaml
 from ...core.errors import LlmbenchError, RequestError, unknown_name
 from ...core.escape import md_text
 from ...core.files import below, write_text_atomic
+from .cells import executes, outputs_of, page_parts
 
 # %% ../../../nbs/80_report/site/10_website.ipynb #74f17a6a
 _FRONT_MATTER = re.compile(r"\A---\s*\n(.*?\n)---\s*\n", re.DOTALL)
@@ -206,16 +207,28 @@ def load_website(source: Path, problems: list[str] | None = None) -> Website:
 _CODE_CELL = re.compile(r"^\s*```+\s*\{([a-z]\w*)[^}]*\}\s*$", re.MULTILINE)
 
 
+def _refuse_cells(text: str, path: PurePosixPath) -> None:
+    "Text that is not executed holds no cell that Quarto would execute."
+    if cell := _CODE_CELL.search(text):
+        raise RequestError(
+            f"{path}: the {cell[1]} cell is not executed; to show it write {{.{cell[1]}}}, to run "
+            "a python cell of the page itself write execute: {enabled: true} in its front matter"
+        )
+
+
 def _load_page(source: Path, path: PurePosixPath, variables: dict, config: dict) -> Page:
     text = (source / path).read_text(encoding="utf-8")
-    scope = Scope(source, path, variables, config | front_matter(text, str(path)))
-    text = expand_shortcodes(text, scope)
-    cell = _CODE_CELL.search(text)
-    if cell and front_matter(text, str(path)).get("engine") != "markdown":
-        raise RequestError(
-            f"{path}: the {cell[1]} cell would have to be executed, and this renderer runs no "
-            f"code; to show it write {{.{cell[1]}}}"
-        )
+    meta = config | front_matter(text, str(path))
+    scope, shown = Scope(source, path, variables, meta), meta.get("engine") == "markdown"
+    parts = page_parts(text) if executes(meta) and not shown else [text]
+    expanded = [expand_shortcodes(p, scope) if isinstance(p, str) else p for p in parts]
+    for part in expanded:
+        if isinstance(part, str) and not shown:
+            _refuse_cells(part, path)
+    try:
+        text = "".join(outputs_of(expanded, (source / path).parent))
+    except LlmbenchError as e:
+        raise LlmbenchError(f"{path}: {e}") from e
     return Page(path, front_matter(text, str(path)), text)
 
 # %% ../../../nbs/80_report/site/10_website.ipynb #3be7aa81
