@@ -76,10 +76,8 @@ def below(folder: Path | str, *names: str) -> Path:
     """The path of `names` in `folder`; raises LlmbenchError if the resolved path is outside."""
     path = Path(folder, *names)
     try:
-        inside = (
-            path.resolve().is_relative_to(Path(folder).resolve())
-            and path.resolve() != Path(folder).resolve()
-        )
+        found, root = path.resolve(), Path(folder).resolve()
+        inside = found.is_relative_to(root) and found != root
     except (
         ValueError,
         OSError,

@@ -89,16 +89,24 @@ def _plain_number(text: object) -> float | None:
     return float(plain[0]) if plain else None
 
 # %% ../../../nbs/80_report/advice/50_page.ipynb #3c2de231
+def _card_memory(folder: Path) -> dict[str, float | None]:
+    "GB of each accelerator of the published tables, where one number says it."
+    cards = published_by(folder, "accelerators.csv", "name")
+    return {name: _plain_number(card["memory_gb"]) for name, card in cards.items()}
+
+
 def write_advice_page(bench: Workbench, folder: Path, prices: Path) -> None:
     "Write `_generated/advice.md` from the published tables of `folder` and the store."
-    cards = published_by(folder, "accelerators.csv", "name")
     eight = eight_rows(bench, assumed_price(prices))
     sizes = advice_rows(bench, "sizes", source=SOURCE)
     scaling, strategies = advice_rows(bench, "scaling"), advice_rows(bench, "strategies")
-    memory = {name: _plain_number(card["memory_gb"]) for name, card in cards.items()}
+    stamp = program_stamp([folder])
+    memory = kept_part(
+        bench, ["memory of cards", str(folder), stamp], partial(_card_memory, folder), shared=True
+    )
     lengths = length_rows(advice_rows(bench, "lengths"), memory)
     claims = claim_rows(eight, sizes, lengths, scaling) if eight else []
-    depends = ["advice", str(folder), program_stamp([folder])]
+    depends = ["advice", str(folder), stamp]
     planned = kept_part(bench, depends, lambda: [case_row(case) for case in CASES], shared=True)
     tables = {
         "cases": (planned, CASE_COLUMNS),

@@ -43,10 +43,12 @@ def missing_links(site: Path, pages: Mapping[str, PageLinks]) -> list[tuple[str,
     "`(page, link)` for every link that leads nowhere; `pages` by their place in the site."
     anchors = {page: set(found[1]) for page, found in pages.items()}
     there: dict[str, bool] = {}
+    parted: dict[tuple[str, str], tuple[str, str]] = {}  # pages of a folder share most links
     missing = []
     for page, (links, _) in sorted(pages.items()):
         for link in links:
-            target, anchor = _target(page, link)
+            of = (page if link[:1] in "#?" else os.path.dirname(page), link)
+            target, anchor = parted.get(of) or parted.setdefault(of, _target(page, link))
             if target not in there:
                 there[target] = target in anchors or (site / target).is_file()
             known = anchors.get(target)
