@@ -94,7 +94,7 @@ def _card_memory(folder: Path) -> dict[str, float | None]:
     cards = published_by(folder, "accelerators.csv", "name")
     return {name: _plain_number(card["memory_gb"]) for name, card in cards.items()}
 
-
+# %% ../../../nbs/80_report/advice/50_page.ipynb #e88c9fce
 def write_advice_page(bench: Workbench, folder: Path, prices: Path) -> None:
     "Write `_generated/advice.md` from the published tables of `folder` and the store."
     eight = eight_rows(bench, assumed_price(prices))
