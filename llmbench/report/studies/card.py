@@ -42,6 +42,8 @@ def _bars(contenders: Sequence[Contender]) -> list[dict[str, Any]]:
 def picture(answer: Answer) -> Md | None:
     "Tokens per second of the main contest as a drawing; None where nothing was measured."
     order = answer.speed(answer.main).order if answer.main else ()
+    # a log may know no rate: steps without times, or without their tokens
+    order = [c for c in order if c.throughput.estimate is not None]
     if not order:
         return None
     bars = _bars(order)
