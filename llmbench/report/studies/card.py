@@ -38,7 +38,7 @@ def _bars(contenders: Sequence[Contender]) -> list[dict[str, Any]]:
         for place, c in enumerate(shown)
     ]  # fmt: skip
 
-
+# %% ../../../nbs/80_report/studies/22_card.ipynb #d84d78a0
 def picture(answer: Answer) -> Md | None:
     "Tokens per second of the main contest as a drawing; None where nothing was measured."
     order = answer.speed(answer.main).order if answer.main else ()
