@@ -85,6 +85,31 @@ def test_pages_fit_a_phone_and_ask_for_nothing_outside(reader, page):
     assert reader.console() == []
 
 
+def test_a_study_with_a_long_title_leaves_compare_within_a_phone(reader):
+    reader.open("compare.html", 390)
+    reader.js(
+        "document.querySelector('#compare-study option').textContent = 'A long title '.repeat(9)"
+    )
+    assert reader.js("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_table_of_eight_columns_fits_paper(reader, page):
+    """A4 at 96 dots per inch, with margins of a centimetre. Each table gets columns until there are
+    eight; a text of two words is as long as most that tables hold.
+    """
+    reader.open(page, 718)
+    reader.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        reader.js(
+            "document.querySelectorAll('.table-scroll tr').forEach(row => {"
+            " while (row.cells.length < 8) row.insertCell().textContent = 'recompute selective' })"
+        )
+        assert reader.js("document.documentElement.scrollWidth") <= 718
+    finally:
+        reader.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("page", PAGES)
 def test_axe_finds_no_fault_also_in_what_is_folded(reader, page, theme):

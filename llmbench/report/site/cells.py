@@ -18,7 +18,6 @@ from ...core.errors import LlmbenchError, RequestError, unknown_name
 
 # %% ../../../nbs/80_report/site/08_cells.ipynb #4f569d77
 CELL_OPTIONS = {"echo": True, "eval": True, "include": True, "output": True}
-_CELL = re.compile(r"^```\{python\}[ \t]*\n(.*?)^```[ \t]*\n", re.MULTILINE | re.DOTALL)
 _OPTION = re.compile(r"#\|\s*([\w-]+):\s*(.*?)\s*")
 
 
@@ -44,10 +43,33 @@ def page_cell(text: str) -> PageCell:
     return PageCell("\n".join(lines).strip("\n"), options)
 
 # %% ../../../nbs/80_report/site/08_cells.ipynb #94d92afc
+_FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*([^`\n]*?)[ \t]*\n?")
+
+
 def page_parts(text: str) -> list[str | PageCell]:
-    "A page as texts and cells, in their order. Raises RequestError as `page_cell` does."
-    pieces = _CELL.split(text)
-    return [page_cell(piece) if i % 2 else piece for i, piece in enumerate(pieces)]
+    """A page as texts and cells, in their order; a cell that stands in another block is text.
+    Raises RequestError as `page_cell` does, and for a cell without its end.
+    """
+    parts: list[str | PageCell] = []
+    lines: list[str] = []
+    fence, is_cell = "", False
+    for line in text.splitlines(keepends=True):
+        found = _FENCE.fullmatch(line)
+        marks, info = found.groups() if found else ("", "")
+        opens = bool(marks) and not fence
+        ends = bool(marks) and not info and marks.startswith(fence or "no fence")
+        if (opens and info == "{python}") or (ends and is_cell):
+            parts.append(page_cell("".join(lines)) if is_cell else "".join(lines))
+            lines = []
+        else:
+            lines.append(line)
+        if opens:
+            fence, is_cell = marks, info == "{python}"
+        elif ends:
+            fence, is_cell = "", False
+    if is_cell:
+        raise RequestError(f"a {{python}} cell has no end: write {fence} in a line of its own")
+    return [*parts, "".join(lines)]
 
 # %% ../../../nbs/80_report/site/08_cells.ipynb #4f6f7a27
 _OUTSIDE = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)\s*=\s*[\"']?(?:https?:)?//|"
@@ -128,7 +150,7 @@ def executed_cells(cells: Sequence[PageCell], folder: Path) -> list[str]:
 
 # %% ../../../nbs/80_report/site/08_cells.ipynb #431a0911
 def executes(meta: Mapping[str, Any]) -> bool:
-    "Whether a page's front matter, or `_quarto.yml`, asks for its cells to be executed."
+    "Whether a page's front matter asks for its cells to be executed."
     asked = meta.get("execute")
     return isinstance(asked, dict) and asked.get("enabled") is True
 

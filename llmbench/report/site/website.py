@@ -220,7 +220,7 @@ def _load_page(source: Path, path: PurePosixPath, variables: dict, config: dict)
     text = (source / path).read_text(encoding="utf-8")
     meta = config | front_matter(text, str(path))
     scope, shown = Scope(source, path, variables, meta), meta.get("engine") == "markdown"
-    parts = page_parts(text) if executes(meta) and not shown else [text]
+    parts = page_parts(text) if executes(front_matter(text)) and not shown else [text]
     expanded = [expand_shortcodes(p, scope) if isinstance(p, str) else p for p in parts]
     for part in expanded:
         if isinstance(part, str) and not shown:
