@@ -166,7 +166,11 @@ def _set_fairness(
             for i in some:
                 compared = compare_keys(keys[reference], keys[i], varies)
                 said = judged(
-                    compared, runs[i], runs[reference], parity_limit(keys[i], keys[reference])
+                    compared,
+                    runs[i],
+                    runs[reference],
+                    parity_limit(keys[i], keys[reference]),
+                    (base, [runs[k] for k in some]),
                 )
                 rows[i]["fairness"] = str(merged_verdict((said, met)) if met else said)
 

@@ -152,7 +152,7 @@ def fair(a: RepeatSet, b: RepeatSet, varies: Sequence[str] = DEFAULT_VARIES) -> 
     first = b.runs[0]
     sides = [(compare_specs(run, first, varies), run) for run in a.runs]
     sides += [(compare_specs(first, run, ()), run) for run in b.runs]
-    judged = (with_training(compared, run, first) for compared, run in sides)
+    judged = (with_training(compared, run, first, (a.runs, b.runs)) for compared, run in sides)
     return merged_verdict((*judged, conditions(a.runs, b.runs, varies)))
 
 # %% ../../nbs/70_compare/15_compare.ipynb #7c634e7f
