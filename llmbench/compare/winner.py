@@ -192,19 +192,28 @@ def _explained(
 ) -> Interval | None:
     return steps_ratio(a, b, beside, at, interleaved) if beside and at else None
 
+# %% ../../nbs/70_compare/20_winner.ipynb #29e833d4
+def _per_token(contenders: Sequence[Contender]) -> Callable[[Contender, Values], Values]:
+    "How times are made comparable: per token where batches differ and are known."
+    sizes = {c.global_tokens for c in contenders}
+    if len(sizes) < 2 or not all(sizes):
+        return lambda c, times: times
+    return lambda c, times: [[t / c.global_tokens for t in run] for run in times]
+
 
 def decide_speed(contenders: Sequence[Contender], *, comparable: bool | None) -> Decision:
-    """The order by time spent, with the undisturbed steps beside it, repeat by repeat where all
-    were interleaved.
+    """The order by time spent per token, with the undisturbed steps beside it, repeat by repeat
+    where all were interleaved.
     """
     at, interleaved = beside_location(contenders), were_interleaved(contenders)
+    scaled = _per_token(contenders)
     return decide(
         contenders,
-        lambda c: c.spent_times,
+        lambda c: scaled(c, c.spent_times),
         comparable=comparable,
         at=spent,
         interleaved=interleaved,
-        beside=lambda c: c.step_times,
+        beside=lambda c: scaled(c, c.step_times),
         beside_at=at,
     )
 

@@ -130,12 +130,15 @@ def lock_hash() -> str:
     return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
 
 
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")  # nvidia-smi underlines headings, in a pipe, too
+
+
 def _output_of(*command: str) -> str | None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return _COLOUR.sub("", done.stdout).strip()
 
 # %% ../../nbs/10_core/50_hardware.ipynb #765c1ef2
 def git_record() -> GitRecord:

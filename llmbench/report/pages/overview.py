@@ -229,7 +229,7 @@ def _speed_of(answer: Answer, contest: Contest) -> list[str]:
     known = answer.fairness.comparable
     if len(contest.contenders) == 1 and answer.shares_ranks(contest) and not known:
         return [not_named(known, ranks_words(contest.contenders[0]))]
-    return speed_sentences(answer.speed(contest), answer.model, answer.place(contest))
+    return speed_sentences(answer.speed(contest), answer.model_of(contest), answer.place(contest))
 
 
 def _scope(answer: Answer) -> str | None:
