@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STRATEGY_COLOURS', 'NEUTRAL', 'MAX_ROWS', 'chart_theme', 'strategy_order', 'strategy_colours', 'chart_rows',
-           'split_name', 'run_label', 'labelled', 'colour_of', 'best_first', 'in_words', 'interval_bars',
+           'chart_data', 'split_name', 'run_label', 'labelled', 'colour_of', 'best_first', 'in_words', 'interval_bars',
            'throughput_chart', 'chart_svg', 'warm_up', 'chart_html', 'ShownChart', 'shown', 'svg_bundle',
            'efficiency_chart']
 
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 import vl_convert
 
@@ -103,6 +103,25 @@ def chart_rows(rows: Any) -> list[dict[str, Any]]:
             f"a chart of {len(plain):,} rows: aggregate to {MAX_ROWS:,} or fewer in the query"
         )
     return plain
+
+# %% ../../nbs/80_report/10_charts.ipynb #89da4964
+class _PlainRows:
+    "Rows that Altair neither copies nor converts; it asks objects with these two names."
+
+    _schema: ClassVar[dict[str, str]] = {"type": "array"}
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self._rows = rows
+
+    def to_dict(self, *_: Any, **__: Any) -> list[dict[str, Any]]:
+        return self._rows
+
+
+def chart_data(rows: list[dict[str, Any]]) -> alt.Data:
+    "Plain rows as the data of a chart. They must not change before the chart is drawn."
+    data = alt.Data(values=[])
+    data["values"] = _PlainRows(rows)
+    return data
 
 # %% ../../nbs/80_report/10_charts.ipynb #e60f59c6
 _SPLITS = ("tp", "pp", "cp", "ep")
@@ -233,7 +252,7 @@ def interval_bars(
     said = f"{title}, with 95 % intervals: {in_words(rows, order, value, unit)}."
     if bound and any(r.get(bound) for r in rows):
         said += f" Theoretical bound: {in_words(rows, order, bound, unit)}."
-    chart = alt.layer(*layers, data=alt.Data(values=rows))
+    chart = alt.layer(*layers, data=chart_data(rows))
     return chart.properties(height=alt.Step(32), description=said)
 
 # %% ../../nbs/80_report/10_charts.ipynb #7993d26f

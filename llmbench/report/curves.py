@@ -19,6 +19,7 @@ from llmbench.report.charts import (
     STRATEGY_COLOURS,
     alt,
     best_first,
+    chart_data,
     chart_rows,
     colour_of,
     in_words,
@@ -45,7 +46,7 @@ def _step_dots(points: list[dict[str, Any]], y: alt.Y, colour: alt.Color) -> alt
         alt.Tooltip("attempt:N", title="repeat"),
     ]
     return (
-        alt.Chart(alt.Data(values=points))
+        alt.Chart(chart_data(points))
         .mark_circle(size=22, opacity=0.6)
         .encode(
             x=alt.X("ms:Q", title=_STEP_TIME, scale=scale),
@@ -59,7 +60,7 @@ def _step_dots(points: list[dict[str, Any]], y: alt.Y, colour: alt.Color) -> alt
 # %% ../../nbs/80_report/25_curves.ipynb #6c9c730f
 def _step_medians(groups: list[dict[str, Any]], y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
     "The median of each set as a tick, on the bar of its interval where it is known."
-    base = alt.Chart(alt.Data(values=groups)).encode(y=y)
+    base = alt.Chart(chart_data(groups)).encode(y=y)
     spread = base.mark_bar(size=30, opacity=0.2, clip=True).encode(
         x="ms_low:Q", x2="ms_high:Q", color=colour
     )
@@ -137,7 +138,7 @@ def _curves(rows: list[dict[str, Any]], y: alt.Y, said: str, *, tip: str) -> alt
         alt.Tooltip(f"{tip}:Q", format=".6~g", title=tip),
     ]
     return (
-        alt.Chart(alt.Data(values=rows))
+        alt.Chart(chart_data(rows))
         .mark_line(point=alt.OverlayMarkDef(size=18))
         .encode(
             x=_steps_axis(),
@@ -171,7 +172,7 @@ _FLOOR = 1e-9
 def _limits(tolerances: list[float], scale: alt.Scale) -> list[alt.Chart]:
     "A dashed line and a name for each tolerance."
     rows = [{"tolerance": t, "text": f"tolerance {t:.0e}"} for t in tolerances]
-    base, y = alt.Chart(alt.Data(values=rows)), "tolerance:Q"
+    base, y = alt.Chart(chart_data(rows)), "tolerance:Q"
     line = base.mark_rule(strokeDash=[4, 4], stroke=NEUTRAL).encode(y=alt.Y(y, scale=scale))
     return [line, base.mark_text(align="left", dy=-7, x=4).encode(y=alt.Y(y), text="text:N")]
 
@@ -263,7 +264,7 @@ def speedup_chart(rows: Any, *, baseline: str) -> alt.LayerChart:
     axis = alt.Axis(labelAngle=0, grid=False)
     x = alt.X("world_size:O", title="Ranks", axis=axis, scale=ranks)
     places = alt.Scale(domain=_set_names(rows), type="band")
-    base = alt.Chart(alt.Data(values=rows)).encode(
+    base = alt.Chart(chart_data(rows)).encode(
         x=x,
         color=colour_of(rows, legend=alt.Legend(title=None)),
         xOffset=alt.XOffset("set:N", scale=places),
@@ -322,7 +323,7 @@ def run_steps_chart(rows: Any, *, unsteady_from: int | None = None) -> alt.Layer
     layers, said = _rank_lines(x), _spans(rows, unsteady_from)
     if unsteady_from is not None:
         layers += _change_marks(unsteady_from, x)
-    return alt.layer(*layers, data=alt.Data(values=rows)).properties(height=220, description=said)
+    return alt.layer(*layers, data=chart_data(rows)).properties(height=220, description=said)
 
 # %% ../../nbs/80_report/25_curves.ipynb #b3f7451d
 def _change_rows(step: int) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..analysis.steps import LOCATION_NAMES, Interval, Location
 from ..core.numbers import significant
-from .charts import NEUTRAL, alt, chart_rows
+from .charts import NEUTRAL, alt, chart_data, chart_rows
 from .curves import loss_difference_chart
 from .parts import md_text, with_interval
 from .workbench import Study, study_figure
@@ -74,7 +74,7 @@ def ratio_chart(rows: Any, *, title: str) -> alt.LayerChart:
     rows = chart_rows(rows)
     order = list(dict.fromkeys(r["label"] for r in rows))
     scale = alt.Scale(domain=_around_one(rows), zero=False, nice=False)
-    base = alt.Chart(alt.Data(values=rows)).encode(
+    base = alt.Chart(chart_data(rows)).encode(
         y=alt.Y("label:N", scale=alt.Scale(domain=order), title=None, axis=alt.Axis(ticks=False)),
         yOffset=alt.YOffset("measure:N", sort=None),
         color=_colour(rows),
@@ -107,7 +107,7 @@ def _proportion(rows: Sequence[dict[str, Any]], sizes: Sequence[float]) -> alt.C
     "The line of slope one that ends at the largest case of the costliest curve."
     last = max(rows, key=lambda r: (r["size"], r["cost"]))
     ends = [{"size": s, "cost": last["cost"] * s / last["size"]} for s in (sizes[0], sizes[-1])]
-    line = alt.Chart(alt.Data(values=ends))
+    line = alt.Chart(chart_data(ends))
     return line.mark_line(strokeDash=[4, 4], color=NEUTRAL, strokeWidth=1.5, clip=True)
 
 # %% ../../nbs/80_report/50_ratios.ipynb #f7bbabca
@@ -127,7 +127,7 @@ def growth_chart(rows: Any, *, x_title: str, y_title: str) -> alt.LayerChart:
     sizes = sorted({r["size"] for r in rows})
     x, y = _sizes_axis(sizes, x_title), _powers_axis([r["cost"] for r in rows], y_title)
     straight = _proportion(rows, sizes).encode(x=x, y=y)
-    base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y, color=_colour(rows))
+    base = alt.Chart(chart_data(rows)).encode(x=x, y=y, color=_colour(rows))
     tips = [
         "measure:N",
         alt.Tooltip("size:Q", format=",d", title=x_title),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.numbers import significant
-from .charts import alt, best_first, in_words, labelled
+from .charts import alt, best_first, chart_data, in_words, labelled
 
 # %% ../../nbs/80_report/15_shares.ipynb #92c2a6a5
 def _stacks(
@@ -26,7 +26,7 @@ def _stacks(
         scale=alt.Scale(domain=present, range=[colours[p] for p in present]),
     )
     tips = ["label:N", "part:N", alt.Tooltip("amount:Q", format=",.3~g", title=title)]
-    bars = alt.Chart(alt.Data(values=stacks)).mark_bar(size=18, opacity=0.8)
+    bars = alt.Chart(chart_data(stacks)).mark_bar(size=18, opacity=0.8)
     return bars.encode(y=y, color=colour, order="place:Q", tooltip=tips)
 
 # %% ../../nbs/80_report/15_shares.ipynb #f00d1dc6
@@ -52,7 +52,7 @@ def parts_chart(
     room = alt.Scale(domainMax=1.16 * max(sums.values())) if any(sums.values()) else alt.Scale()
     x = alt.X("amount:Q", title=title, stack="zero", scale=room)
     texts = [{"label": k, "end": end, "text": ends.get(k, "")} for k, end in sums.items()]
-    words = alt.Chart(alt.Data(values=texts)).mark_text(align="left", dx=6)
+    words = alt.Chart(chart_data(texts)).mark_text(align="left", dx=6)
     layers = (
         _stacks(stacks, y, title, colours).encode(x=x),
         words.encode(x="end:Q", y=y, text="text:N"),

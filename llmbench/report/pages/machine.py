@@ -12,7 +12,7 @@ from typing import Any
 
 from ...core.escape import md_text, short_label
 from ...core.numbers import GIB, significant
-from ..charts import NEUTRAL, STRATEGY_COLOURS, alt, chart_html
+from ..charts import NEUTRAL, STRATEGY_COLOURS, alt, chart_data, chart_html
 from ..markup import Md
 from ..parts import figure_md
 
@@ -76,7 +76,7 @@ def _panel(
     colours = alt.Scale(range=[NEUTRAL, *list(STRATEGY_COLOURS.values())[1:]])
     colour = alt.Color("series:N", legend=alt.Legend(title=None), scale=colours)
     tips = ["series:N", alt.Tooltip("s:Q", format=".1f"), alt.Tooltip("value:Q", format=",.4~g")]
-    lines = alt.Chart(alt.Data(values=rows)).mark_line(strokeWidth=1.5, point={"size": 14})
+    lines = alt.Chart(chart_data(rows)).mark_line(strokeWidth=1.5, point={"size": 14})
     layers = [lines.encode(x=x, y=y, color=colour, tooltip=tips)]
     if window:
         shade = alt.Chart(alt.Data(values=[window])).mark_rect(opacity=0.12, color=NEUTRAL)
@@ -113,7 +113,7 @@ def timeline_chart(run: Mapping[str, Any]) -> Any:
         return None
     most = max(r["gib"] for r in rows)
     title = "Tensors of the profiled steps (GiB)"
-    line = alt.Chart(alt.Data(values=rows)).mark_line(interpolate="step-after", strokeWidth=1.5)
+    line = alt.Chart(chart_data(rows)).mark_line(interpolate="step-after", strokeWidth=1.5)
     colours = alt.Scale(range=list(STRATEGY_COLOURS.values())[1:])
     return line.encode(
         x=alt.X("ms:Q", title="Time (ms)", axis=alt.Axis(grid=False)),

@@ -51,6 +51,9 @@ _MEASURED = {
 }
 
 
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml is nine times as fast
+
+
 def request_yaml(run: Mapping[str, Any]) -> str:
     "The request of a run of this harness as a parameter file for `llmbench run`."
     request = {"study": run["study"] or "adhoc"}
@@ -60,7 +63,7 @@ def request_yaml(run: Mapping[str, Any]) -> str:
             value = {k: v for k, v in value.items() if k not in left_out}
         if left_out != ():
             request[key] = value
-    return yaml.safe_dump(request, sort_keys=False, allow_unicode=True)
+    return yaml.dump(request, Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
 
 # %% ../../../nbs/80_report/pages/15_run.ipynb #366b8fd0
 def predicted_gib(run: Mapping[str, Any]) -> float | None:
