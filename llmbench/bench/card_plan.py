@@ -50,7 +50,7 @@ class CardPrediction:
     inside: bool
     constants: str
 
-
+# %% ../../nbs/95_bench/67_card_plan.ipynb #aefcd4cb
 def card_predictions(specs: Sequence[RunSpec], card: str) -> list[CardPrediction]:
     """Predictions with the published constants. Raises RequestError for an unknown card and for a
     request that the arrays cannot hold.
@@ -92,7 +92,7 @@ def write_predictions(rows: Sequence[CardPrediction], folder: Path | str) -> Pat
     write_text_atomic(path, text.getvalue())
     return path
 
-
+# %% ../../nbs/95_bench/67_card_plan.ipynb #8cef7599
 def read_predictions(folder: Path | str) -> list[CardPrediction]:
     "The predictions of a folder. RequestError where there are none, or a cell is no number."
     path = Path(folder) / _FILE
@@ -126,7 +126,7 @@ def card_errors(rows: Sequence[CardPrediction], runs: Sequence[Mapping[str, Any]
             found.setdefault(run["spec"]["hash"], []).append(_measured(run))
     return [_compared(row, found.get(row.spec_hash, [])) for row in rows]
 
-
+# %% ../../nbs/95_bench/67_card_plan.ipynb #47f5f56a
 _FOUND = ("step_time_s", "step_ratio", "in_interval", "live_memory_gib", "memory_ratio")
 
 
@@ -162,13 +162,14 @@ def _pct(errors: Sequence[float], level: float) -> float | None:
     return round(100 * float(np.percentile(errors, level)), 1) if errors else None
 
 # %% ../../nbs/95_bench/67_card_plan.ipynb #c4bff889
-_USAGE = """usage: python -m llmbench.bench.card_plan (--study FILE --card NAME | --results DIR) --write DIR
+_USAGE = """usage: python -m llmbench.bench.card_plan --study FILE --card NAME --write DIR
+       python -m llmbench.bench.card_plan --results DIR --write DIR
 
   --study FILE --card NAME   predict the runs of a study on a card; writes DIR/predictions.csv
   --results DIR              compare DIR/predictions.csv with these runs; writes DIR/errors.csv
 """
 
-
+# %% ../../nbs/95_bench/67_card_plan.ipynb #ead83cd1
 def main(arguments: Sequence[str]) -> int:
     "Predict or compare; 2 for a wrong request."
     given = dict(zip(arguments[::2], arguments[1::2], strict=False))

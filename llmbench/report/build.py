@@ -181,7 +181,7 @@ def fill(
     """Write all generated files that the pages include or link to; `measured` are bench files by
     name, `folders` those of the results. Returns the result of each study.
     """
-    results = study_results(bench, studies_of(bench.connection, settings))
+    results = study_results(bench, studies_of(bench.connection, settings), folders)
     write_other_runs(bench)
     _write_over_all(bench, results, folders)
     for page in write_bench(measured, bench.folder):

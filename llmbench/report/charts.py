@@ -116,6 +116,9 @@ class _PlainRows:
     def to_dict(self, *_: Any, **__: Any) -> list[dict[str, Any]]:
         return self._rows
 
+    def __repr__(self) -> str:  # Altair names the views of a chart after it
+        return repr(self._rows)
+
 
 def chart_data(rows: list[dict[str, Any]]) -> alt.Data:
     "Plain rows as the data of a chart. They must not change before the chart is drawn."

@@ -336,15 +336,20 @@ _LOCKED = """SET autoinstall_known_extensions = false; SET autoload_known_extens
     SET temp_directory = ''; SET enable_external_access = false; SET lock_configuration = true"""
 
 # %% ../../nbs/65_store/40_cache.ipynb #d71706ba
-def open_tables(folders: Sequence[Path], least: int | None = None) -> duckdb.DuckDBPyConnection:
+def open_tables(
+    folders: Sequence[Path], least: int | None = None, threads: int | None = None
+) -> duckdb.DuckDBPyConnection:
     """A connection with the views over all result files of the folders as they are now; the tables
     are `facts`.
 
-    From `least` files on (500 unless told) the tables are kept for the next call. Queries on the
-    connection reach no file, no network, no extension, no variable of Python and no setting.
+    From `least` files on (500 unless told) the tables are kept for the next call. threads: of a
+    query; by default one per core. Queries on the connection reach no file, no network, no
+    extension, no variable of Python and no setting.
     """
     with _no_collection():
         connection = _opened(folders, _SMALL if least is None else least)
+    if threads is not None:
+        connection.execute(f"SET threads = {threads:d}")
     connection.execute(_LOCKED)  # before the views, whose text comes from a folder of results
     connection.execute(_state(connection, "views"))
     return connection

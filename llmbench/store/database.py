@@ -36,14 +36,16 @@ def _folders(results: Path | str | Sequence[Path | str]) -> list[Path]:
     return list(dict.fromkeys(Path(folder).resolve() for folder in given))
 
 
-def open_store(results: Path | str | Sequence[Path | str]) -> duckdb.DuckDBPyConnection:
+def open_store(
+    results: Path | str | Sequence[Path | str], threads: int | None = None
+) -> duckdb.DuckDBPyConnection:
     """A DuckDB over one or several folders of results as they are now.
 
     Views: runs, steps (stable columns), groups (a row per set of repeats), ranks, collectives,
     details, studies, quarantine. A file that cannot be used is a row of quarantine; a folder that
-    does not exist is a RequestError.
+    does not exist is a RequestError. threads: of a query; by default one per core.
     """
-    return open_tables(_folders(results))
+    return open_tables(_folders(results), threads=threads)
 
 # %% ../../nbs/65_store/45_database.ipynb #7816f64c
 def say_set_aside(

@@ -6,7 +6,9 @@
 __all__ = ['PandocPages']
 
 # %% ../../../nbs/80_report/site/18_pandoc.ipynb #d26291da
+import hashlib
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from functools import cache
@@ -16,7 +18,7 @@ from typing import Any
 import pypandoc
 
 # %% ../../../nbs/80_report/site/18_pandoc.ipynb #6c6c8002
-_PAGE = """
+_READ = """
 local templates, metadata, abbreviations = {}, {}, nil
 
 local function template(path)
@@ -32,10 +34,21 @@ local function meta(text, from)
   metadata[key] = metadata[key] or pandoc.read("---\\n" .. text .. "\\n...\\n", from).meta
   return metadata[key]
 end
+"""
 
-local function page(d, text)
-  local read = {standalone = true, columns = 72, abbreviations = abbreviations}
-  local doc = pandoc.read(text, d.from, read)
+# %% ../../../nbs/80_report/site/18_pandoc.ipynb #e9c0b1fd
+_PAGE = (
+    _READ
+    + """
+local function with_raw(doc, raw)
+  return doc:walk{RawBlock = function(block)
+    if raw[block.text] then return pandoc.RawBlock(block.format, raw[block.text]) end
+  end}
+end
+
+local function page(d, text, raw)
+  local doc = with_raw(pandoc.read(text, d.from, {standalone = true, columns = 72,
+    abbreviations = abbreviations}), raw)
   for key, value in pairs(meta(d["markdown-metadata"], d.from)) do
     if doc.meta[key] == nil then doc.meta[key] = value end
   end
@@ -45,6 +58,7 @@ local function page(d, text)
     toc_depth = d["toc-depth"], html_math_method = d["html-math-method"].method})
 end
 """
+)
 
 # %% ../../../nbs/80_report/site/18_pandoc.ipynb #6d4b1b50
 _SERVE = """
@@ -59,7 +73,7 @@ end
 abbreviations = pandoc.json.decode(io.read("l"), false)
 for line in io.lines() do
   local job = pandoc.json.decode(line, false)
-  local ok, logged, html = pcall(pandoc.log.silence, page, job.defaults, job.text)
+  local ok, logged, html = pcall(pandoc.log.silence, page, job.defaults, job.text, job.raw)
   if ok and sound(logged) then io.write(#html, "\\n", html) else io.write("-\\n") end
   io.flush()
 end
@@ -72,6 +86,28 @@ def _abbreviations() -> dict[str, bool]:
     command = [pypandoc.get_pandoc_path(), "--print-default-data-file", "abbreviations"]
     found = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
     return dict.fromkeys(found.stdout.split(), True)
+
+# %% ../../../nbs/80_report/site/18_pandoc.ipynb #f01d0331
+_RAW = re.compile(r"^`````\{=html\}\n(.{200,}?)\n`````$", re.MULTILINE | re.DOTALL)
+
+
+def _raw_blocks(text: str) -> tuple[str, dict[str, str]]:
+    "A page with a key in place of each long block of HTML, and the blocks by key."
+    found: dict[str, str] = {}
+
+    def keyed(block: re.Match) -> str:
+        key = f"raw-{hashlib.sha256(block[1].encode()).hexdigest()}-{len(found)}"
+        found[key] = block[1]
+        return f"`````{{=html}}\n{key}\n`````"
+
+    return _RAW.sub(keyed, text), found
+
+# %% ../../../nbs/80_report/site/18_pandoc.ipynb #20edbc9a
+def _for_lua(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    "Defaults as the script takes them: it reads the metadata as text, and has no empty lists."
+    told = {k: v for k, v in defaults["variables"].items() if v != []}
+    metadata = json.dumps(defaults["markdown-metadata"])
+    return {**defaults, "variables": told, "markdown-metadata": metadata}
 
 # %% ../../../nbs/80_report/site/18_pandoc.ipynb #02412ec5
 class _Process:
@@ -89,16 +125,16 @@ class _Process:
 
     def render(self, defaults: Mapping[str, Any], text: str) -> str | None:
         "A page; None where pandoc has an error or a warning. Raises OSError if the process ended."
-        told = {k: v for k, v in defaults["variables"].items() if v != []}
-        own = {"markdown-metadata": json.dumps(defaults["markdown-metadata"]), "variables": told}
-        self._send({"defaults": {**defaults, **own}, "text": text})
+        short, raw = _raw_blocks(text)
+        self._send({"defaults": _for_lua(defaults), "text": short, "raw": raw})
         head = self.running.stdout.readline().strip()
         if head == b"-":
             return None
         page = self.running.stdout.read(int(head or 0))
         if not head or len(page) < int(head):
             raise OSError("pandoc ended within a page")
-        return page.decode()
+        html = page.decode()
+        return None if any(key in html for key in raw) else html
 
     def close(self) -> None:
         "End the process."

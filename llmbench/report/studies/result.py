@@ -17,9 +17,18 @@ from ..pages.overview import headline
 from ..pages.runpages import write_run_pages
 from ..pages.summary import StudyText, is_outside, study_text
 from .card import study_card
+from .makers import makers
 from .page import write_study_page
 from .sets import pairs_of, set_of
-from ..workbench import Study, Workbench, drawn, kept_part
+from llmbench.report.workbench import (
+    Study,
+    Workbench,
+    drawn,
+    found_part,
+    keep_part,
+    kept_part,
+    made_part,
+)
 from ...store.run_files import study_hashes
 
 # %% ../../../nbs/80_report/studies/24_result.ipynb #d6ff86f6
@@ -110,16 +119,39 @@ def _stamps(kernels: Mapping[str, Path], study: str) -> list[tuple[str, int, int
     return [(str(path), found.st_size, found.st_mtime_ns) for path, found in stats]
 
 
-def study_results(bench: Workbench, studies: Sequence[Study]) -> list[StudyResult]:
-    "The result of each study, with its pages and those of its runs written."
+def _keys(bench: Workbench, studies: Sequence[Study]) -> dict[str, str]:
+    "The key of the part of each study, by its name."
     hashes = study_hashes(bench.connection)
     aside = bench.connection.execute("SELECT * FROM quarantine ORDER BY ALL").fetchall()
-    found = []
-    for study in studies:
-        facts = [asdict(study), hashes.get(study.name), aside, _stamps(bench.kernels, study.name)]
-        value = kept_part(bench, ["study", *facts], partial(_made, bench, study))
-        found.append(StudyResult(study, **value))
-    return found
+    return {
+        s.name: bench.kept.key(
+            "study", asdict(s), hashes.get(s.name), aside, _stamps(bench.kernels, s.name)
+        )
+        for s in studies
+    }
+
+# %% ../../../nbs/80_report/studies/24_result.ipynb #1649378a
+def study_results(
+    bench: Workbench,
+    studies: Sequence[Study],
+    folders: Sequence[Path] = (),
+    cores: int | None = None,
+) -> list[StudyResult]:
+    """The result of each study, with its pages and those of its runs written. folders: those of the
+    results, which other processes open to make studies at the same time; none: this one makes all.
+    """
+    keys = _keys(bench, studies)
+    found = {name: part for name, key in keys.items() if (part := found_part(bench, key))}
+    new = [study for study in studies if study.name not in found]
+    with makers(bench, folders, new, _made, cores) as made:
+        for study in new:
+            if part := made(study):
+                bench.problems += part["problems"]
+            else:
+                part = made_part(bench, partial(_made, bench, study))
+            keep_part(bench, keys[study.name], part)
+            found[study.name] = part
+    return [StudyResult(study, **found[study.name]["value"]) for study in studies]
 
 
 def write_other_runs(bench: Workbench) -> None:
