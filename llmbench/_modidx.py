@@ -212,6 +212,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'llmbench.analysis.rates.mean_loss': ( '60_analysis/rates.html#mean_loss',
                                                                                 'llmbench/analysis/rates.py'),
                                          'llmbench.analysis.rates.memory': ('60_analysis/rates.html#memory', 'llmbench/analysis/rates.py'),
+                                         'llmbench.analysis.rates.model_label': ( '60_analysis/rates.html#model_label',
+                                                                                  'llmbench/analysis/rates.py'),
                                          'llmbench.analysis.rates.model_shape': ( '60_analysis/rates.html#model_shape',
                                                                                   'llmbench/analysis/rates.py'),
                                          'llmbench.analysis.rates.overhead_pct': ( '60_analysis/rates.html#overhead_pct',

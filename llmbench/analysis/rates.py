@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['OLD_NAMES', 'RUN_COLUMNS', 'throughput', 'time_shares', 'steadiness', 'model_shape', 'ceiling_tflops', 'flop_rates',
            'state_bytes', 'live_bytes', 'memory', 'exposed_pct', 'energy_per_token', 'overhead_pct', 'mean_loss',
-           'copy_rates', 'precision_label', 'device_label', 'identity', 'run_rates']
+           'copy_rates', 'precision_label', 'device_label', 'model_label', 'identity', 'run_rates']
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #13f82d40
 import json
@@ -33,7 +33,7 @@ from llmbench.analysis.window import (
 from ..core.hardware import peak_tflops
 from ..core.numbers import GIB
 from ..plan.flops import hardware_flops_per_token, model_flops_per_token, parameter_count
-from ..spec.presets import ModelShape
+from ..spec.presets import PRESETS, ModelShape
 from ..spec.request import PRECISIONS
 
 # %% ../../nbs/60_analysis/70_rates.ipynb #1ec0dc5d
@@ -340,12 +340,23 @@ def _parameters(run: Mapping[str, Any]) -> float | None:
         count = parameter_count(shape)
     return count / 1e9 if count else None
 
+# %% ../../nbs/60_analysis/70_rates.ipynb #78105a85
+def model_label(model: Mapping[str, Any]) -> str | None:
+    """The name of a model; 'llama3.1-8b (8 layers)' for a preset with another number of layers, as
+    `spec.model` of a run file has it.
+    """
+    name, layers = model["name"], model["n_layers"]
+    known = PRESETS.get(name)
+    if known is None or layers in (None, known.n_layers):
+        return name
+    return f"{name} ({layers} layer{'s' * (layers > 1)})"
+
 # %% ../../nbs/60_analysis/70_rates.ipynb #9625e223
 def identity(run: Mapping[str, Any]) -> dict[str, Any]:
     "What was run, where, and by which framework, under the names of the `runs` view."
     spec, env = run["spec"], run["env"]
     return {k: run[k] for k in ("run_id", "study", "status", "reason", "started_at")} | {
-        "model": spec["model"]["name"],
+        "model": model_label(spec["model"]),
         "params_b": _parameters(run),
         "strategy": spec["strategy"]["name"],
         **{k: spec["strategy"][k] for k in ("dp", "tp", "pp", "cp", "ep")},

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from ..analysis.fairness import DEFAULT_VARIES
+from ..analysis.rates import model_label
 from ..analysis.rules.facts import comparable_facts
 from ..analysis.rules.hosts import NOT_APPLICABLE
 from ..analysis.steps import Interval, spent
@@ -115,7 +116,7 @@ def contests_by_model(rows: Sequence[Mapping[str, Any]]) -> list[Contest]:
     number of ranks.
     """
     models = [((r["run"] or {}).get("spec") or {}).get("model") for r in rows]
-    names = [m and m["name"] for m in models]
+    names = [m and model_label(m) for m in models]
     several = len(set(names)) > 1
     groups = [name if several else None for name in names]
     found = contests_of([r | {"comparison_group": g} for r, g in zip(rows, groups, strict=True)])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from ...analysis.rates import model_shape
+from ...analysis.rates import model_label, model_shape
 from ...analysis.training import clock_problem, not_as_asked, shared_card
 from .claims import Row
 from .faults import Finding, Said, num
@@ -229,13 +229,11 @@ def _size(run: Run) -> Said:
         return "cannot tell", "shape or parameter count are not recorded"
     if told != count:
         return "certain", f"{told:,} parameters recorded; the shape has {count:,}"
-    name = run["spec"]["model"]["name"]
+    name, shown = run["spec"]["model"]["name"], model_label(run["spec"]["model"])
     wrong = size_agrees(name, count) is False
-    return (
-        ("certain", f"{name} has {count:,} parameters")
-        if wrong
-        else ("clean", f"{count:,} parameters, as the shape has")
-    )
+    if wrong and shown == name:
+        return "certain", f"{name} has {count:,} parameters"
+    return "clean", f"{count:,} parameters, as the shape {f'of {shown} ' * wrong}has"
 
 # %% ../../../nbs/70_compare/audit/35_ownruns.ipynb #d868cea3
 def _rank_times(run: Run) -> Said | None:
