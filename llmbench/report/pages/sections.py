@@ -10,7 +10,6 @@ __all__ = ['Section', 'UNSTEADY', 'throughput_section', 'latency_section', 'memo
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...analysis.parity import tolerance_of
 from ...core.escape import one_line
 from ...core.files import slug
 from ...core.numbers import significant
@@ -19,6 +18,7 @@ from ..curves import loss_chart, loss_difference_chart, speedup_chart, step_time
 from ..markup import Md
 from .detectable import detectable_table
 from .run import predicted_gib
+from .settings import loss_limit, runs_of
 from ..parts import LABEL, Column, md_text, number_column, status_badge, text_column
 from ..shares import memory_chart
 from ..workbench import Study, Workbench, study_part
@@ -183,7 +183,7 @@ def scaling_section(bench: Workbench, study: Study) -> str | None:
 def _parity_verdict(row: Mapping[str, Any]) -> str:
     return (
         "[same training]{.badge .yes}"
-        if row["worst"] <= tolerance_of(row["precision"])
+        if row["worst"] <= row["allowed"]
         else "[differs]{.badge .no}"
     )
 
@@ -193,9 +193,21 @@ _PARITY_COLUMNS = [
     text_column("Repeats", "repeats"),
     text_column("Steps", "steps"),
     Column("Largest relative difference", lambda r: f"{r['worst']:.1e}"),
-    Column("Tolerance", lambda r: f"{tolerance_of(r['precision']):.0e}"),
+    Column("Tolerance", lambda r: f"{r['allowed']:.0e}"),
     Column("Verdict", _parity_verdict),
 ]
+
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #d2f18ce6
+def _with_limits(bench: Workbench, study: Study) -> list[dict[str, Any]]:
+    "Rows of parity_worst.sql, each with how far its losses may be from the single process."
+    rows = bench.rows("contenders", study.name)
+    runs = runs_of(bench, rows)
+    labels = {r["label"] for r in rows if r["strategy"] == "single"}
+    alone = [runs.get(label, ()) for label in sorted(labels)]
+    return [
+        r | {"allowed": loss_limit(r["precision"], *alone, runs.get(r["label"], ()))}
+        for r in bench.rows("parity_worst", study.name)
+    ]
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #afd2e139
 def parity_section(bench: Workbench, study: Study) -> str:
@@ -205,8 +217,8 @@ def parity_section(bench: Workbench, study: Study) -> str:
     curves = bench.rows("loss", study.name)
     if not curves:
         return "No run of this study recorded a loss.\n"
-    apart, worst = bench.rows("parity", study.name), bench.rows("parity_worst", study.name)
-    limits = [tolerance_of(r["precision"]) for r in worst]
+    apart, worst = bench.rows("parity", study.name), _with_limits(bench, study)
+    limits = [r["allowed"] for r in worst]
     return study_part(
         "parity",
         study,
