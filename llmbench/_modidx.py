@@ -9910,6 +9910,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'llmbench/train/profiler.py'),
                                          'llmbench.train.profiler.memory_timeline': ( '30_train/profiler.html#memory_timeline',
                                                                                       'llmbench/train/profiler.py'),
+                                         'llmbench.train.profiler.on_device': ( '30_train/profiler.html#on_device',
+                                                                                'llmbench/train/profiler.py'),
                                          'llmbench.train.profiler.profile_steps': ( '30_train/profiler.html#profile_steps',
                                                                                     'llmbench/train/profiler.py'),
                                          'llmbench.train.profiler.timeline_csv': ( '30_train/profiler.html#timeline_csv',
