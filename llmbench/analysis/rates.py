@@ -346,8 +346,7 @@ def model_label(model: Mapping[str, Any]) -> str | None:
     `spec.model` of a run file has it.
     """
     name, layers = model["name"], model["n_layers"]
-    known = PRESETS.get(name)
-    if known is None or layers in (None, known.n_layers):
+    if name not in PRESETS or layers in (None, PRESETS[name].n_layers):
         return name
     return f"{name} ({layers} layer{'s' * (layers > 1)})"
 

@@ -46,6 +46,7 @@ _TRAINING = {
 _READING = {
     "query": ("reading", "SQL over the views runs and steps"),
     "compare": ("reading", "is A faster than B, by how much, how certain, and is that fair?"),
+    "explain": ("asking.explain_verb", "why is B slower than A: its step, part by part"),
     "accept": (
         "gates.accept_verb",
         "do runs reach expected values: pass, fail or unsure, per line",
@@ -97,6 +98,7 @@ _EXAMPLES = {
 _EXAMPLES |= {
     "query": '"SELECT strategy, median(tokens_per_s) FROM runs GROUP BY 1 ORDER BY 2 DESC"',
     "compare": "strategy=zero2 strategy=ddp --where study=cpu-quickstart --fail-if-slower 3%",
+    "explain": "strategy=ddp strategy=zero3 --where study=cpu-quickstart",
     "accept": "cpu-turns --expect params/accept/cpu-turns.yaml --page verdict.html",
     "winners": "cpu-quickstart",
     "cost": "oci-a10 --tokens 1e9",

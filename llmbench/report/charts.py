@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -115,6 +115,9 @@ class _PlainRows:
 
     def to_dict(self, *_: Any, **__: Any) -> list[dict[str, Any]]:
         return self._rows
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._rows)
 
     def __repr__(self) -> str:  # Altair names the views of a chart after it
         return repr(self._rows)
