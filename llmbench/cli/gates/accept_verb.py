@@ -109,6 +109,7 @@ def _accepted(typed: dict[str, Any]) -> tuple[str, int]:
     if sum(given) != 1:
         both = "both" if all(given) else "neither"
         raise RequestError(
-            f"{both} of --expect and --from: --expect FILE judges, --from SOURCE writes such a file"
+            f"{both} of --expect and --from: --from SOURCE --out FILE writes a file of expected"
+            " values, and then --expect FILE judges by it"
         )
     return _judged(typed) if given[0] else (_drafted(typed), 0)
