@@ -113,8 +113,8 @@ def test_a_table_of_eight_columns_fits_paper(reader, page):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("page", PAGES)
 def test_axe_finds_no_fault_also_in_what_is_folded(reader, page, theme):
-    # what a page stores may reach the next one's process after it has opened, so it is opened twice
-    for _ in range(2):
+    # what a page stores may reach the process of the next after it has opened
+    for _ in range(4):
         reader.driver.execute_script("localStorage.setItem('llmbench-theme', arguments[0])", theme)
         reader.open(page, 1280)
         if reader.js("document.documentElement.dataset.theme") == theme:

@@ -12,13 +12,12 @@ from statistics import fmean
 from typing import Any
 
 from ...analysis.rates import exposed_pct
-from ...analysis.window import data_time_s, measured, window_of
+from ...analysis.window import measured, window_of
 
 # %% ../../../nbs/70_compare/explained/10_parts.ipynb #45a16b57
 PARTS = {
     "data_s": "waiting for batches",
     "between_s": "other time between steps",
-    "imbalance_s": "waiting for the slowest rank",
     "exposed_s": "communication that nothing hides",
     "computing_s": "computing and the rest of the step",
 }
@@ -34,21 +33,28 @@ class StepTime:
     parts: Mapping[str, float | None]
     profiled_steps: int | None
 
-# %% ../../../nbs/70_compare/explained/10_parts.ipynb #3d96f48b
-def _imbalance(run: Mapping[str, Any]) -> float | None:
-    """Seconds per step by which the slowest rank is slower than the mean of the others; None where
-    the steps of a rank are unknown.
-    """
+# %% ../../../nbs/70_compare/explained/10_parts.ipynb #253fccdc
+def _rank_means(run: Mapping[str, Any], column: str) -> list[float] | None:
+    "Mean of a column of each rank over the measured steps; None where a value is unknown."
     warmup, n = run["spec"]["warmup_steps"] or 0, len(run["steps"]["step"])
-    sides = [rank["time_s"][warmup:] for rank in run["ranks"] if len(rank["time_s"]) == n]
+    sides = [rank[column][warmup:] for rank in run["ranks"] if len(rank[column]) == n]
     if len(sides) < len(run["ranks"]) or not sides or any(None in side for side in sides):
         return None
-    if len(sides) == 1:
-        return 0.0
-    ranks = len(sides)
-    return fmean((ranks * max(step) - sum(step)) / (ranks - 1) for step in zip(*sides, strict=True))
+    return [fmean(side) for side in sides]
 
-# %% ../../../nbs/70_compare/explained/10_parts.ipynb #385b0f6f
+
+def _beside_step(run: Mapping[str, Any], total: float) -> tuple[float | None, float]:
+    "Seconds per step for batches (None: unknown) and between steps, of the rank that waits least."
+    steps, waited = _rank_means(run, "time_s"), _rank_means(run, "data_time_s")
+    rank = steps.index(min(steps)) if steps else 0
+    between = max(0.0, total - (steps[rank] if steps else fmean(measured(run, "time_s"))))
+    if waited is None:
+        return None, between
+    on_device = run["measurement"]["clock"] != "monotonic"
+    data = min(waited[rank], between) if on_device else waited[rank]
+    return data, max(0.0, between - data)
+
+# %% ../../../nbs/70_compare/explained/10_parts.ipynb #adfac978
 def step_time(run: Mapping[str, Any]) -> StepTime | None:
     """The time per step of a run file, taken apart; None where no step was timed.
 
@@ -58,17 +64,12 @@ def step_time(run: Mapping[str, Any]) -> StepTime | None:
     window, times = window_of(run), measured(run, "time_s")
     if window is None or not times or None in times:
         return None
-    total, step = window.seconds / window.steps, fmean(times)
-    between, waited = max(0.0, total - step), data_time_s(run)
-    data = None if waited is None else min(waited / window.steps, between)
+    total = window.seconds / window.steps
+    data, between = _beside_step(run, total)
     alone = run["spec"]["world_size"] == 1
     share = 0.0 if alone else exposed_pct(run)
-    parts = {
-        "data_s": data,
-        "between_s": between - (data or 0.0),
-        "imbalance_s": _imbalance(run),
-        "exposed_s": None if share is None else share / 100 * step,
-    }
-    rest = step - (parts["imbalance_s"] or 0.0) - (parts["exposed_s"] or 0.0)
+    exposed = None if share is None else share / 100 * fmean(times)
+    rest = total - (data or 0.0) - between - (exposed or 0.0)
+    parts = {"data_s": data, "between_s": between, "exposed_s": exposed, "computing_s": rest}
     steps = None if alone or share is None else run["window"]["steps"]
-    return StepTime(total, parts | {"computing_s": rest}, steps)
+    return StepTime(total, parts, steps)

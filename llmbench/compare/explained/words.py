@@ -47,6 +47,12 @@ def _of_it(cause: Cause, total: TimeDifference) -> str:
 # %% ../../../nbs/70_compare/explained/40_words.ipynb #f34d7d0e
 def explained_sentence(e: Explained) -> str:
     "How much longer a step takes, and which parts are claimed as causes."
+    if e.verdict != "yes":
+        return f"comparable: {e.verdict}; {_what_differs(e)}"
+    return _what_differs(e)
+
+
+def _what_differs(e: Explained) -> str:
     total, (a, b) = e.found.total, e.names
     if total.low_s is None:
         return f"one repeat of {a} or {b} says nothing about repeats; train each twice or more"
@@ -60,18 +66,20 @@ def explained_sentence(e: Explained) -> str:
     )
     return f"{words}; {_claimed(e.found)}"
 
-
+# %% ../../../nbs/70_compare/explained/40_words.ipynb #35155391
 def _claimed(found: Explanation) -> str:
+    "The claimed parts of the sign of the whole, then those of the other."
     claimed = [c for c in found.causes if c.claimed]
-    if not claimed:
-        return "no part is claimed as its cause"
-    parts = [f"{PARTS[c.part]} ({_of_it(c, found.total)} of it)" for c in claimed]
-    return f"claimed as its cause: {', '.join(parts)}"
+    along = [c for c in claimed if c.difference.seconds * found.total.seconds > 0]
+    parts = [f"{PARTS[c.part]} ({_of_it(c, found.total)} of it)" for c in along]
+    none = "no part is claimed as its cause"
+    words = f"claimed as its cause: {', '.join(parts)}" if along else none
+    other = [f"{PARTS[c.part]} ({_ms(c.difference.seconds)} ms)" for c in claimed if c not in along]
+    return words + (f"; the other way: {', '.join(other)}" if other else "")
 
 # %% ../../../nbs/70_compare/explained/40_words.ipynb #713704ff
 _NEEDS = {
     "data_s": "the time for batches is written by runs of this harness",
-    "imbalance_s": "the steps of each rank are written by runs of this harness",
     "exposed_s": "profile both: llmbench run FILE -o profile.steps=3",
 }
 
@@ -87,8 +95,9 @@ def explained_notes(e: Explained) -> list[str]:
         + (", paired, because their steps were interleaved" if found.paired else "")
         + "; a part is claimed at a stricter level, because there are several"
     )
-    if e.verdict != "yes":
-        told.append(f"comparable: {e.verdict}")
+    told.append(
+        "not in it: pauses for checkpoints; a rank that computes slowly shows as communication"
+    )
     return told
 
 # %% ../../../nbs/70_compare/explained/40_words.ipynb #787113d2

@@ -202,7 +202,7 @@ def _with_limits(bench: Workbench, study: Study) -> list[dict[str, Any]]:
     "Rows of parity_worst.sql, each with how far its losses may be from the single process."
     rows = bench.rows("contenders", study.name)
     runs = runs_of(bench, rows)
-    labels = {r["label"] for r in rows if r["strategy"] == "single"}
+    labels = {r["label"] for r in rows if r["strategy"] in _ONE_PROCESS}
     alone = [runs.get(label, ()) for label in sorted(labels)]
     return [
         r | {"allowed": loss_limit(r["precision"], *alone, runs.get(r["label"], ()))}
