@@ -100,13 +100,11 @@ def study_counts(folders: Sequence[Path], source: Path) -> tuple[int, int]:
 _TEXTS = ("title", "question", "reading", "limits")
 
 
-def _declared(connection: Any, settings: Settings, name: str) -> dict[str, Any]:
-    """Texts, baseline and varied keys of a study as kept beside its runs; a text that is not there
-    from the project's parameter file.
+def _declared(settings: Settings, name: str, found: Sequence[Any] | None) -> dict[str, Any]:
+    """Texts, baseline and varied keys of a study as kept beside its runs (`found`); a text that is
+    not there from the project's parameter file.
     """
     path = settings.root / "params" / "studies" / f"{slug(name)}.yaml"
-    columns = ", ".join(("baseline", "varies", *_TEXTS))
-    found = connection.execute(f"SELECT {columns} FROM studies WHERE study = $1", [name]).fetchone()
     baseline, varies, *kept = found or (None,) * (2 + len(_TEXTS))
     project = read_yaml(path) if path.is_file() else {}
     texts = {key: text or project.get(key) for key, text in zip(_TEXTS, kept, strict=True)}
@@ -127,7 +125,10 @@ def studies_of(connection: Any, settings: Settings) -> list[Study]:
     ]
     first = Path(settings.get("study", "default")).stem
     names.sort(key=lambda n: (n != first, n))
-    return [Study(n, **_declared(connection, settings, n)) for n in names]
+    columns = ", ".join(("study", "baseline", "varies", *_TEXTS))
+    declared = connection.sql(f"SELECT {columns} FROM studies").fetchall()
+    kept = {study: texts for study, *texts in declared}
+    return [Study(n, **_declared(settings, n, kept.get(n))) for n in names]
 
 # %% ../../nbs/80_report/60_build.ipynb #62033ed9
 def _own_version() -> str:

@@ -136,6 +136,9 @@ class _Labels:
         return self.of_sets.get(key, name)
 
 # %% ../../nbs/80_report/45_workbench.ipynb #8478de00
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")  # no path, nothing hidden
+
+
 @dataclass
 class _Folder:
     "A folder that a report is written into, and what was written while a part was made."
@@ -144,14 +147,25 @@ class _Folder:
     folder: Path
 
     _written: dict[str, str] | None = field(default=None, init=False)
+    _places: dict[tuple[str, ...], Path] = field(default_factory=dict, init=False)
 
     def write(self, *names: str, text: str) -> Path:
         "Write a file of the report; raises LlmbenchError for one that would not lie in its folder."
         if self._written is not None:
             self._written["/".join(names)] = text
+        path = self._place(names)
+        path.write_bytes(text.encode())  # a copy that ends with the build need not reach the disk
+        return path
+
+    def _place(self, names: tuple[str, ...]) -> Path:
+        "Where a file is written, its folder made; a folder that was checked is not checked again."
+        *folder, name = names
+        known = self._places.get(tuple(folder))
+        if known and _PLAIN_NAME.fullmatch(name):
+            return known / name
         path = below(self.folder, *names)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode())  # a copy that ends with the build need not reach the disk
+        self._places[tuple(folder)] = path.parent
         return path
 
 # %% ../../nbs/80_report/45_workbench.ipynb #b94e4d96

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core.numbers import significant
-from .eight_rows import SOURCE, advice_rows
+from .eight_rows import SOURCE, published_rows
 from ..parts import Column, text_column
 from ..workbench import Workbench
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ...core.errors import RequestError
 from .cases import CASE_COLUMNS, CASES, STATE_BYTES, case_row
@@ -21,6 +22,7 @@ from llmbench.report.advice.eight_rows import (
     advice_rows,
     assumed_price,
     eight_rows,
+    published_rows,
 )
 from .nccl import NCCL_CAPTION, NCCL_COLUMNS, nccl_rows
 from ..markup import Md, rendered
@@ -94,23 +96,32 @@ def _card_memory(folder: Path) -> dict[str, float | None]:
     cards = published_by(folder, "accelerators.csv", "name")
     return {name: _plain_number(card["memory_gb"]) for name, card in cards.items()}
 
+# %% ../../../nbs/80_report/advice/50_page.ipynb #87cddc4c
+def _of_tables(bench: Workbench, folder: Path, price: float | None) -> dict[str, Any]:
+    "What the published tables alone say, by name; that of an earlier report of the same tables."
+    makes = {
+        "eight": partial(eight_rows, bench, price),
+        "sizes": partial(published_rows, bench, "sizes", source=SOURCE),
+        "scaling": partial(published_rows, bench, "scaling"),
+        "lengths": partial(published_rows, bench, "lengths"),
+        "memory": partial(_card_memory, folder),
+        "planned": lambda: [case_row(case) for case in CASES],
+    }
+    depends = ["advice", str(folder), program_stamp([folder]), price]
+    return {
+        name: kept_part(bench, [*depends, name], make, shared=True) for name, make in makes.items()
+    }
+
 # %% ../../../nbs/80_report/advice/50_page.ipynb #e88c9fce
 def write_advice_page(bench: Workbench, folder: Path, prices: Path) -> None:
     "Write `_generated/advice.md` from the published tables of `folder` and the store."
-    eight = eight_rows(bench, assumed_price(prices))
-    sizes = advice_rows(bench, "sizes", source=SOURCE)
-    scaling, strategies = advice_rows(bench, "scaling"), advice_rows(bench, "strategies")
-    stamp = program_stamp([folder])
-    memory = kept_part(
-        bench, ["memory of cards", str(folder), stamp], partial(_card_memory, folder), shared=True
-    )
-    lengths = length_rows(advice_rows(bench, "lengths"), memory)
-    claims = claim_rows(eight, sizes, lengths, scaling) if eight else []
-    depends = ["advice", str(folder), stamp]
-    planned = kept_part(bench, depends, lambda: [case_row(case) for case in CASES], shared=True)
+    told = _of_tables(bench, folder, assumed_price(prices))
+    eight, scaling = told["eight"], told["scaling"]
+    lengths = length_rows(told["lengths"], told["memory"])
+    claims = claim_rows(eight, told["sizes"], lengths, scaling) if eight else []
     tables = {
-        "cases": (planned, CASE_COLUMNS),
-        "strategies": (strategies, _STRATEGY_COLUMNS),
+        "cases": (told["planned"], CASE_COLUMNS),
+        "strategies": (advice_rows(bench, "strategies"), _STRATEGY_COLUMNS),
         "lengths": (lengths, _LENGTH_COLUMNS),
         "scaling": (scaling, _SCALING_COLUMNS),
         "nccl": (nccl_rows(), NCCL_COLUMNS),

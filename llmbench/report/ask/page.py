@@ -15,7 +15,7 @@ from typing import Any
 from .engine import copy_engine
 from .tables import table_columns, write_tables
 from ..parts import html_block
-from ..workbench import Workbench, drawn
+from ..workbench import Workbench, drawn, kept_part
 
 # %% ../../../nbs/80_report/ask/30_page.ipynb #8def37ec
 FIRST_QUERY = """SELECT strategy, world_size, repeats,
@@ -52,8 +52,12 @@ def write_ask_page(bench: Workbench, engine: Path | None = None) -> None:
         write_tables(bench.connection, copy_engine(engine, bench.folder) / "store.duckdb")
 
     def write() -> str:
+        # the program alone decides them, and reading the published rows takes a second
+        columns = kept_part(
+            bench, ["columns of the views"], partial(table_columns, bench.connection), shared=True
+        )
         data = {
-            "tables": table_columns(bench.connection),
+            "tables": columns,
             "first": FIRST_QUERY,
             "engine": "duckdb/" if engine else "",
         }

@@ -117,12 +117,14 @@ def check_links(
     """Copy the files that pages link to; raises LlmbenchError that lists what is missing, or adds
     it to `problems`.
     """
-    missing, copied = [], []
+    missing, copied = [], set()
     for page, link in missing_links(out, pages):
         path = _target(page, link)[0]
+        if path in copied:  # a thousand pages link to one style sheet
+            continue
         if not path.startswith(("..", "/")) and (website.source / path).is_file():
             _copy(website.source, out, path)
-            copied.append(path)
+            copied.add(path)
         else:
             missing.append((page, link))
     if any(path.endswith(".html") for path in copied):  # it may have links of its own

@@ -27,7 +27,7 @@ from ...core.errors import LlmbenchError, RequestError, unknown_name
 from ...core.files import below, project_root, write_text_atomic
 from .kept import KeptParts
 from .links import check_links, copy_files, page_links
-from .navigation import navigation
+from .navigation import Navigation
 from .pandoc import PandocPages
 from .terms import link_terms
 from .website import Page, Website, failed_page, load_website
@@ -54,10 +54,10 @@ def _has_chart(page: Page) -> bool:
     return "data-chart=" in page.text
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #b3c97df1
-def _template_variables(website: Website, page: Page) -> dict[str, Any]:
+def _template_variables(website: Website, page: Page, lists: Navigation) -> dict[str, Any]:
     site, styles = website.site, website.option(page, "css", [])
     styles = [styles] if isinstance(styles, str) else styles
-    return navigation(website, page) | {
+    return lists.of(page) | {
         "root": page.root,
         "is-home": page.url == "index.html",
         "has-chart": _has_chart(page),
@@ -71,8 +71,10 @@ def _template_variables(website: Website, page: Page) -> dict[str, Any]:
     }
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #517590f3
-def pandoc_defaults(website: Website, page: Page) -> dict[str, Any]:
-    "What pandoc is told about `page`, except its text."
+def pandoc_defaults(
+    website: Website, page: Page, lists: Navigation | None = None
+) -> dict[str, Any]:
+    "What pandoc is told about `page`, except its text; `lists`: those of the website's links."
     theme = theme_folder(website.source)
     footer = website.site.get("page-footer") or {}
     footer = {"left": footer} if isinstance(footer, str) else footer
@@ -87,7 +89,7 @@ def pandoc_defaults(website: Website, page: Page) -> dict[str, Any]:
         "html-math-method": {"method": "mathml"},
         "table-of-contents": bool(website.option(page, "toc", True)),
         "toc-depth": int(website.option(page, "toc-depth", 3)),
-        "variables": _template_variables(website, page),
+        "variables": _template_variables(website, page, lists or Navigation(website)),
         "markdown-metadata": {
             "site-root": page.root,
             "number-sections": bool(website.option(page, "number-sections", False)),
@@ -173,11 +175,16 @@ def write_chart_assets(source: Path, kept: KeptParts | None = None) -> Path:
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #360ee515
 def _rendered(
-    website: Website, page: Page, pandoc: PandocPages, scratch: Path, problems: list[str] | None
+    website: Website,
+    page: Page,
+    lists: Navigation,
+    pandoc: PandocPages,
+    scratch: Path,
+    problems: list[str] | None,
 ) -> str:
     "A page as HTML; if pandoc refuses it and there is a list of problems, a page with the reason."
     try:
-        found = pandoc.render(pandoc_defaults(website, page), page.text)
+        found = pandoc.render(pandoc_defaults(website, page, lists), page.text)
         return render_page(website, page, scratch) if found is None else found
     except LlmbenchError as e:
         if problems is None:
@@ -196,16 +203,17 @@ class _PageRenderer:
         self, website: Website, pandoc: PandocPages, problems: list[str] | None, kept: KeptParts
     ) -> None:
         self.website, self.pandoc, self.problems, self.kept = website, pandoc, problems, kept
+        self._lists = Navigation(website)
 
     def key(self, page: Page, terms: Iterable[str]) -> str:
         "Everything that a page depends on: its text, its frame, and the terms that it links to."
-        told = pandoc_defaults(self.website, page)
+        told = pandoc_defaults(self.website, page, self._lists)
         own = {key: value for key, value in told.items() if key not in _OF_THE_THEME}
         return self.kept.key("page", page.url, page.text, own, sorted(terms))
 
     def made(self, page: Page, terms: set[str], scratch: Path) -> dict[str, Any]:
         "A page as HTML, its links, and its entries of the search."
-        text = _rendered(self.website, page, self.pandoc, scratch, self.problems)
+        text = _rendered(self.website, page, self._lists, self.pandoc, scratch, self.problems)
         if terms and page.url != _GLOSSARY:
             text = link_terms(text, page.root + _GLOSSARY, terms)
         found = page.meta.get("search", True) is not False

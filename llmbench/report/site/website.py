@@ -217,10 +217,11 @@ def _refuse_cells(text: str, path: PurePosixPath) -> None:
 
 
 def _load_page(source: Path, path: PurePosixPath, variables: dict, config: dict) -> Page:
-    text = (source / path).read_text(encoding="utf-8")
-    meta = config | front_matter(text, str(path))
+    raw = (source / path).read_text(encoding="utf-8")
+    own = front_matter(raw, str(path))
+    meta = config | own
     scope, shown = Scope(source, path, variables, meta), meta.get("engine") == "markdown"
-    parts = page_parts(text) if executes(front_matter(text)) and not shown else [text]
+    parts = page_parts(raw) if executes(own) and not shown else [raw]
     expanded = [expand_shortcodes(p, scope) if isinstance(p, str) else p for p in parts]
     for part in expanded:
         if isinstance(part, str) and not shown:
@@ -229,7 +230,7 @@ def _load_page(source: Path, path: PurePosixPath, variables: dict, config: dict)
         text = "".join(outputs_of(expanded, (source / path).parent))
     except LlmbenchError as e:
         raise LlmbenchError(f"{path}: {e}") from e
-    return Page(path, front_matter(text, str(path)), text)
+    return Page(path, own if text == raw else front_matter(text, str(path)), text)
 
 # %% ../../../nbs/80_report/site/10_website.ipynb #3be7aa81
 def _unlink(page: Path, name: str) -> None:
