@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from browsers import Reader
 
+from llmbench.core.numbers import significant
 from llmbench.plan.goodput.checkpoint import Storage
 from llmbench.plan.goodput.failures import FailureRate, Restart
 from llmbench.plan.goodput.job import Cluster, GoodputPlan, goodput_of
@@ -28,6 +29,7 @@ from llmbench.plan.predicted.memory import fits, largest_micro_batch, memory
 from llmbench.plan.predicted.step import step_parts
 from llmbench.report.planner.page import write_plan
 from llmbench.report.site.renderer import render_site
+from llmbench.report.studies.questions import PLAN_ADDRESS, layout_line
 from llmbench.report.workbench import Workbench
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -254,6 +256,15 @@ def test_a_constant_that_differs_in_one_language_is_noticed(reader, name):
         of_browser(reader, requests, **{name: (time_values() | constants())[name] * (1 + 1e-6)}),
     )
     assert max(changed.values()) > 1e-9
+
+
+def test_the_page_opens_at_what_the_card_of_the_first_page_speaks_of(reader):
+    said = layout_line()
+    opened(reader, PLAN_ADDRESS)
+    rate = significant(reader.js("llmbenchPlan.answer().rate"))
+    assert f", {rate} (" in said
+    opened(reader)
+    assert f", {significant(reader.js('llmbenchPlan.answer().rate'))} (" not in said
 
 
 # ---- the same answers as the command

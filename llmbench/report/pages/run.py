@@ -160,11 +160,11 @@ def goodput_table(goodput: Mapping[str, Any]) -> Md:
 # %% ../../../nbs/80_report/pages/15_run.ipynb #7192174a
 def run_page(
     run: Mapping[str, Any], *, steps: str, summary: Mapping[str, Any], request: bool,
-    machine: Md | None = None,
+    machine: Md | None = None, study_page: str | None = None,
 ) -> Md:  # fmt: skip
     """The page of one run: `run` is the run file, `steps` the figure of its steps as Markdown,
     `summary` derived values by name, `request` whether its parameter file lies beside it, `machine`
-    the figures of its samples.
+    the figures of its samples, `study_page` the name of its study's page.
     """
     spec = run["spec"]
     kind = {"strategy": spec["strategy"]["name"], "world_size": spec["world_size"]}
@@ -174,6 +174,7 @@ def run_page(
         label=label_of(kind),
         attempt=run.get("attempt") or 1,
         study=one_line(run.get("study") or "–", 100),
+        study_page=study_page,
         run_id=run["run_id"],
         status=run["status"],
         reason=run.get("reason"),

@@ -23,7 +23,7 @@ from ..curves import run_steps_spec
 from .machine import machine_part
 from .run import request_yaml, run_page
 from ..parts import figure_md
-from ..workbench import Workbench, drawn
+from ..workbench import Study, Workbench, drawn
 from ...store.results import read_results
 
 # %% ../../../nbs/80_report/pages/17_runpages.ipynb #462fd263
@@ -128,7 +128,11 @@ def _run_text(bench: Workbench, row: Mapping[str, Any]) -> str:
         bench.write("data", "runs", f"{name}.yaml", text=request_yaml(run))
     steps = _run_steps(bench, row["run_id"], row["unsteady_from_step"])
     machine = machine_part(run, f"[run file](../data/runs/{name}.json)")
-    return run_page(run, steps=steps, summary=_run_summary(row), request=ours, machine=machine)
+    study = run["study"]
+    page = None if study is None else Study(study, title=study).page
+    return run_page(
+        run, steps=steps, summary=_run_summary(row), request=ours, machine=machine, study_page=page
+    )
 
 # %% ../../../nbs/80_report/pages/17_runpages.ipynb #a2e9a44d
 def run_records(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:

@@ -36,6 +36,7 @@ def _target(page: str, link: str) -> tuple[str, str]:
     "Where a link of a page leads: a path in the site (the page itself without one), an anchor."
     path, _, anchor = unquote(html.unescape(link)).partition("#")
     path = path.partition("?")[0]
+    anchor = "" if "=" in anchor else anchor  # a=b is a state that the page reads
     return os.path.normpath(PurePosixPath(page).parent / path) if path else page, anchor
 
 
