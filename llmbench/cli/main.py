@@ -47,6 +47,10 @@ _READING = {
     "query": ("reading", "SQL over the views runs and steps"),
     "compare": ("reading", "is A faster than B, by how much, how certain, and is that fair?"),
     "explain": ("asking.explain_verb", "why is B slower than A: its step, part by part"),
+    "goodput": (
+        "asking.goodput_verb",
+        "what interruptions take from a training, on any number of GPUs",
+    ),
     "accept": (
         "gates.accept_verb",
         "do runs reach expected values: pass, fail or unsure, per line",
@@ -56,6 +60,11 @@ _READING = {
     "baseline": ("reading", "keep measured runs under a name, to compare later ones with"),
     "history": ("reading", "one request over time, with its change points"),
     "audit": ("reading", "faults that own or foreign results show by themselves"),
+    "verify": ("gates.verify_verb", "does a run file fit to itself, and what is different here?"),
+}
+
+# %% ../../nbs/90_cli/65_main.ipynb #cf8f027b
+_READING |= {
     "report": ("reading", "the site with every figure, its SQL and its data"),
     "summary": ("sharing.summary_verb", "a study as one file to send: page, slides or Markdown"),
     "publish": ("gates.publish_verb", "an edition of the site for a static host, checked"),
@@ -99,12 +108,14 @@ _EXAMPLES |= {
     "query": '"SELECT strategy, median(tokens_per_s) FROM runs GROUP BY 1 ORDER BY 2 DESC"',
     "compare": "strategy=zero2 strategy=ddp --where study=cpu-quickstart --fail-if-slower 3%",
     "explain": "strategy=ddp strategy=zero3 --where study=cpu-quickstart",
+    "goodput": "--step-s 4 --save-s 20 --restart-s 300 --mtbf-h 2000 --gpus 1024,16384",
     "accept": "cpu-turns --expect params/accept/cpu-turns.yaml --page verdict.html",
     "winners": "cpu-quickstart",
     "cost": "oci-a10 --tokens 1e9",
     "baseline": "save v1 study=cpu-quickstart",
     "history": "strategy=ddp,world_size=2",
     "audit": "results other/benchmark.json",
+    "verify": "strategy=ddp --where study=cpu-quickstart",
     "report": "--results results --out reports/_site",
     "summary": "cpu-quickstart --out cpu-quickstart.html",
     "publish": "public --url https://example.org/bench/",

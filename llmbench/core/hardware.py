@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['usable_cores', 'cpu_record', 'cpu_topology', 'installed_versions', 'lock_hash', 'git_record', 'run_variables',
-           'repeat_command', 'smi_fields', 'amd_fields', 'device_facts', 'capture_env']
+           'repeat_command', 'smi_fields', 'amd_fields', 'gpu_driver', 'device_facts', 'capture_env']
 
 # %% ../../nbs/10_core/50_hardware.ipynb #72c6debc
 import hashlib
@@ -216,6 +216,12 @@ def amd_fields(place: str, devices: Path = _PCI, module: Path = _AMDGPU) -> dict
         "power_limit_w": int(limit) / 1e6 if limit else None,
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def gpu_driver(module: Path = _AMDGPU) -> str | None:
+    "The driver of the GPUs of this machine, from nvidia-smi or the kernel; None without one."
+    told = _output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return told.splitlines()[0].strip() if told else _first_match(str(module), r"^(\S+)$")
 
 # %% ../../nbs/10_core/50_hardware.ipynb #0af4ba85
 def device_facts(device: Any) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class _Labels:
 # %% ../../nbs/80_report/45_workbench.ipynb #8478de00
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")  # no path, nothing hidden
 
-
+# %% ../../nbs/80_report/45_workbench.ipynb #37a21c9f
 @dataclass
 class _Folder:
     "A folder that a report is written into, and what was written while a part was made."

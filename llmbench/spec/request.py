@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['Positive', 'Decay', 'Dtype', 'Compute', 'ONE_BIT', 'PRECISIONS', 'STRATEGIES', 'HARDWARE', 'LAUNCHERS', 'Strategy',
            'Batch', 'Precision', 'Optimizer', 'Data', 'Timeouts', 'Profile', 'store_package', 'Checkpoint',
-           'precision_name', 'RunSpec', 'spec_hash', 'run_id', 'spec_record', 'describe_layout']
+           'precision_name', 'RunSpec', 'spec_hash', 'run_id', 'spec_record', 'recorded_request', 'describe_layout']
 
 # %% ../../nbs/15_spec/40_request.ipynb #5e4c87e2
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -279,6 +280,31 @@ def spec_record(spec: RunSpec) -> SpecRecord:
     "The request in the run file; number of parameters and data fingerprint are added later."
     content = spec.model_dump(mode="json", exclude={"study"} | _OBSERVES)
     return SpecRecord.model_validate(content | {"hash": spec_hash(spec)})
+
+# %% ../../nbs/15_spec/40_request.ipynb #2213747f
+_MEASURED = {
+    "hash": (),
+    "model": ("parameters",),
+    "data": ("fingerprint", "fingerprint_first"),
+    "batch": ("global_sequences",),
+}
+
+
+def recorded_request(study: str | None, record: Mapping[str, Any]) -> dict[str, Any]:
+    "The request of a run, from the `spec` of its run file: without what was measured."
+    asked: dict[str, Any] = {"study": study or "adhoc"}
+    for key, value in record.items():
+        measured, newer = _MEASURED.get(key), _ADDED_LATER.get(key, ())
+        if measured == ():
+            continue
+        if isinstance(value, Mapping):
+            value = {
+                k: v
+                for k, v in value.items()
+                if k not in (measured or ()) and not (v is None and k in newer)
+            }
+        asked[key] = value
+    return asked
 
 # %% ../../nbs/15_spec/40_request.ipynb #3b48e202
 def describe_layout(spec: RunSpec) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from ...analysis.rates import device_label
 from ...core.errors import RequestError
 from ...plan.own.place import RankPlace
-from ...spec.request import RunSpec
+from ...spec.request import RunSpec, recorded_request
 from ...spec.resolve import resolve_run
 from ...store.results import read_results
 
@@ -48,22 +48,9 @@ def machine_of(run: Mapping[str, Any]) -> CalibratedMachine | None:
     return CalibratedMachine(platform, device, memory, env["versions"].get("torch"), compute)
 
 # %% ../../../nbs/70_compare/calibrated/10_runs.ipynb #1658b2e8
-_MEASURED = {
-    "hash": (), "model": ("parameters",), "data": ("fingerprint", "fingerprint_first"),
-    "batch": ("global_sequences",),
-}  # fmt: skip
-
-
 def request_of(run: Mapping[str, Any]) -> RunSpec:
     "The request of a run of this harness; RequestError where it is not complete or not valid."
-    asked: dict[str, Any] = {"study": run["study"] or "adhoc"}
-    for key, value in run["spec"].items():
-        left_out = _MEASURED.get(key)
-        if left_out:
-            value = {k: v for k, v in value.items() if k not in left_out}
-        if left_out != ():
-            asked[key] = value
-    return resolve_run(asked)
+    return resolve_run(recorded_request(run["study"], run["spec"]))
 
 
 def run_place(run: Mapping[str, Any]) -> RankPlace | None:

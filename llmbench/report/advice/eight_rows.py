@@ -45,7 +45,7 @@ def eight_rows(bench: Workbench, price: float | None) -> list[dict[str, Any]]:
     given = None if price is None else str(price)
     return published_rows(bench, "eight", source=SOURCE, price=given)
 
-
+# %% ../../../nbs/80_report/advice/10_eight_rows.ipynb #53a25d63
 EIGHT_COLUMNS: list[Column] = [
     text_column("Strategy", "strategy"),
     count_column("GPUs", "world_size"),

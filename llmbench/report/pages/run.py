@@ -24,6 +24,7 @@ from llmbench.report.parts import (
     table_md,
     text_column,
 )
+from ...spec.request import recorded_request
 from ...spec.resolve import resolve_run
 
 # %% ../../../nbs/80_report/pages/15_run.ipynb #d8e021cb
@@ -43,28 +44,13 @@ def flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 # %% ../../../nbs/80_report/pages/15_run.ipynb #db6e581a
-_MEASURED = {
-    "hash": (),
-    "model": ("parameters",),
-    "data": ("fingerprint", "fingerprint_first"),
-    "batch": ("global_sequences",),
-}
-
-
 # libyaml is nine times as fast
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def request_yaml(run: Mapping[str, Any]) -> str:
     "The request of a run of this harness as a parameter file for `llmbench run`."
-    request = {"study": run["study"] or "adhoc"}
-    for key, value in run["spec"].items():
-        left_out = _MEASURED.get(key)
-        if left_out:
-            value = {k: v for k, v in value.items() if k not in left_out}
-        if left_out != ():
-            request[key] = value
+    request = recorded_request(run["study"], run["spec"])
     return yaml.dump(request, Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
 
 # %% ../../../nbs/80_report/pages/15_run.ipynb #366b8fd0
@@ -75,7 +61,7 @@ def predicted_gib(run: Mapping[str, Any]) -> float | None:
     if run["source"]["kind"] != "harness" or run["spec"].get("compile"):
         return None
     try:
-        spec = resolve_run(yaml.load(request_yaml(run), Loader=_LOADER))
+        spec = resolve_run(recorded_request(run["study"], run["spec"]))
         return memory_of(spec, "cpu" if spec.hardware == "cpu" else "cuda")["peak_bytes"] / 2**30
     except (RequestError, ValueError):
         return None
@@ -162,23 +148,20 @@ def run_page(
     run: Mapping[str, Any], *, steps: str, summary: Mapping[str, Any], request: bool,
     machine: Md | None = None, study_page: str | None = None,
 ) -> Md:  # fmt: skip
-    """The page of one run: `run` is the run file, `steps` the figure of its steps as Markdown,
-    `summary` derived values by name, `request` whether its parameter file lies beside it, `machine`
-    the figures of its samples, `study_page` the name of its study's page.
+    """The page of a run file: `steps` is the figure of its steps, `summary` derived values by name,
+    `request` whether its parameter file lies beside it, `machine` the figures of its samples,
+    `study_page` the name of its study's page.
     """
     spec = run["spec"]
-    kind = {"strategy": spec["strategy"]["name"], "world_size": spec["world_size"]}
-    kind |= {"name": spec.get("name"), "framework": run["env"].get("framework")}
+    kind = {"name": spec.get("name"), "framework": run["env"].get("framework")}
+    kind |= {"strategy": spec["strategy"]["name"], "world_size": spec["world_size"]}
     return rendered(
         "run.qmd",
         label=label_of(kind),
         attempt=run.get("attempt") or 1,
         study=one_line(run.get("study") or "–", 100),
         study_page=study_page,
-        run_id=run["run_id"],
-        status=run["status"],
-        reason=run.get("reason"),
-        source=run["source"],
+        **{name: run.get(name) for name in ("run_id", "status", "reason", "source")},
         badge=status_badge(run["status"]),
         summary=facts_html(summary),
         steps=Md(steps),

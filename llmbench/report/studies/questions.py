@@ -132,7 +132,7 @@ def _from_published(bench: Workbench, known: Published) -> list[FrontQuestion]:
         found.append(FrontQuestion(asked, page, said, PLAN_ADDRESS if page == "plan" else Md("")))
     return found
 
-
+# %% ../../../nbs/80_report/studies/40_questions.ipynb #fb53ca35
 def _published_answers(bench: Workbench, folder: Path) -> list[list[str]]:
     "Write the pages on published results; the answers that they give."
     known = write_published(bench, folder)
