@@ -53,7 +53,7 @@ def _with_start(goodput: float, steps_s: float, start_s: float) -> float:
 
 
 def scored(job: JobCosts, rows: Sequence[Costs]) -> list[ScoredTraining]:
-    "Each row beside what the costs of other trainings predict; from its failure rate and its steps."
+    "Each row beside what the costs of others predict, from its failure rate and its steps."
     found = []
     for row in rows:
         steps_s = row["steps"] * job.step_s * job.in_steps
