@@ -25,6 +25,7 @@ from ..core.files import write_text_atomic
 from ..core.schema import dump_run
 from ..launch.local import run_local
 from ..spec.resolve import resolve_run
+from ..spec.strategies import names_where
 
 # %% ../../nbs/95_bench/70_interrupted.ipynb #485b484d
 def ranks_of(folder: Path) -> list[int]:
@@ -49,7 +50,7 @@ def moments(mtbf_s: float, seed: int) -> Iterator[float]:
 REQUEST: dict[str, Any] = {
     "study": "interrupted",
     "model": "gpt-tiny",
-    "strategy": "single",
+    "strategy": names_where(lambda row: row.one_process)[0],
     "world_size": 1,
     "seq_len": 64,
     "batch": {"micro": 2, "accum": 1},

@@ -8,6 +8,7 @@ __all__ = ['Unread', 'load_pickled', 'load_metadata']
 # %% ../../../nbs/30_train/megatron/10_pickles.ipynb #7193b54e
 import argparse
 import collections
+import enum
 import io
 import pickle
 from pathlib import Path
@@ -79,6 +80,8 @@ _CLASSES = (
     planner.WriteItemType,
     planner.TensorWriteData,
 )
+
+# %% ../../../nbs/30_train/megatron/10_pickles.ipynb #dae7032f
 _ALLOWED = {(c.__module__, c.__qualname__): c for c in _CLASSES}
 _ALLOWED |= {
     ("collections", "OrderedDict"): collections.OrderedDict,
@@ -87,6 +90,16 @@ _ALLOWED |= {
     ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
 }
 _ALLOWED |= {("torch", n): d for n, d in vars(torch).items() if isinstance(d, torch.dtype)}
+
+
+def _enum_member(kind: Any, name: Any) -> enum.Enum:
+    "What stands for getattr: a member of an enum."
+    if isinstance(kind, enum.EnumMeta) and name in kind.__members__:
+        return kind[name]
+    raise RequestError("names an attribute of something that is no enum; it was not read")
+
+
+_ALLOWED |= {("builtins", "getattr"): _enum_member}
 
 # %% ../../../nbs/30_train/megatron/10_pickles.ipynb #bb697ada
 class _Listed(pickle.Unpickler):
