@@ -66,7 +66,7 @@ def filled_command(command: str, values: Mapping[str, str]) -> list[str]:
         raise RequestError(f"--command {command!r}: name {{results}}, where the run file goes")
     try:
         return [word.format_map(dict(values)) for word in words]
-    except (KeyError, IndexError, ValueError) as e:
+    except (KeyError, IndexError, ValueError, AttributeError) as e:
         raise RequestError(
             f"--command {command!r}: {e} is not known; there are {', '.join(values)}"
         ) from None

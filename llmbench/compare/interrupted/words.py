@@ -179,11 +179,13 @@ def goodput_notes(answer: GoodputAnswer) -> list[str]:
             f" {answer.restart_source}; type --restart-s)"
         )
     counted = f"counted from {failures.counted} failures" if failures.counted else "taken as exact"
+    few = job.repeats == 1 and not {"save_s", "restart_s"} <= set(answer.typed)
+    alone = "; of one repeat, so what saves and restarts vary by is not in it" if few else ""
     return [
         f"a step takes {_time(job.step_s)}, {save}, {restart}",
         f"a node of {failures.gpus_per_node} fails every {_time(3600 * failures.node_mtbf_h)}"
         f" ({failures.source}; {counted})",
-        f"interval: 95 % of trainings of {_time(86_400 * answer.days)}, by chance",
+        f"interval: 95 % of trainings of {_time(86_400 * answer.days)}, by chance" + alone,
         "taken alike on any number of ranks: the seconds of a step, a save and a restart; failures"
         " are independent, and noticed as soon as a process ends: a rank that hangs takes the"
         " timeout longer",

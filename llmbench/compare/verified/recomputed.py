@@ -8,7 +8,6 @@ __all__ = ['Verdict', 'RunCheck', 'compared', 'unknown', 'check_request', 'check
 
 # %% ../../../nbs/70_compare/verified/10_recomputed.ipynb #be160694
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from ...core.records import FIRST_STEPS, RESULT_END, RESULT_START, assemble
 from ...core.schema import dump_run
 from ...model.data import first_batches_fingerprint
 from ...spec.request import run_id, spec_hash
+from ...store.results import parse_run
 
 # %% ../../../nbs/70_compare/verified/10_recomputed.ipynb #364df371
 Verdict = Literal["same", "differs", "unknown"]
@@ -102,7 +102,8 @@ def check_lines(run: Mapping[str, Any], folder: Path) -> RunCheck:
         if not lines:
             return unknown(what, "no rank-*.jsonl lies beside the run file")
         again = dump_run(assemble(lines))
-    except (LlmbenchError, OSError, ValueError, KeyError) as e:
+    # lines from elsewhere may hold anything, and are put together without a schema of their own
+    except (LlmbenchError, OSError, LookupError, TypeError, ValueError, AttributeError) as e:
         return unknown(what, f"the lines cannot be read: {e}")
     wrong = list(_differing(run, again))
     if wrong:
@@ -128,8 +129,11 @@ def check_printed(run: Mapping[str, Any], folder: Path) -> RunCheck:
     made = hashlib.sha256(line.encode()).hexdigest()
     if made != digest:
         return compared(f"SHA-256 of the {what}", digest, made)
-    told = json.loads(line)
-    wrong = [name for name in told if name != "events" and told[name] != run.get(name)]
+    try:
+        told = parse_run(line.encode())
+    except LlmbenchError as e:
+        return unknown(what, f"it is no run file: {e}")
+    wrong = [name for name in told if name != "events" and told[name] != run[name]]
     if wrong:
         return RunCheck(what, "differs", ", ".join(wrong), "other values in the log")
     return RunCheck(what, "same", digest[:16], made[:16])

@@ -17,6 +17,7 @@ from .changed import changed, here_and_now
 from .recomputed import RunCheck, recomputed
 from .signature import check_signature, sign
 from ...core.errors import RequestError, unknown_name
+from ...core.escape import md_text
 from ...core.numbers import aligned
 
 # %% ../../../nbs/70_compare/verified/40_words.ipynb #377f9591
@@ -94,6 +95,11 @@ def verified_text(found: Sequence[Verified]) -> str:
             lines += ["", *(f"  {line}".rstrip() for line in aligned(_shown(one))), ""]
     return "\n".join(lines).rstrip() + "\n"
 
+# %% ../../../nbs/70_compare/verified/40_words.ipynb #bc6bee2c
+def _md(row: Sequence[str]) -> list[str]:
+    "Texts of run files stay text in a table."
+    return [md_text(cell, 200) for cell in row]
+
 
 def verified_markdown(found: Sequence[Verified]) -> str:
     "For a document."
@@ -101,7 +107,9 @@ def verified_markdown(found: Sequence[Verified]) -> str:
     for one in found:
         heads, *rows = _shown(one)
         lines += [f"**{verified_sentence(one)}**", ""]
-        lines += [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows)] + [""]
+        lines += [
+            f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *map(_md, rows))
+        ] + [""]
     return "\n".join(lines)
 
 
