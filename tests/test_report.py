@@ -47,6 +47,7 @@ PAGES = (
     "generations",
     "plan",
     "advice",
+    "goodput",
     "ask",
     "planned",
     "sources",

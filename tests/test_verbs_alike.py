@@ -15,7 +15,7 @@ from llmbench.cli import main as cli
 from llmbench.cli.verbs import Prose, Results, Style
 
 # Verbs that read or write a folder of results and the name of that option; none is an exception.
-READ_RESULTS = """query report publish summary compare explain goodput verify nodes accept winners cost plots baseline history list
+READ_RESULTS = """query report publish summary compare explain goodput verify nodes ranks accept winners cost plots baseline history list
     import export follow run sweep launch benchmark backend image fit advise expect""".split()
 # `import --format` names a format of files that are read, not of what is printed.
 OTHER_FORMAT = {"import": "str"}

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MACHINE_COLUMNS', 'warmup_flags', 'through_adapter', 'measured', 'column_or_none', 'Window', 'data_time_s', 'wall_s',
-           'window_of', 'global_tokens', 'per_token', 'spent_times', 'copy_times', 'machine_use']
+           'window_of', 'global_tokens', 'per_token', 'spent_times', 'copy_times', 'mean_clock_mhz', 'machine_use']
 
 # %% ../../nbs/60_analysis/67_window.ipynb #c8b1fdf9
 from collections.abc import Mapping, Sequence
@@ -149,6 +149,14 @@ def _in_window(series: Mapping[str, Any], column: str) -> list[Any]:
         return []
     times = zip([None, *series["time_s"]], series["time_s"], values, strict=False)
     return [v for before, t, v in times if v is not None and (before or 0.0) >= begin and t <= end]
+
+# %% ../../nbs/60_analysis/67_window.ipynb #6b9d41b6
+def mean_clock_mhz(run: Mapping[str, Any]) -> float | None:
+    "Mean clock of the cards during the measured steps; None where it was not sampled."
+    cards = [s for s in run["telemetry"] if s["rank"] is not None]
+    values = [v for s in cards for v in _in_window(s, "clock_mhz")]
+    alone = run["measurement"]["turns"] is None
+    return sum(values) / len(values) if values and alone else None
 
 # %% ../../nbs/60_analysis/67_window.ipynb #5e0a33ac
 def machine_use(run: Mapping[str, Any]) -> dict[str, float | None]:

@@ -9,13 +9,14 @@ __all__ = ['REQUEST', 'COLUMNS', 'ranks_of', 'moments', 'interrupted_run', 'row_
 import argparse
 import contextlib
 import csv
+import io
 import os
 import random
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -110,14 +111,13 @@ def measure(
         return list(pool.map(one, range(count)))
 
 
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+def write_rows(path: Path, rows: list[dict[str, Any]], columns: Sequence[str] = COLUMNS) -> None:
     "Write rows as CSV; unknown is empty."
-    with tempfile.TemporaryFile("w+", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        file.seek(0)
-        write_text_atomic(path, file.read())
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text_atomic(path, text.getvalue())
 
 # %% ../../nbs/95_bench/70_interrupted.ipynb #e1af6e91
 def main(argv: list[str] | None = None) -> int:

@@ -38,7 +38,10 @@ from ..spec.presets import PRESETS, preset
 from ..spec.request import HARDWARE
 
 # %% ../../nbs/90_cli/30_fit_verb.ipynb #dfbb93de
-_FILE = "a parameter file of a run; tokens per step are kept, micro and accum are searched"
+_FILE = "a parameter file of a run, or a study: then each of its requests is searched"
+_SEQUENCE = (
+    "search the longest sequence instead, one per micro batch; else tokens per step are kept"
+)
 _LIMIT = "memory limit per rank (default: the GPU's memory; half of the machine's on a CPU)"
 
 
@@ -47,20 +50,28 @@ def fit(
     /,
     *,
     limit_gib: Annotated[float | None, option(_LIMIT, "X")] = None,
+    sequence: Annotated[bool, option(_SEQUENCE)] = False,
     force: Annotated[Force, option("repeat trials that are finished")] = False,
     override: Annotated[Override, option("change one value; may be repeated")] = (),
     results: Results = None,
 ) -> int:
-    "Search for the largest micro batch that fits, and print all trials."
+    "Search for the largest micro batch that fits, and print all trials, or those of a study."
+    from llmbench.launch.sweep.fitting import find_largest, fit_table, frontier, frontier_table
+    from llmbench.spec.params import is_study, read_yaml
     from llmbench.spec.resolve import load_run
+    from llmbench.spec.study import load_study
 
     if limit_gib is not None and not 0 < limit_gib < math.inf:  # nan is neither
         raise RequestError(f"--limit-gib {limit_gib:g}: must be a finite number above 0")
-    spec = load_run(file, list(override))
-
-    from llmbench.launch.sweep.fitting import find_largest, fit_table
-
-    found = find_largest(spec, results_folder(results), limit_gib=limit_gib, force=force)
+    by = "seq_len" if sequence else "micro"
+    how = {"limit_gib": limit_gib, "force": force, "by": by}
+    if is_study(read_yaml(file)):
+        if override:
+            raise RequestError(f"{file}: a study; -o changes a run, so leave it out")
+        fits = frontier(load_study(file).runs, results_folder(results), **how)
+        out(frontier_table(fits, by))
+        return 0 if all(found.largest for found in fits.values()) else 1
+    found = find_largest(load_run(file, list(override)), results_folder(results), **how)
     out(fit_table(found))
     return 0 if found.largest else 1
 

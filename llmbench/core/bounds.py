@@ -256,7 +256,10 @@ def _steps(run: Mapping[str, Any], own: bool) -> Iterator[str]:
         yield f"spec.warmup_steps: {warmup}: longer than the run's {asked} steps"
 
 # %% ../../nbs/10_core/25_bounds.ipynb #6866d996
-_RANK_COLUMNS = ("time_s", "data_time_s", "bookkeeping_s", "allocated_bytes")
+_RANK_COLUMNS = (
+    "time_s", "data_time_s", "bookkeeping_s", "cpu_time_s", "core_wait_s", "optimizer_time_s",
+    "optimizer_cpu_s", "allocated_bytes",
+)  # fmt: skip
 
 
 def _numbers(name: str, ranks: Sequence[int], world_size: int | None) -> Iterator[str]:
@@ -280,6 +283,9 @@ def _ranks(run: Mapping[str, Any]) -> Iterator[str]:
             length = len(record[column])
             if length and length != n and (ended_well or length > n):
                 yield f"ranks.{record['rank']}.{column}: {length} entries for {n} steps"
+        whole, part = record["window_time_s"], record["window_exposed_s"]
+        if None not in (whole, part) and part > 1.001 * whole:
+            yield f"ranks.{record['rank']}.window_exposed_s: {part:g} s of {whole:g} s"
     yield from _numbers("ranks", [record["rank"] for record in ranks], world_size)
     yield from _numbers(
         "env.devices",

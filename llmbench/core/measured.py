@@ -59,6 +59,7 @@ class GitRecord(Record):
 
     commit: Text | None = None
     dirty: bool | None = None
+    diff_sha256: Text | None = None
 
 # %% ../../nbs/10_core/38_measured.ipynb #1f85648a
 class HostRecord(Record):
@@ -79,7 +80,10 @@ class HostRecord(Record):
     git: GitRecord = GitRecord()
     container_digest: Text | None = None
     lock_hash: Text | None = None
+    nics: Records[Text] = []
+    firmware: Named[Text] = {}
     variables: Named[Text] = {}
+    reasons: Named[Text] = {}
 
 # %% ../../nbs/10_core/38_measured.ipynb #ceb1ee29
 class EnvRecord(Record):
@@ -106,7 +110,10 @@ class EnvRecord(Record):
     git: GitRecord = GitRecord()
     container_digest: Text | None = None
     lock_hash: Text | None = None
+    nics: Records[Text] = []
+    firmware: Named[Text] = {}
     variables: Named[Text] = {}
+    reasons: Named[Text] = {}
     command: Text | None = None
     hosts: Records[HostRecord] = []
 
@@ -147,6 +154,10 @@ class RankRecord(Record):
     data_time_s: Column[Seconds | None] = []
     bookkeeping_s: Column[Seconds | None] = []
     measured_wall_s: Seconds | None = None
+    cpu_time_s: Column[Seconds | None] = []
+    core_wait_s: Column[Seconds | None] = []
+    optimizer_time_s: Column[Seconds | None] = []
+    optimizer_cpu_s: Column[Seconds | None] = []
     allocated_bytes: Column[Bytes | None] = []
     h2d_time_s: Column[Seconds | None] = []
     d2h_time_s: Column[Seconds | None] = []
@@ -161,6 +172,11 @@ class RankRecord(Record):
     param_norm_before: Value | None = None
     param_norm_after: Value | None = None
     live_tensor_peak_bytes: Bytes | None = None
+    asked_bytes: Bytes | None = None
+    window_time_s: Seconds | None = None
+    window_exposed_s: Seconds | None = None
+    window_idle_s: Seconds | None = None
+    next_link_gb_s: Amount | None = None
 
 # %% ../../nbs/10_core/38_measured.ipynb #301f121e
 class CollectiveRecord(Record):

@@ -165,9 +165,16 @@ _MEMORY = (
     "param_norm_before",
     "param_norm_after",
     "live_tensor_peak_bytes",
+    "asked_bytes",
 )
 _COPIES = ("h2d_time_s", "d2h_time_s", "h2d_bytes", "d2h_bytes")
-_AT_THE_END = {"memory": _MEMORY, "wall": ("measured_wall_s",)}
+_WITHIN = ("cpu_time_s", "core_wait_s", "optimizer_time_s", "optimizer_cpu_s")
+_AT_THE_END = {
+    "memory": _MEMORY,
+    "wall": ("measured_wall_s",),
+    "neighbour": ("next_link_gb_s",),
+}
+_WINDOW = ("time_s", "exposed_s", "idle_s")
 
 
 def _rank_record(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -178,11 +185,13 @@ def _rank_record(rows: list[dict[str, Any]]) -> dict[str, Any]:
         k: [s.get(k) for s in steps]
         for k in ("time_s", "data_time_s", "bookkeeping_s", "allocated_bytes")
     }
-    # only where there is a device to copy to
-    record |= {k: [s.get(k) for s in steps] for k in _COPIES if any(k in s for s in steps)}
+    # copies only where there is a device, the parts of a step only from this harness
+    seldom = [k for k in (*_COPIES, *_WITHIN) if any(k in s for s in steps)]
+    record |= {k: [s.get(k) for s in steps] for k in seldom}
     for row in rows:
         record |= {k: row[k] for k in _AT_THE_END.get(row["kind"], ()) if k in row}
-    return record
+    window = _one(rows, "window")
+    return record | {f"window_{k}": window[k] for k in _WINDOW if k in window}
 
 # %% ../../nbs/10_core/60_records.ipynb #e6caf529
 def _best_product(rows: Iterable[dict[str, Any]]) -> float | None:

@@ -23,6 +23,7 @@ from ..core.errors import RequestError
 from ..core.escape import one_line
 from ..core.files import Settings, load_settings, project_root, slug
 from ..core.records import result_files
+from .advice.interruptions import write_goodput
 from .advice.page import write_advice
 from .ask.page import write_ask_page
 from .glossary import glossary_md
@@ -192,6 +193,7 @@ def fill(
     write_layouts(bench)
     write_plan(bench)
     write_advice(bench, settings.path("cost", "prices"))
+    write_goodput(bench, settings.root / "data" / "goodput" / "interrupted.csv")
     _write_metrics(bench)
     variables = _variables(bench.connection, settings)
     text = yaml.safe_dump(variables, allow_unicode=True, sort_keys=True)

@@ -84,6 +84,7 @@ _GROUP_FACTS = (
     " live_memory_gib_low live_memory_gib_high usd_per_1m_tokens_low usd_per_1m_tokens_high"
     " mean_loss usd_per_hour tokens_per_usd tokens_per_usd_low tokens_per_usd_high"
     " usd_per_hour_least usd_per_hour_most usd_per_1m_tokens_least usd_per_1m_tokens_most"
+    " data_wait_pct tokens_per_s_without_data_wait"
 )
 GROUP_COLUMNS = (
     dict.fromkeys(_GROUP_TEXT.split(), "VARCHAR")

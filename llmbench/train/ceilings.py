@@ -18,7 +18,7 @@ from ..plan.flops import model_flops_per_token
 from ..spec.request import RunSpec
 from . import mesh
 from .collectives import all_reduce_bus_gb_s
-from .links import link_gb_s
+from .links import link_gb_s, next_link_gb_s
 from .measure import copy_gb_s, matmul_tflops
 
 # %% ../../nbs/30_train/58_ceilings.ipynb #c6d67a8f
@@ -63,6 +63,7 @@ def log_ceilings(spec: RunSpec, ranks: mesh.Ranks, rank_log: RankLog) -> None:
     path = "in_place" if ranks.device.type == "cpu" else "pinned"
     copies = dict(zip(("h2d_gb_s", "d2h_gb_s"), copy_gb_s(ranks.device), strict=True))
     rank_log.write("transfer", **copies, input_path=path, **links)
+    rank_log.write("neighbour", next_link_gb_s=next_link_gb_s(ranks))
 
 # %% ../../nbs/30_train/58_ceilings.ipynb #dbd419cb
 def log_products(spec: RunSpec, ranks: mesh.Ranks, rank_log: RankLog) -> float:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Event', 'Span', 'Call', 'logical_calls', 'union', 'length', 'outside', 'Transport', 'transports', 'computing',
-           'matched', 'collective_table', 'exposed_time_s', 'profiled_window', 'all_reduce_bus_gb_s']
+           'matched', 'collective_table', 'exposed_time_s', 'idle_time_s', 'profiled_window', 'all_reduce_bus_gb_s']
 
 # %% ../../nbs/30_train/25_collectives.ipynb #dc165b75
 import json
@@ -241,6 +241,12 @@ def exposed_time_s(events: list[Event], world_size: int) -> float | None:
     ]
     return None if None in spans else outside(spans, union(computing(events))) / 1e6
 
+# %% ../../nbs/30_train/25_collectives.ipynb #a6a80cae
+def idle_time_s(events: list[Event], time_s: float) -> float:
+    "Time of a window of `time_s` in which a rank neither computed nor was in a collective."
+    moved = [t.span for t in transports(events)]
+    return max(0.0, time_s - length([*moved, *computing(events)]) / 1e6)
+
 # %% ../../nbs/30_train/25_collectives.ipynb #5702a365
 def _trace_events(recorded: profile) -> list[Event]:
     with tempfile.TemporaryDirectory() as folder:
@@ -260,7 +266,10 @@ def _moved(events: list[Event], world_size: int) -> list[Moved]:
 def profiled_window(
     step: Callable[[], Any], steps: int, ranks: mesh.Ranks, *, again: bool = False
 ) -> dict[str, Any]:
-    """Run `step` under the profiler: steps, time_s and exposed_s on this rank, and the collectives.
+    """Run `step` under the profiler: steps, and on this rank time_s, exposed_s, idle_s, and the
+    collectives.
+
+    idle_s: neither a collective nor computation; between kernels of a GPU, between operators else.
 
     again: every collective includes all ranks, so the calls can be repeated alone
     (llmbench.train.links.alone_times).
@@ -284,6 +293,7 @@ def profiled_window(
         "steps": steps,
         "time_s": time_s,
         "exposed_s": exposed_time_s(events, ranks.world_size),
+        "idle_s": idle_time_s(events, time_s),
         "collectives": rows,
     }
 

@@ -35,10 +35,12 @@ from llmbench.train.measure import (
     DeviceMemory,
     Fetched,
     Stopwatch,
+    ThreadTimes,
     copy_facts,
     fetch,
     make_clock,
     synchronize,
+    thread_facts,
     to_device,
 )
 
@@ -89,11 +91,12 @@ def next_batch(
 # %% ../../nbs/30_train/55_loop.ipynb #8a6d8cb3
 @dataclass
 class StepResult:
-    "A queued step: its clock mark and the values to read later."
+    "A queued step: its clock marks and the values to read later."
 
     step: int
     batch: StepBatch
-    mark: Any
+    marks: tuple[Any, Any]  # of the whole step, and of its optimizer
+    thread: dict[str, float | None]  # CPU time of the step's thread, and its wait for a core
     figures: Fetched  # loss per micro batch, gradient norm, loss scale
     scaled: bool  # whether there is a loss scale
     averaged: bool  # whether gradients were, so that the norm is theirs
@@ -118,6 +121,7 @@ class _Rank:
         self.counts = self.place.tp == 0 and self.place.pp == spec.strategy.pp - 1
         self.gradient_bytes: int | None = None
         self.window = Stopwatch()  # over the steps after the warm-up
+        self.thread = ThreadTimes()
         self._left_at: float | None = None  # when the clock of the last step stopped
         self._waited_s = 0.0
 
@@ -141,26 +145,32 @@ class Trainer(_Rank):
         lr = learning_rate(step, self.spec.optimizer)
         scale = self.strategy.loss_scale
         own_s = self._own_time_s(batch)
-        mark = self.clock.begin()
+        before, mark = self.thread.read(), self.clock.begin()
         losses = self.strategy.forward_backward(batch.micro_batches)
         if step == self.first:
             self.gradient_bytes = self.strategy.gradient_bytes()
+        between, optimizer = self.thread.read(), self.clock.begin()
         norm = self.strategy.optimizer_step(lr)
-        self.clock.end(mark)
+        for each in (optimizer, mark):
+            self.clock.end(each)
+        after = self.thread.read()
+        thread = thread_facts(before, after)
+        thread["optimizer_cpu_s"] = thread_facts(between, after)["cpu_time_s"]
         self._left_at, self._waited_s = time.perf_counter(), 0.0
         figures = fetch([*losses, norm] if scale is None else [*losses, norm, scale])
         held = self.memory.allocated_bytes()
         kinds = scale is not None, self.strategy.gradients_averaged
-        return StepResult(step, batch, mark, figures, *kinds, lr, held, own_s)
+        return StepResult(step, batch, (mark, optimizer), thread, figures, *kinds, lr, held, own_s)
 
     def facts(self, done: StepResult) -> dict[str, Any]:
         "The values of a step as a row; waits until the device has finished it."
         asked = time.perf_counter()
-        time_s, figures = self.clock.seconds(done.mark), done.figures()
+        time_s, optimizer_s = (self.clock.seconds(mark) for mark in done.marks)
+        figures = done.figures()
         self._waited_s += time.perf_counter() - asked
-        return _row(done, time_s, figures, self.counts) | copy_facts(
-            done.batch.copied, done.figures
-        )
+        parts = done.thread | {"optimizer_time_s": round(optimizer_s, 7)}
+        copied = copy_facts(done.batch.copied, done.figures)
+        return _row(done, time_s, figures, self.counts) | parts | copied
 
 # %% ../../nbs/30_train/55_loop.ipynb #e2fa5017
 def _row(done: StepResult, time_s: float, figures: list[float], counts: bool) -> dict[str, Any]:

@@ -13,12 +13,14 @@ gc.disable()
 
 # %% ../../nbs/30_train/60_worker.ipynb #b629ee22
 import argparse
+import contextlib
 import importlib
 import itertools
 import logging
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +28,26 @@ import torch
 import yaml
 
 from ..core.errors import LlmbenchError, RequestError
-from ..core.files import write_json_atomic
-from ..core.hardware import capture_env, device_facts
+from ..core.files import write_json_atomic, write_text_atomic
+from ..core.hardware import PACKAGES, capture_env, device_facts, installed_packages
 from ..plan.flops import parameter_count
 from ..spec.strategies import STRATEGY_TABLE, formulas_row, replicated
 from . import mesh
 from .ceilings import log_ceilings, log_products
 from .checkpoint import Checkpoints, take_weights
 from .collectives import profiled_window
-from .endings import classify, on_terminate
+from .endings import asked_bytes, classify, on_terminate
 from .energy import EnergyMeter, energy_counter
 from .interleave import NAME, gate_of
-from .loop import Build, Diverged, Interrupted, Trainer, join_for, run_steps
+from llmbench.train.loop import (
+    Build,
+    Diverged,
+    Interrupted,
+    Memory,
+    Trainer,
+    join_for,
+    run_steps,
+)
 
 # %% ../../nbs/30_train/60_worker.ipynb #9af7809c
 from ..core.records import RankLog, assemble, marked_result, read_ranks, utc_now, write_run
@@ -101,17 +111,17 @@ def start_facts(spec: RunSpec, name: str, attempt: int) -> dict[str, Any]:
     }
 
 # %% ../../nbs/30_train/60_worker.ipynb #c8a4d2a4
-def _built(spec: RunSpec, ranks: mesh.Ranks, out: Path) -> tuple[Any, Any]:
-    "The strategy with its model, and the memory probe with its baseline before them."
-    build = load_strategy(spec.strategy, ranks.device)
-    memory = make_memory(ranks.device)
+def _built(spec: RunSpec, ranks: mesh.Ranks, out: Path, build: Build) -> Any:
+    "The strategy with its model."
+    if ranks.is_main:
+        write_text_atomic(out / PACKAGES, "\n".join([*installed_packages(), ""]))
     limit_memory(ranks.device, spec.memory_limit_gib)
     model = build_model(spec.model, spec.seed, DTYPES[spec.precision.compute])
     strategy = build(model, spec, ranks)
     if spec.weights is not None:
         take_weights(strategy, spec.weights)
     _save_config(strategy, ranks, out)
-    return strategy, memory
+    return strategy
 
 # %% ../../nbs/30_train/60_worker.ipynb #59b1eec0
 def _log_totals(
@@ -166,6 +176,19 @@ def _cards(ranks: mesh.Ranks) -> list[str]:
     here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     return [_card(ranks.rank + i, ranks.device.index + i) for i in range(here)]
 
+# %% ../../nbs/30_train/60_worker.ipynb #e77526f1
+@contextlib.contextmanager
+def _peak_of_failure(memory: Memory, rank_log: RankLog) -> Iterator[None]:
+    "Where the block fails, log the peak of memory, and what was asked for where memory ran out."
+    try:
+        yield
+    except Exception as e:
+        facts = {"memory_source": memory.source, "asked_bytes": asked_bytes(e)}
+        with contextlib.suppress(RuntimeError, OSError):
+            facts |= memory.peaks()
+        rank_log.write("memory", **facts)
+        raise
+
 # %% ../../nbs/30_train/60_worker.ipynb #a2042edd
 def train_rank(
     spec: RunSpec, out: Path, rank_log: RankLog, resume: Path | None = None
@@ -181,10 +204,13 @@ def train_rank(
     log_ceilings(spec, ranks, rank_log)
     interval_s = 0.0 if ranks.local_rank else spec.telemetry_s
     with sampling(out, rank_log, interval_s, _cards(ranks)):
-        strategy, memory = _built(spec, ranks, out)
-        keeper = Checkpoints(strategy, spec, out, rank_log)
-        trainer = Trainer(strategy, spec, ranks, memory, keeper.begin(resume))
-        _train(trainer, out, rank_log, keeper, gate)
+        build = load_strategy(spec.strategy, ranks.device)
+        memory = make_memory(ranks.device)  # its baseline is before the model
+        with _peak_of_failure(memory, rank_log):
+            strategy = _built(spec, ranks, out, build)
+            keeper = Checkpoints(strategy, spec, out, rank_log)
+            trainer = Trainer(strategy, spec, ranks, memory, keeper.begin(resume))
+            _train(trainer, out, rank_log, keeper, gate)
     gathered = mesh.gather_to_main(rank_log.rows)
     del trainer, strategy, keeper
     gc.collect()

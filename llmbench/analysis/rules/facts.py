@@ -107,7 +107,7 @@ def places_not_honoured(run: Mapping[str, Any]) -> tuple[str, ...]:
 
 _OF_HOSTS = (
     *("driver", "cuda", "rocm", "nccl", "topology", "kernel", "cpu", "python", "versions", "git"),
-    *("container_digest", "lock_hash", "variables"),
+    *("container_digest", "lock_hash", "nics", "variables"),
 )
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #f1b81041
@@ -117,6 +117,11 @@ _OF_DEVICES = ("name", "power_limit_w", "clock_mhz", "memory_gib")
 
 def _different(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> list[tuple]:
     return list(dict.fromkeys(tuple(map(record.get, names)) for record in records))
+
+
+def _listed(value: Any) -> str | None:
+    "A list as one text; None where it is empty."
+    return "; ".join(value) if isinstance(value, list) and value else value or None
 
 
 def _placement(run: Mapping[str, Any], env: Mapping[str, Any]) -> tuple[int | None, str | None]:
@@ -281,13 +286,14 @@ def _programs(env: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[tuple
     yield "software.backend", env["backend"] if several else NOT_APPLICABLE
     python = over_hosts(env, "python")
     yield from (
+        ("hardware.nics", _listed(over_hosts(env, "nics"))),
         ("software.kernel", over_hosts(env, "kernel")),
         ("software.python", python and python.rpartition(".")[0]),
         ("software.python_patch", python),
     )
     yield from (
         (name, over_hosts(env, name))
-        for name in ("git.commit", "git.dirty", "container_digest", "lock_hash")
+        for name in ("git.commit", "git.dirty", "git.diff_sha256", "container_digest", "lock_hash")
     )
     yield "variables", "recorded" if env["recorded"] else None
     yield from software_facts(env)

@@ -206,6 +206,22 @@ _CODE = (
     ),
     ("git.dirty", "remark", "the code was not that of the commit", "git.dirty", "", "ignored"),
     (
+        "git.diff_sha256",
+        "remark",
+        "other changes to the commit",
+        "git.diff_sha256",
+        "",
+        "ignored",
+    ),
+    (
+        "nics",
+        "remark",
+        "other network cards; their speed is in the rate of the collectives",
+        "hardware.nics",
+        "",
+        "ignored",
+    ),
+    (
         "container_digest",
         "remark",
         "another image; its packages are compared by version",
@@ -232,6 +248,10 @@ def _host_rules() -> Iterator[Rule]:
     for names, kind, why, fact, when, unknown in (*_LINKS, *_CPU, *_SYSTEM, *_CODE):
         for start in ("env.",) if names in _OF_RUN else ("env.", "env.hosts[]."):
             yield from rules(start, names, kind, why, fact, when=when, unknown=unknown)
+    for start in ("env.", "env.hosts[]."):
+        why = "an update shows in the speed of processor and links, which were measured"
+        yield from rules(start, "firmware.*", "free", why)
+        yield from rules(start, "reasons.*", "free", "why a field is null")
 
 # %% ../../../nbs/60_analysis/rules/20_machine.ipynb #3bd94937
 _THREADS = (

@@ -16,6 +16,7 @@ from typing import Any
 from .search import Bisected, BisectLimits, bisected
 from .trials import Trials, commits_between, own_command, versions_of
 from ...core.errors import RequestError, unknown_name
+from ...core.escape import md_table
 from ...core.numbers import aligned, significant
 
 # %% ../../../nbs/70_compare/bisected/40_words.ipynb #2252a11c
@@ -61,8 +62,7 @@ def bisected_text(found: Bisected, versions: Sequence[str]) -> str:
 
 def bisected_markdown(found: Bisected, versions: Sequence[str]) -> str:
     "For an issue."
-    rows = [_HEADS, ("---", "---", "---"), *_rows(found, versions)]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    table = "\n".join(md_table(_HEADS, _rows(found, versions)))
     return f"**{bisected_sentence(found, versions)}**\n\n{table}\n"
 
 

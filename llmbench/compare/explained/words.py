@@ -13,12 +13,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...analysis.ranks.late import Straggling, straggling
+from ...analysis.ranks.work import WORK
 from ..compare import fair, question
 from .causes import Cause, Explanation, TimeDifference, explain_runs
 from .kernels import KernelChange, kernel_changes
 from .parts import PARTS
 from ..select import ResultsPool, parse_wanted, pick
 from ...core.errors import RequestError, unknown_name
+from ...core.escape import md_table
 from ...core.numbers import aligned, significant
 
 # %% ../../../nbs/70_compare/explained/40_words.ipynb #1aa295e0
@@ -30,6 +33,7 @@ class Explained:
     found: Explanation
     kernels: tuple[KernelChange, ...]
     verdict: str  # of `llmbench compare`: yes, no: …, unknown: …
+    late: tuple[Straggling, Straggling]
 
 
 def _ms(seconds: float | None) -> str:
@@ -80,8 +84,21 @@ def _claimed(found: Explanation) -> str:
 # %% ../../../nbs/70_compare/explained/40_words.ipynb #713704ff
 _NEEDS = {
     "data_s": "the time for batches is written by runs of this harness",
-    "exposed_s": "profile both: llmbench run FILE -o profile.steps=3",
+    "core_wait_s": "counted on CPUs by runs of this harness",
+    "imbalance_s": "train both again with this version",
+    "exposed_s": "profile both: llmbench run FILE -o collective_steps=3",
+    "optimizer_s": "train both again with this version",
 }
+
+
+def _late_notes(e: Explained) -> list[str]:
+    "The ranks that the others wait for; `llmbench ranks` says more."
+    return [
+        f"in {name} the ranks wait for rank {one.rank}, by {_ms(one.late_s)} ms per step, most of"
+        f" it {WORK[one.cause]}"
+        for name, side in zip(e.names, e.late, strict=True)
+        for one in side.ranks
+    ]
 
 
 def explained_notes(e: Explained) -> list[str]:
@@ -89,23 +106,22 @@ def explained_notes(e: Explained) -> list[str]:
     found, told = e.found, []
     if found.profiled:
         told.append("communication that nothing hides comes from the profiled steps, not the timed")
+    if "core_wait_s" not in found.missing:
+        told.append("all parts come from the timed steps, on the rank that is ready first")
     told += [f"not told by both: {PARTS[p]} ({_NEEDS[p]})" for p in found.missing if p in _NEEDS]
     told.append(
         f"intervals: 95 %, over {found.repeats[0]} and {found.repeats[1]} repeats"
         + (", paired, because their steps were interleaved" if found.paired else "")
         + "; a part is claimed at a stricter level, because there are several"
     )
-    told.append(
-        "not in it: pauses for checkpoints; a rank that computes slowly shows as communication"
-    )
-    return told
+    return told + _late_notes(e)
 
 # %% ../../../nbs/70_compare/explained/40_words.ipynb #787113d2
 def _part_rows(e: Explained) -> list[tuple[str, ...]]:
     rows = [
         (PARTS[c.part], _ms(c.difference.a_s), _ms(c.difference.b_s), _ms(c.difference.seconds),
          _span(c.difference), _of_it(c, e.found.total), "claimed" if c.claimed else "")
-        for c in e.found.causes
+        for c in e.found.causes if c.difference.a_s or c.difference.b_s
     ]  # fmt: skip
     t = e.found.total
     return [*rows, ("time per step", _ms(t.a_s), _ms(t.b_s), _ms(t.seconds), _span(t), "", "")]
@@ -130,20 +146,19 @@ def explained_text(e: Explained) -> str:
         lines += ["", *(f"  {x}" for x in rows)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
-
-def _md_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    marks = ["---", *["--:"] * (len(heads) - 1)]
-    return [f"| {' | '.join(cells)} |" for cells in (heads, marks, *rows)]
-
 # %% ../../../nbs/70_compare/explained/40_words.ipynb #1099da91
 def explained_markdown(e: Explained) -> str:
     "For a pull request."
-    lines = [f"**{explained_sentence(e)}**", "", *_md_table(_heads(e), _part_rows(e)), ""]
+    lines = [
+        f"**{explained_sentence(e)}**",
+        "",
+        *md_table(_heads(e), _part_rows(e), range(1, 6)),
+        "",
+    ]
     lines += [f"- {note}" for note in explained_notes(e)]
     if e.kernels:
         heads = ("kernel, ms per profiled step", *e.names, "difference")
-        rows = [(f"`{kind}`", *rest) for kind, *rest in _kernel_rows(e)]
-        lines += ["", *_md_table(heads, rows)]
+        lines += ["", *md_table(heads, _kernel_rows(e), range(1, 4))]
     return "\n".join(lines) + "\n"
 
 
@@ -178,6 +193,7 @@ def explain_words(
     return Explained(
         (_named(left, right), _named(right, left)), explain_runs(left.runs, right.runs),
         tuple(kernel_changes(*files)), str(fair(left, right, asked)),
+        (straggling(left.runs), straggling(right.runs)),
     )  # fmt: skip
 
 # %% ../../../nbs/70_compare/explained/40_words.ipynb #f8aa82ce

@@ -16,7 +16,7 @@ from .deviations import HostDeviation, deviations
 from .rows import product_times, step_times
 from ..select import ResultsPool, Wanted, parse_filters
 from ...core.errors import RequestError, unknown_name
-from ...core.escape import md_text
+from ...core.escape import md_table
 from ...core.numbers import aligned
 
 # %% ../../../nbs/70_compare/hosts/30_words.ipynb #446e0d4d
@@ -83,17 +83,11 @@ def hosts_text(table: HostTable) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _md(row: Sequence[str]) -> list[str]:
-    "Texts of run files stay text in a table."
-    return [md_text(cell, 200) for cell in row]
-
-
 def hosts_markdown(table: HostTable) -> str:
     "For a report of acceptance."
     lines = [f"**{hosts_sentence(table)}**"]
     for heads, *rows in _tables(table):
-        marks = ["---", "--:", "--:", "---", "---"]
-        lines += ["", *(f"| {' | '.join(cells)} |" for cells in (heads, marks, *map(_md, rows)))]
+        lines += ["", *md_table(heads, rows, right=range(1, 3))]
     return "\n".join(lines) + "\n"
 
 

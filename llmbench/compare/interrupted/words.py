@@ -22,6 +22,7 @@ from llmbench.compare.interrupted.predicted import (
 )
 from ..select import ResultsPool, parse_wanted, pick
 from ...core.errors import RequestError, unknown_name
+from ...core.escape import md_table
 from ...core.numbers import aligned, significant
 from ...plan.goodput.failures import DEFAULT_RESTART, check_numbers, nodes_of
 
@@ -224,8 +225,8 @@ def goodput_text(answer: GoodputAnswer) -> str:
 def goodput_markdown(answer: GoodputAnswer) -> str:
     "For a document."
     heads = _heads(answer)
-    rows = [heads, ("--:",) * len(heads), *(_cells(answer, row) for row in answer.rows)]
-    table = [f"| {' | '.join(cells)} |" for cells in rows]
+    rows = [_cells(answer, row) for row in answer.rows]
+    table = md_table(heads, rows, right=range(len(heads)))
     notes = [f"- {note}" for note in goodput_notes(answer)]
     return "\n".join([f"**{goodput_sentence(answer)}**", "", *table, "", *notes]) + "\n"
 

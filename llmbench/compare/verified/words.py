@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..select import ResultsPool, nothing, parse_wanted
-from .changed import changed, here_and_now
+from .changed import changed, changed_packages, here_and_now
 from .recomputed import RunCheck, recomputed
 from .signature import check_signature, sign
 from ...core.errors import RequestError, unknown_name
-from ...core.escape import md_text
+from ...core.escape import md_table
 from ...core.numbers import aligned
 
 # %% ../../../nbs/70_compare/verified/40_words.ipynb #377f9591
@@ -57,7 +57,9 @@ def verified(
         if key is not None:
             sign(file, key)
         checks = (*recomputed(told, file.parent), check_signature(file, signers))
-        found.append(Verified(row["run_id"], checks, tuple(changed(told, now))))
+        found.append(
+            Verified(row["run_id"], checks, (*changed(told, now), changed_packages(file.parent)))
+        )
     return found
 
 # %% ../../../nbs/70_compare/verified/40_words.ipynb #8184188a
@@ -96,20 +98,12 @@ def verified_text(found: Sequence[Verified]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 # %% ../../../nbs/70_compare/verified/40_words.ipynb #bc6bee2c
-def _md(row: Sequence[str]) -> list[str]:
-    "Texts of run files stay text in a table."
-    return [md_text(cell, 200) for cell in row]
-
-
 def verified_markdown(found: Sequence[Verified]) -> str:
     "For a document."
     lines = []
     for one in found:
         heads, *rows = _shown(one)
-        lines += [f"**{verified_sentence(one)}**", ""]
-        lines += [
-            f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *map(_md, rows))
-        ] + [""]
+        lines += [f"**{verified_sentence(one)}**", "", *md_table(heads, rows), ""]
     return "\n".join(lines)
 
 

@@ -187,8 +187,12 @@ env.versions.* | – | Versions of installed packages, by name
 env.framework framework | – | llmbench, or the framework that trained | Framework
 env.git.commit git_commit | – | Commit of the project
 env.git.dirty | – | Whether the code differed from the commit
+env.git.diff_sha256 | – | Hash of the changes to the commit, where there were any
 env.container_digest | – | Digest of the container image
-env.lock_hash | – | Hash of the installed packages
+env.lock_hash | – | Hash of the installed packages; packages.txt in the run's folder lists them
+env.nics | – | Network cards of the host: driver, speed and state, of InfiniBand the firmware
+env.firmware.* | – | Versions of the board's firmware and the processor's microcode
+env.reasons.* | – | Why a field of the environment is null
 env.variables.* | – | NCCL_*, OMP_* and similar variables, as set
 env.command command | – | Command that repeats the run
 env | – | The `env` record of the run file, as JSON
@@ -230,6 +234,10 @@ ranks[].device device | – | Device of the rank, as its program names it
 ranks[].time_s | s | Step times of the rank
 ranks[].data_time_s | s | Time to make and move each batch, outside time_s
 ranks[].bookkeeping_s | s | Time to read and log the figures of each step, outside time_s
+ranks[].cpu_time_s | s | CPU time of the thread that trains, within time_s
+ranks[].core_wait_s | s | Time within time_s in which that thread was ready and had no core; a used-up CPU quota counts
+ranks[].optimizer_time_s | s | Time of the optimizer step, within time_s
+ranks[].optimizer_cpu_s | s | CPU time of that thread within optimizer_time_s
 ranks[].measured_wall_s | s | Wall time of all steps that are not warm-up, with the time between them and without pauses
 ranks[].allocated_bytes | bytes | Memory at the end of each step
 ranks[].peak_allocated_bytes | bytes | Most memory at one time, by memory_source
@@ -241,6 +249,11 @@ ranks[].memory_source memory_source | – | What measured the peak: device_alloc
 ranks[].param_norm_before | 1 | L2 norm of the rank's parameters before training; if it is equal after training, nothing was learnt
 ranks[].param_norm_after | 1 | The same after training
 ranks[].live_tensor_peak_bytes | bytes | On a CPU: most bytes of tensors at one time, in one more step after the timed ones
+ranks[].asked_bytes | bytes | Of a run that ran out of memory: what was asked for last
+ranks[].window_time_s | s | Time of the profiled steps on the rank
+ranks[].window_exposed_s | s | Part of it with a collective and no computation
+ranks[].window_idle_s | s | Part of it with neither: between kernels on a GPU, between operators on a CPU
+ranks[].next_link_gb_s | GB/s | Bandwidth from the rank to the next one, measured before training
 param_gib | GiB | Parameters that the rank holds | Parameters (GiB) | ranks[].param_bytes / 2^30
 grad_gib | GiB | Gradients that the rank holds | Gradients (GiB) | ranks[].grad_bytes / 2^30
 optimizer_gib | GiB | Optimizer state that the rank holds | Optimizer (GiB) | ranks[].optimizer_bytes / 2^30

@@ -120,6 +120,8 @@ _SPENT = topic(
 window_s | s | Wall time of the measured steps and of what lies between them
 mean_step_s | s | Time spent per step | | window_s / steps
 data_time_pct | % | Time to make and move batches, of the time spent | | 100 × Σ data_time_s / window_s
+data_wait_pct | % | Time that the run waited for batches, of the time spent: on a GPU at most the time between steps | Waiting for batches (%) | 100 × min(Σ data_time_s, Σ time between steps) / window_s
+tokens_per_s_without_data_wait | tokens/s | Tokens per second without the time that the run waited for batches | Without that wait (tokens/s) | tokens / (window_s − wait)
 between_steps_pct | % | Time between steps, of the time spent | | 100 × (window_s − Σ time_s) / window_s
     """,
     by="analysis.window.window_of",

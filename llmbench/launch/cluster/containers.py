@@ -16,7 +16,7 @@ import yaml
 from ...core.errors import RequestError
 from ...core.schema import Status
 from .plan import Job, Plan, State
-from ..operands import check_options, checked
+from ..operands import check_options, checked, image_variables
 
 # %% ../../../nbs/40_launch/cluster/45_containers.ipynb #348b7dd9
 _KINDS = {"image": "image", "gpus": "device", "groups": "group", "subnet": "subnet"}
@@ -95,6 +95,7 @@ def _variables(job: Job, node: int, options: ContainerOptions) -> dict[str, str]
         "MASTER_PORT": str(options.port),
     }
     again = {"LLMBENCH_COMMAND": f"llmbench launch docker {job.name}.yaml --submit"}
+    again |= image_variables(options.image)
     return place | again | {"HF_HUB_OFFLINE": "1", "HOME": "/tmp"} | dict(options.env)
 
 

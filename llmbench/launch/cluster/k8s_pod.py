@@ -14,7 +14,7 @@ from typing import Any
 
 from ...core.errors import RequestError
 from .plan import Job
-from ..operands import check_options
+from ..operands import check_options, image_variables
 from ...plan.flops import parameter_count
 from ...spec.notice import GRACE
 
@@ -148,6 +148,7 @@ def _environment(job: Job, options: K8sOptions) -> list[dict[str, str]]:
         "MASTER_PORT": str(options.port),
     }
     again = {"LLMBENCH_COMMAND": f"kubectl apply -f {job.name}.yaml"}
+    again |= image_variables(options.image)
     if options.grace_s != 30:  # less what it takes to write and print the run file
         again[GRACE] = str(max(1, options.grace_s - 5))
     return [

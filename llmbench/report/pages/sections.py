@@ -45,6 +45,17 @@ _THROUGHPUT_COLUMNS = [
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #4fa58029
 _ONE_PROCESS = names_where(lambda row: row.one_process)
+_WAIT_COLUMNS = [
+    number_column("Waiting for batches (%)", "data_wait_pct"),
+    number_column("Without that wait (tokens/s)", "tokens_per_s_without_data_wait"),
+]
+_WAIT_PCT = 1.0  # what a table tells of
+
+
+def _throughput_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    "The columns of a table of throughput: with the wait for batches where a run has any to speak of."
+    told = any((row["data_wait_pct"] or 0.0) >= _WAIT_PCT for row in rows)
+    return [*_THROUGHPUT_COLUMNS[:3], *(_WAIT_COLUMNS if told else []), *_THROUGHPUT_COLUMNS[3:]]
 
 
 def throughput_section(bench: Workbench, study: Study) -> str:
@@ -55,7 +66,7 @@ def throughput_section(bench: Workbench, study: Study) -> str:
     cpu = bench.rows("study", study.name)[0]["platform"] == "cpu"
     several = len({r["world_size"] for r in rows}) > 1
     mixed = cpu and several and any(r["strategy"] in _ONE_PROCESS for r in rows)
-    chart, columns = throughput_chart(rows), _THROUGHPUT_COLUMNS
+    chart, columns = throughput_chart(rows), _throughput_columns(rows)
     return study_part("throughput", study, chart=chart, rows=rows, columns=columns, mixed=mixed)
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #68066e51
@@ -121,6 +132,16 @@ def _predicted(bench: Workbench, row: Mapping[str, Any]) -> float | None:
     run = bench.runs.get(row.get("run_id"))
     return None if run is None else predicted_gib(run)
 
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #b7a7103f
+_FIT_COLUMNS = [
+    text_column("Request", "request"),
+    text_column("Grows", "by_what"),
+    text_column("Largest that fits", "largest"),
+    number_column("Its peak (GiB)", "peak_gib"),
+    text_column("First that does not", "too_large"),
+    number_column("Its peak before it failed (GiB)", "failed_gib"),
+]
+
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #47fc4295
 def memory_section(bench: Workbench, study: Study) -> str:
     "The peak of the fullest rank as a stack, and its table."
@@ -132,6 +153,7 @@ def memory_section(bench: Workbench, study: Study) -> str:
     resident = any(r["memory_source"] == "process_rss" for r in rows)
     chart, columns = memory_chart(rows), _memory_columns(rows)
     shown = {"rows": rows, "columns": columns, "counted": counted, "resident": resident}
+    shown |= {"fits": bench.rows("frontier", study.name), "fit_columns": _FIT_COLUMNS}
     return study_part("memory", study, chart=chart, **shown)
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #c6958a9f
