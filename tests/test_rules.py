@@ -40,7 +40,10 @@ def host(name):
         "cpu": {"name": "Example CPU", "logical_cores": 32, "memory_gib": 512.0},
         "python": "3.11.7",
         "versions": {"torch": "2.13.0", "triton": "3.5.0", "deepspeed": "0.19.8", "numpy": "2.4.6"},
-        "git": {"commit": "0a1b2c3d", "dirty": False},
+        "git": {"commit": "0a1b2c3d", "dirty": False, "diff_sha256": "0d1f" * 16},
+        "nics": ["eth0: mlx5_core, 100 Gb/s, up"],
+        "firmware": {"bios": "American Megatrends 1.2"},
+        "reasons": {"rocm": "the platform is cuda"},
         "container_digest": "sha256:0a",
         "lock_hash": "da04c0b3",
         "variables": {
@@ -279,6 +282,8 @@ NAMES = {
         "DS_ACCELERATOR",
     ),
     "versions": ("torch", "triton", "deepspeed", "numpy", "llmbench"),
+    "firmware": ("bios",),
+    "reasons": ("rocm",),
 }
 
 
@@ -310,7 +315,7 @@ def put(run, path, change, every=False):
     names of a mapping may be new.
     """
     head, _, rest = path.partition(".")
-    if head in ("variables", "versions"):
+    if head in NAMES:
         run[head][rest] = change(run[head].get(rest))
     elif not rest:
         run[head] = change(run[head])

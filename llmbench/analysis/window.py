@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['MACHINE_COLUMNS', 'warmup_flags', 'through_adapter', 'measured', 'column_or_none', 'Window', 'data_time_s', 'wall_s',
-           'window_of', 'global_tokens', 'per_token', 'spent_times', 'copy_times', 'mean_clock_mhz', 'machine_use']
+           'window_of', 'global_tokens', 'per_token', 'spent_times', 'time_shares', 'data_wait', 'copy_times',
+           'mean_clock_mhz', 'machine_use']
 
 # %% ../../nbs/60_analysis/67_window.ipynb #c8b1fdf9
 from collections.abc import Mapping, Sequence
@@ -122,6 +123,45 @@ def spent_times(run: Mapping[str, Any]) -> list[float]:
     """
     window = window_of(run)
     return stretched(measured(run, "time_s"), window and window.seconds / window.steps)
+
+# %% ../../nbs/60_analysis/67_window.ipynb #e3c5392b
+def time_shares(run: Mapping[str, Any]) -> dict[str, float | None]:
+    """Seconds of the window and of a step in it, and in % of the window: the host's time for
+    batches, and all time between steps.
+
+    On a GPU batches may be made while the device works; `between_steps_pct` is known where the wall
+    time was measured.
+    """
+    window, waited, wall = window_of(run), data_time_s(run), wall_s(run)
+    if window is None:
+        return dict.fromkeys(("window_s", "mean_step_s", "data_time_pct", "between_steps_pct"))
+    times = measured(run, "time_s")
+    outside = max(0.0, wall - sum(times)) if wall and all(times) else None
+    shares = [None if s is None else 100 * s / window.seconds for s in (waited, outside)]
+    return {
+        "window_s": window.seconds,
+        "mean_step_s": window.seconds / window.steps,
+        "data_time_pct": shares[0],
+        "between_steps_pct": shares[1],
+    }
+
+# %% ../../nbs/60_analysis/67_window.ipynb #99536ed6
+def data_wait(run: Mapping[str, Any]) -> dict[str, float | None]:
+    """Time that a run waited for batches, in % of the window, and its tokens per second without
+    that wait; None where it is not known.
+    """
+    names = ("data_wait_pct", "tokens_per_s_without_data_wait")
+    window, made, wall = window_of(run), data_time_s(run), wall_s(run)
+    if window is None or made is None:
+        return dict.fromkeys(names)
+    waited, times = made, measured(run, "time_s")
+    if run["measurement"]["clock"] != "monotonic":
+        if not wall or not all(times):
+            return dict.fromkeys(names)
+        waited = min(made, max(0.0, wall - sum(times)))
+    left = window.seconds - waited
+    without = window.tokens / left if window.tokens and left > 0 else None
+    return dict(zip(names, (100 * waited / window.seconds, without), strict=True))
 
 # %% ../../nbs/60_analysis/67_window.ipynb #519b91c8
 def copy_times(run: Mapping[str, Any], way: str = "h2d") -> list[float]:

@@ -61,7 +61,7 @@ def compute(seconds: float) -> None:
     while time.thread_time() < until:
         torch.mm(matrix, matrix)
 
-
+# %% ../../nbs/95_bench/72_causes.ipynb #1a8fd064
 @contextlib.contextmanager
 def more_computing(seconds: float) -> Iterator[None]:
     "Each step of this rank computes `seconds` longer."

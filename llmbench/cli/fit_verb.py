@@ -44,7 +44,7 @@ _SEQUENCE = (
 )
 _LIMIT = "memory limit per rank (default: the GPU's memory; half of the machine's on a CPU)"
 
-
+# %% ../../nbs/90_cli/30_fit_verb.ipynb #37d9a46f
 def fit(
     file: Annotated[File, option(_FILE)],
     /,

@@ -141,7 +141,7 @@ def lock_hash(packages: Iterable[str] | None = None) -> str:
     names = installed_packages() if packages is None else sorted(packages)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
-
+# %% ../../nbs/10_core/50_hardware.ipynb #9747dade
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")  # nvidia-smi underlines headings, in a pipe, too
 
 

@@ -176,7 +176,7 @@ _AT_THE_END = {
 }
 _WINDOW = ("time_s", "exposed_s", "idle_s")
 
-
+# %% ../../nbs/10_core/60_records.ipynb #9294b072
 def _rank_record(rows: list[dict[str, Any]]) -> dict[str, Any]:
     start = rows[0]
     steps = [r for r in rows if r["kind"] == "step"]

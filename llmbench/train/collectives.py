@@ -266,13 +266,10 @@ def _moved(events: list[Event], world_size: int) -> list[Moved]:
 def profiled_window(
     step: Callable[[], Any], steps: int, ranks: mesh.Ranks, *, again: bool = False
 ) -> dict[str, Any]:
-    """Run `step` under the profiler: steps, and on this rank time_s, exposed_s, idle_s, and the
-    collectives.
+    """Run `step` under the profiler; on this rank time_s, exposed_s, idle_s (between kernels of a
+    GPU, between operators of a CPU), and the collectives.
 
-    idle_s: neither a collective nor computation; between kernels of a GPU, between operators else.
-
-    again: every collective includes all ranks, so the calls can be repeated alone
-    (llmbench.train.links.alone_times).
+    again: all ranks are in every collective, so each call can be repeated alone (`alone_times`).
     """
     cuda = ranks.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]

@@ -153,9 +153,7 @@ class Trainer(_Rank):
         norm = self.strategy.optimizer_step(lr)
         for each in (optimizer, mark):
             self.clock.end(each)
-        after = self.thread.read()
-        thread = thread_facts(before, after)
-        thread["optimizer_cpu_s"] = thread_facts(between, after)["cpu_time_s"]
+        thread = thread_facts(before, self.thread.read(), between)
         self._left_at, self._waited_s = time.perf_counter(), 0.0
         figures = fetch([*losses, norm] if scale is None else [*losses, norm, scale])
         held = self.memory.allocated_bytes()
@@ -165,23 +163,23 @@ class Trainer(_Rank):
     def facts(self, done: StepResult) -> dict[str, Any]:
         "The values of a step as a row; waits until the device has finished it."
         asked = time.perf_counter()
-        time_s, optimizer_s = (self.clock.seconds(mark) for mark in done.marks)
-        figures = done.figures()
+        times, figures = [self.clock.seconds(mark) for mark in done.marks], done.figures()
         self._waited_s += time.perf_counter() - asked
-        parts = done.thread | {"optimizer_time_s": round(optimizer_s, 7)}
-        copied = copy_facts(done.batch.copied, done.figures)
-        return _row(done, time_s, figures, self.counts) | parts | copied
+        return _row(done, times, figures, self.counts)
 
 # %% ../../nbs/30_train/55_loop.ipynb #e2fa5017
-def _row(done: StepResult, time_s: float, figures: list[float], counts: bool) -> dict[str, Any]:
-    "A step as a row of the rank's lines."
+def _row(
+    done: StepResult, times: Sequence[float], figures: list[float], counts: bool
+) -> dict[str, Any]:
+    "A step as a row of the rank's lines; times: of the step, and of its optimizer."
     scale = figures.pop() if done.scaled else None
     *losses, norm = figures
     known = done.averaged or not math.isfinite(norm)
     scaled = {} if scale is None else {"loss_scale": scale, "skipped": not math.isfinite(norm)}
     return {
         "step": done.step,
-        "time_s": time_s,
+        "time_s": times[0],
+        "optimizer_time_s": round(times[1], 7),
         "data_time_s": done.batch.time_s,
         "bookkeeping_s": done.bookkeeping_s,
         "tokens": done.batch.tokens,
@@ -192,6 +190,8 @@ def _row(done: StepResult, time_s: float, figures: list[float], counts: bool) ->
         "sequences": done.batch.sequences,
         "counts": counts,
         **scaled,
+        **done.thread,
+        **copy_facts(done.batch.copied, done.figures),
     }
 
 # %% ../../nbs/30_train/55_loop.ipynb #eb795bcf

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+# %% ../../nbs/30_train/60_worker.ipynb #474b866f
 import torch
 import yaml
 

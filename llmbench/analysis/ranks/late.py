@@ -109,7 +109,7 @@ def _rank_lateness(runs: Runs, place: int, told: int, least_s: float) -> Latenes
     own, share = runs[0][place], 100 * late_s / step_s
     return Lateness(own.rank, own.host, late_s, *ends, share, cause, late)
 
-
+# %% ../../../nbs/60_analysis/ranks/20_late.ipynb #6e03086a
 def blocks_lateness(runs: Runs, *, stages: int = 1, least_pct: float = 2.0) -> list[Lateness]:
     "The lateness of each rank beside those of its pipeline stage, over runs, the latest first."
     count = len(runs[0])

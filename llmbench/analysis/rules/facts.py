@@ -16,6 +16,7 @@ import orjson
 
 from llmbench.analysis.rules.hosts import (
     NOT_APPLICABLE,
+    as_text,
     at_path,
     card_links,
     cores_in_use,
@@ -117,11 +118,6 @@ _OF_DEVICES = ("name", "power_limit_w", "clock_mhz", "memory_gib")
 
 def _different(records: Iterable[Mapping[str, Any]], names: Sequence[str]) -> list[tuple]:
     return list(dict.fromkeys(tuple(map(record.get, names)) for record in records))
-
-
-def _listed(value: Any) -> str | None:
-    "A list as one text; None where it is empty."
-    return "; ".join(value) if isinstance(value, list) and value else value or None
 
 
 def _placement(run: Mapping[str, Any], env: Mapping[str, Any]) -> tuple[int | None, str | None]:
@@ -286,7 +282,7 @@ def _programs(env: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[tuple
     yield "software.backend", env["backend"] if several else NOT_APPLICABLE
     python = over_hosts(env, "python")
     yield from (
-        ("hardware.nics", _listed(over_hosts(env, "nics"))),
+        ("hardware.nics", as_text(over_hosts(env, "nics"))),
         ("software.kernel", over_hosts(env, "kernel")),
         ("software.python", python and python.rpartition(".")[0]),
         ("software.python_patch", python),

@@ -221,6 +221,10 @@ _CODE = (
         "",
         "ignored",
     ),
+)
+
+# %% ../../../nbs/60_analysis/rules/20_machine.ipynb #c6f108bc
+_INSTALLED = (
     (
         "container_digest",
         "remark",
@@ -245,7 +249,7 @@ _OF_RUN = ("backend",)  # of the whole run, not of a host
 
 def _host_rules() -> Iterator[Rule]:
     "The same rule for a host's record and for the record of the first host."
-    for names, kind, why, fact, when, unknown in (*_LINKS, *_CPU, *_SYSTEM, *_CODE):
+    for names, kind, why, fact, when, unknown in (*_LINKS, *_CPU, *_SYSTEM, *_CODE, *_INSTALLED):
         for start in ("env.",) if names in _OF_RUN else ("env.", "env.hosts[]."):
             yield from rules(start, names, kind, why, fact, when=when, unknown=unknown)
     for start in ("env.", "env.hosts[]."):

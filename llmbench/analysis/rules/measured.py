@@ -77,8 +77,7 @@ _RANKS = (
         "time_s measured_wall_s data_time_s bookkeeping_s allocated_bytes peak_allocated_bytes"
         " peak_reserved_bytes live_tensor_peak_bytes param_bytes grad_bytes optimizer_bytes"
         " h2d_time_s d2h_time_s h2d_bytes d2h_bytes cpu_time_s core_wait_s optimizer_time_s"
-        " optimizer_cpu_s"
-        " window_time_s window_exposed_s window_idle_s next_link_gb_s asked_bytes",
+        " optimizer_cpu_s window_time_s window_exposed_s window_idle_s next_link_gb_s asked_bytes",
         "free",
         "an outcome",
     ),

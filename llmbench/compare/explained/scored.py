@@ -51,7 +51,7 @@ class PlantedTrial:
         "The parts that are claimed as causes."
         return tuple(cause.part for cause in self.said.causes if cause.claimed)
 
-
+# %% ../../../nbs/70_compare/explained/50_scored.ipynb #fa80a390
 def planted_trials(
     cycles: Cycles, expected: Mapping[str, str | None], without: str = "none"
 ) -> list[PlantedTrial]:

@@ -100,7 +100,7 @@ def _late_notes(e: Explained) -> list[str]:
         for one in side.ranks
     ]
 
-
+# %% ../../../nbs/70_compare/explained/40_words.ipynb #8b523fa9
 def explained_notes(e: Explained) -> list[str]:
     "What the parts rest on, and what is not known."
     found, told = e.found, []

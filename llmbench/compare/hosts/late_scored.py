@@ -35,7 +35,7 @@ def _rank(number: int, rows: Mapping[str, Mapping[str, str]]) -> RankBlocks:
     step_s = float(next(iter(rows.values()))["step_ms"]) / 1000
     return RankBlocks(number, None, kinds, step_s)
 
-
+# %% ../../../nbs/70_compare/hosts/50_late_scored.ipynb #d0e1a114
 def read_late_trials(file: Path) -> list[LateTrial]:
     "The trainings that `python -m llmbench.bench.causes late` wrote."
     found: dict[int, dict[int, dict[str, dict[str, str]]]] = {}

@@ -105,7 +105,7 @@ def _links(links: SlowLinks | None) -> list[str]:
     cable = "" if links.shared is None else f"; both are of rank {links.shared}"
     return [f"slow links, below half of the middle of all: {named}{cable}"]
 
-
+# %% ../../../nbs/70_compare/hosts/40_late_words.ipynb #03a151ae
 def ranks_sentence(answer: RanksAnswer) -> str:
     "Who is late, by how much and by what."
     verdict, none = (

@@ -62,6 +62,7 @@ kernels_communication | ms | Communication and waiting for it | Communication, w
 kernels_copy | ms | Copying and filling | Copying, filling (ms)
 kernels_other | ms | Kernels that no rule names, and time that the profile does not list | Other (ms)
 total_ms | ms | All kinds together | Total (ms)
+step_ms | ms | Time spent per step, the mean over the repeats | Time per step (ms)
     """,
     by="report.kernels.kind_times",
 )
@@ -137,6 +138,46 @@ whole_step_s | s | Optimizer step: printed step times the accumulation | Whole s
     by="report.advice.claims.claim_rows",
 )
 
+# %% ../../../nbs/10_core/glossary/35_pages.ipynb #cffa48d2
+_INTERRUPTIONS = topic(
+    "interruptions",
+    "Interruptions",
+    "What failures cost a long job: on the page Interruptions by the rates of a public record.",
+    """
+| – | Period and cluster whose rate of failures is taken | Failures as on
+job_mtbf_h | h | Mean time between two failures of the job | A failure every (h)
+every_s | s | Time between two checkpoints with the most goodput | Best interval (s)
+goodput_pct | % | Time of steps that count, in % of all time | Goodput (%)
+goodput_low | % | Goodput at the upper end of the rate of failures | Least (%)
+goodput_high | % | Goodput at its lower end | Most (%)
+saves_pct | % | Time of saving, in % of all time | Saves (%)
+lost_pct | % | Time of steps done again, in % of all time | Lost steps (%)
+restarts_pct | % | Time of starting again, in % of all time | Restarts (%)
+step_s | s | Time spent per step, the mean over the measured steps of all repeats | Step (s)
+save_s | s | Time to write one checkpoint, measured in the runs | Save (s)
+load_s | s | Time to read one checkpoint, measured in the runs | Load (s)
+restart_s | s | Time from an end to the first step of the next start, measured in the runs | Restart (s)
+restarts | 1 | Restarts that the times were measured in | Restarts seen
+    """,
+    by="report.advice.interruptions.size_rows",
+)
+
+# %% ../../../nbs/10_core/glossary/35_pages.ipynb #9b51b2b1
+_FRONTIER = topic(
+    "frontier",
+    "What fits",
+    "The largest micro batch or sequence that fits, as `llmbench fit` searched it.",
+    """
+| – | Run of a study that was searched | Request
+ | – | What grows: micro batch or sequence | Grows
+ | 1 | Largest size that was trained | Largest that fits
+ | GiB | Peak of the fullest rank at that size | Its peak (GiB)
+ | 1 | Smallest size that ran out of memory | First that does not
+ | GiB | Peak of the fullest rank before it ran out | Its peak before it failed (GiB)
+    """,
+    by="launch.sweep.fitting.frontier",
+)
+
 # %% ../../../nbs/10_core/glossary/35_pages.ipynb #0899dae4
 _WORDS = topic(
     "words",
@@ -191,4 +232,15 @@ share | % | Its share of the whole time | Share
 )
 
 # %% ../../../nbs/10_core/glossary/35_pages.ipynb #19e9f277
-PAGE_TOPICS = (_SPREAD, _LAYOUTS, _KERNELS, _TOOL, _ADVICE, _CLAIMS, _WORDS, _ROWS)
+PAGE_TOPICS = (
+    _SPREAD,
+    _LAYOUTS,
+    _KERNELS,
+    _TOOL,
+    _ADVICE,
+    _CLAIMS,
+    _INTERRUPTIONS,
+    _FRONTIER,
+    _WORDS,
+    _ROWS,
+)

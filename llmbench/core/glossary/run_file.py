@@ -239,6 +239,20 @@ ranks[].core_wait_s | s | Time within time_s in which that thread was ready and 
 ranks[].optimizer_time_s | s | Time of the optimizer step, within time_s
 ranks[].optimizer_cpu_s | s | CPU time of that thread within optimizer_time_s
 ranks[].measured_wall_s | s | Wall time of all steps that are not warm-up, with the time between them and without pauses
+ranks[].window_time_s | s | Time of the profiled steps on the rank
+ranks[].window_exposed_s | s | Part of it with a collective and no computation
+ranks[].window_idle_s | s | Part of it with neither: between kernels on a GPU, between operators on a CPU
+ranks[].next_link_gb_s | GB/s | Bandwidth from the rank to the next one, measured before training
+    """,
+    by="core.records.part_of",
+)
+
+# %% ../../../nbs/10_core/glossary/15_run_file.ipynb #76b5c8af
+_RANK_MEMORY = topic(
+    "recorded-memory",
+    "Memory of the ranks",
+    "Bytes on each rank; parameters, gradients and optimizer state as they are stored there.",
+    """
 ranks[].allocated_bytes | bytes | Memory at the end of each step
 ranks[].peak_allocated_bytes | bytes | Most memory at one time, by memory_source
 ranks[].peak_reserved_bytes | bytes | Most memory that the allocator had reserved
@@ -250,10 +264,6 @@ ranks[].param_norm_before | 1 | L2 norm of the rank's parameters before training
 ranks[].param_norm_after | 1 | The same after training
 ranks[].live_tensor_peak_bytes | bytes | On a CPU: most bytes of tensors at one time, in one more step after the timed ones
 ranks[].asked_bytes | bytes | Of a run that ran out of memory: what was asked for last
-ranks[].window_time_s | s | Time of the profiled steps on the rank
-ranks[].window_exposed_s | s | Part of it with a collective and no computation
-ranks[].window_idle_s | s | Part of it with neither: between kernels on a GPU, between operators on a CPU
-ranks[].next_link_gb_s | GB/s | Bandwidth from the rank to the next one, measured before training
 param_gib | GiB | Parameters that the rank holds | Parameters (GiB) | ranks[].param_bytes / 2^30
 grad_gib | GiB | Gradients that the rank holds | Gradients (GiB) | ranks[].grad_bytes / 2^30
 optimizer_gib | GiB | Optimizer state that the rank holds | Optimizer (GiB) | ranks[].optimizer_bytes / 2^30
@@ -369,6 +379,7 @@ RECORDED_TOPICS = (
     _SOFTWARE,
     _STEPS,
     _RANKS,
+    _RANK_MEMORY,
     _COLLECTIVES,
     _MEASURING,
     _GOODPUT,

@@ -14,13 +14,13 @@ _NET, _INFINIBAND = Path("/sys/class/net"), Path("/sys/class/infiniband")
 
 
 def _said(file: Path) -> str | None:
-    "The text of a file of the kernel; None where it cannot be read, as the speed of a card that is down."
+    "The text of a file of the kernel; None where it cannot be read, as of a card that is down."
     try:
         return file.read_text(errors="replace").strip() or None
     except OSError:
         return None
 
-
+# %% ../../../nbs/10_core/machine/10_network.ipynb #31a5064e
 def _ethernet(card: Path) -> str:
     driver = card / "device" / "driver"
     speed = _said(card / "speed")

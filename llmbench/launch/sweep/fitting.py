@@ -146,8 +146,9 @@ def find_largest(
     """Train trials of the request until the largest that fits is known; they are kept in the study
     `<study>-fit`.
 
-    by: which size grows, the micro batch or the sequence. limit_gib: memory per rank (None: `limit_for`; on a GPU then only its own memory limits).
-    force: repeat finished trials. LlmbenchError if a trial ends neither ok nor out of memory.
+    by: which size grows, the micro batch or the sequence. limit_gib: memory per rank (None:
+    `limit_for`; on a GPU then only its own memory limits). force: repeat finished trials.
+    LlmbenchError if a trial ends neither ok nor out of memory.
     """
     limit = limit_gib or limit_for(spec)
     sizes = {"micro": candidates, "seq_len": sequence_candidates}[by]

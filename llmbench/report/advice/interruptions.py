@@ -169,7 +169,7 @@ _OWN_COLUMNS: list[Column] = [
     count_column("Restarts seen", "restarts"),
 ]
 
-
+# %% ../../../nbs/80_report/advice/60_interruptions.ipynb #2ad653d1
 def _table(bench: Workbench, name: str, rows: Sequence[Mapping[str, Any]],
            columns: Sequence[Column], caption: str) -> Md:  # fmt: skip
     if not rows:

@@ -53,7 +53,7 @@ _WAIT_PCT = 1.0  # what a table tells of
 
 
 def _throughput_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
-    "The columns of a table of throughput: with the wait for batches where a run has any to speak of."
+    "The columns of a table of throughput, with the wait for batches where a run has any."
     told = any((row["data_wait_pct"] or 0.0) >= _WAIT_PCT for row in rows)
     return [*_THROUGHPUT_COLUMNS[:3], *(_WAIT_COLUMNS if told else []), *_THROUGHPUT_COLUMNS[3:]]
 

@@ -111,7 +111,7 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     known = [p for p in PARTS if any(row[p.replace("_s", "_ms")] for row in rows)]
     parts = [number_column(f"{PARTS[p].capitalize()} (ms)", p.replace("_s", "_ms")) for p in known]
     whole = [text_column("Repeats", "repeats"), number_column("Time per step (ms)", "step_ms")]
-    return [text_column("Set", "label"), *whole, *parts]
+    return [text_column("Run", "label"), *whole, *parts]
 
 # %% ../../../nbs/80_report/studies/07_why.ipynb #6f7b7620
 def why_part(bench: Workbench, study: Study) -> str | None:
