@@ -159,7 +159,11 @@ def git_record() -> GitRecord:
     """
     commit = _output_of("git", "rev-parse", "HEAD") or os.environ.get("LLMBENCH_COMMIT")
     status = _output_of("git", "status", "--porcelain", "--untracked-files=no")
-    diff = _output_of("git", "diff", "--binary", "HEAD") if status else None
+    diff = (
+        _output_of("git", "diff", "--binary", "--no-ext-diff", "--no-textconv", "HEAD")
+        if status
+        else None
+    )
     return GitRecord(
         commit=commit or None,
         dirty=None if status is None else bool(status),

@@ -19,10 +19,11 @@ def _stacks(
     "The parts of each bar, one beside the other."
     present = [p for p in colours if p in {s["part"] for s in stacks}]
     # long names leave a phone room for one
-    columns = 2 if max(map(len, present), default=0) > 12 else 3
+    longest = max(map(len, present), default=0)
+    columns = 1 if longest > 24 else 2 if longest > 12 else 3
     colour = alt.Color(
         "part:N",
-        legend=alt.Legend(title=None, columns=columns),
+        legend=alt.Legend(title=None, columns=columns, labelLimit=240),
         scale=alt.Scale(domain=present, range=[colours[p] for p in present]),
     )
     tips = ["label:N", "part:N", alt.Tooltip("amount:Q", format=",.3~g", title=title)]

@@ -91,7 +91,7 @@ def sizes_chart(rows: Sequence[Mapping[str, Any]]) -> alt.LayerChart:
     names = list(dict.fromkeys(row["rate"] for row in rows))
     last = {name: [r["goodput_pct"] for r in rows if r["rate"] == name][-1] for name in names}
     said = "Goodput (%) on 100,000 GPUs: " + "; ".join(f"{n} {v:.0f}" for n, v in last.items())
-    x = alt.X("gpus:Q", title="GPUs", scale=alt.Scale(type="log"))
+    x = alt.X("gpus:Q", title="GPUs", scale=alt.Scale(type="log", nice=False))
     low = max(0.0, min(row["goodput_low"] for row in rows) - 5)
     scale = alt.Scale(domain=[low, 100])
     colour = alt.Color("rate:N", scale=alt.Scale(domain=names, range=list(_COLOURS[: len(names)])))

@@ -138,5 +138,6 @@ def why_part(bench: Workbench, study: Study) -> str | None:
     chart = figure_md(name, chart_html(name, parts_chart(parts, **how)), caption=drawn, links=links)
     same = f"The same in numbers. [{links}]{{.sources}}"
     table = table_md(rows, _columns(rows), label=name, caption=same)
-    why = "\n".join(f"- {md_text(sentence)}" for sentence in why_sentences(sets))
+    sentences = [sentence[0].upper() + sentence[1:] for sentence in why_sentences(sets)]
+    why = "\n".join(f"- {md_text(sentence)}." for sentence in sentences)
     return "\n".join([f"{why}\n", chart, fold_out("Each part", table)])
