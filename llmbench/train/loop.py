@@ -89,6 +89,9 @@ def next_batch(
     return StepBatch(copied.tensors, own, tokens, time_s, copied)
 
 # %% ../../nbs/30_train/55_loop.ipynb #8a6d8cb3
+Memory = CpuMemory | DeviceMemory
+
+
 @dataclass
 class StepResult:
     "A queued step: its clock marks and the values to read later."
@@ -105,9 +108,6 @@ class StepResult:
     bookkeeping_s: float | None  # since the previous step, on the host
 
 # %% ../../nbs/30_train/55_loop.ipynb #ffc7265b
-Memory = CpuMemory | DeviceMemory
-
-
 class _Rank:
     "What a rank needs for its steps: strategy, data, clock and memory probe."
 
@@ -131,6 +131,10 @@ class _Rank:
             return None
         return max(0.0, time.perf_counter() - self._left_at - batch.time_s - self._waited_s)
 
+    def _end(self, *marks: Any) -> None:
+        for mark in marks:
+            self.clock.end(mark)
+
     def forget_pause(self) -> None:
         "Do not count the time since the last step as bookkeeping."
         self._left_at = None
@@ -151,8 +155,7 @@ class Trainer(_Rank):
             self.gradient_bytes = self.strategy.gradient_bytes()
         between, optimizer = self.thread.read(), self.clock.begin()
         norm = self.strategy.optimizer_step(lr)
-        for each in (optimizer, mark):
-            self.clock.end(each)
+        self._end(optimizer, mark)
         thread = thread_facts(before, self.thread.read(), between)
         self._left_at, self._waited_s = time.perf_counter(), 0.0
         figures = fetch([*losses, norm] if scale is None else [*losses, norm, scale])

@@ -47,7 +47,7 @@ def captured_s() -> dict[str, float]:
         found[name] = time.perf_counter() - began
     return found
 
-
+# %% ../../../nbs/95_bench/beside/10_provenance.ipynb #b4dd13d4
 def capture_times(repeats: int) -> dict[str, list[float]]:
     "The seconds of `repeats` fresh processes, by part."
     command = [sys.executable, "-m", "llmbench.bench.beside.provenance", "--capture"]
@@ -95,7 +95,7 @@ def text(times: Mapping[str, list[float]], parts: Mapping[str, float] | None) ->
         lines += ["", *aligned([("run file", ""), *told], right=[1])]
     return "\n".join(lines) + "\n"
 
-
+# %% ../../../nbs/95_bench/beside/10_provenance.ipynb #7e20ac58
 def main(argv: list[str] | None = None) -> int:
     "Measure, and print both tables."
     # argparse as in all doors of `python -m`; CONTRIBUTING.md has the figures

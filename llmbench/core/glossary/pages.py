@@ -178,6 +178,25 @@ _FRONTIER = topic(
     by="launch.sweep.fitting.frontier",
 )
 
+# %% ../../../nbs/10_core/glossary/35_pages.ipynb #9218f434
+_PARTS = topic(
+    "parts",
+    "Parts of a step",
+    "What the time per step was spent on, on the rank that is ready first.",
+    """
+data_ms | ms | Time that the rank made batches, or waited for them | Waiting for batches (ms)
+between_ms | ms | Time between steps that is no batch and no pause | Other time between steps (ms)
+core_wait_ms | ms | Time ready to run without a core; a used-up quota counts | Waiting for a core (ms)
+imbalance_ms | ms | Time until the last rank was ready | Waiting for slower ranks (ms)
+exposed_ms | ms | Time in a collective with no computation beside it | Communication that nothing hides (ms)
+optimizer_ms | ms | Time of the optimizer step | The optimizer (ms)
+clock_ms | ms | What a lower clock of the cards adds to computing | A lower clock (ms)
+pauses_ms | ms | Time of checkpoints, spread over the steps | Pauses for checkpoints (ms)
+computing_ms | ms | All else, mostly forward and backward | Computing and the rest of the step (ms)
+    """,
+    by="compare.explained.parts.step_time",
+)
+
 # %% ../../../nbs/10_core/glossary/35_pages.ipynb #0899dae4
 _WORDS = topic(
     "words",
@@ -239,6 +258,7 @@ PAGE_TOPICS = (
     _TOOL,
     _ADVICE,
     _CLAIMS,
+    _PARTS,
     _INTERRUPTIONS,
     _FRONTIER,
     _WORDS,

@@ -96,6 +96,7 @@ WHY_COLOURS = {
     "clock_s": "#8a5a00",
     "pauses_s": "#12936b",
 }
+_REST = {"computing_s", "between_s"}  # by themselves they tell nothing apart
 _DRAWN = (
     "The mean time per step of each set, by what the step was spent on; means over repeats. "
     "{how} Pauses for checkpoints are spread over the steps."
@@ -115,12 +116,12 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
 
 # %% ../../../nbs/80_report/studies/07_why.ipynb #6f7b7620
 def why_part(bench: Workbench, study: Study) -> str | None:
-    "Figure, sentences and table of what the steps of a study's sets are made of; None without any."
+    "Figure, sentences and table of what the steps of sets are made of; None where nothing tells."
     sets = timed_sets(bench, study)
-    if not sets:
-        return None
     rows, name = part_means(sets), f"parts-{study.anchor}"
     told = [p for p in WHY_COLOURS if any(row[p.replace("_s", "_ms")] for row in rows)]
+    if set(told) <= _REST:
+        return None
     parts = [
         {"label": row["label"], "part": PARTS[p], "amount": row[p.replace("_s", "_ms")]}
         for row in rows for p in told
