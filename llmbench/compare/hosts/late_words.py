@@ -55,7 +55,7 @@ def _product_fact(runs: Sequence[Mapping[str, Any]], rank: int) -> str | None:
     slower = 100 * (1 - means[rank] / fmean(others))
     return f"matrix products on the device of rank {rank} are {slower:.0f} % slower, too"
 
-
+# %% ../../../nbs/70_compare/hosts/40_late_words.ipynb #9568105b
 def _clock_fact(runs: Sequence[Mapping[str, Any]], rank: int) -> str | None:
     "Why the clock of a rank's card was lowered, where it was."
     series = [s for run in runs for s in run["telemetry"] if s["rank"] == rank]
@@ -64,7 +64,30 @@ def _clock_fact(runs: Sequence[Mapping[str, Any]], rank: int) -> str | None:
         f"the clock of rank {rank} was lowered: {', '.join(sorted(reasons))}" if reasons else None
     )
 
+
+def _heat_fact(runs: Sequence[Mapping[str, Any]], rank: int) -> str | None:
+    "How hot a rank's card became, where it was 5 °C hotter than the hottest of the others."
+    hottest: dict[int, float] = {}
+    for series in (series for run in runs for series in run["telemetry"]):
+        read = [value for value in series["temperature_c"] or () if value is not None]
+        if series["rank"] is not None and read:
+            hottest[series["rank"]] = max(*read, hottest.get(series["rank"], read[0]))
+    others = [most for r, most in hottest.items() if r != rank]
+    if rank not in hottest or not others or hottest[rank] < max(others) + 5:
+        return None
+    return f"the card of rank {rank} reached {hottest[rank]:.0f} °C, the others {max(others):.0f}"
+
+
+def _card_fact(runs: Sequence[Mapping[str, Any]], rank: int) -> str | None:
+    "Which card a rank ran on, by the hash of its UUID, so that it is known in another run."
+    devices = [d for run in runs for d in run["env"]["devices"] or () if d["rank"] == rank]
+    cards = {f"{d['name']} {d['uuid_hash']}" for d in devices if d["uuid_hash"]}
+    return f"rank {rank} ran on {' and on '.join(sorted(cards))}" if cards else None
+
 # %% ../../../nbs/70_compare/hosts/40_late_words.ipynb #644ebf0c
+_FACTS = (_product_fact, _clock_fact, _heat_fact, _card_fact)
+
+
 def ranks_answer(
     runs: Sequence[Mapping[str, Any]], name: str, *, least_pct: float = 2.0
 ) -> RanksAnswer:
@@ -79,7 +102,7 @@ def ranks_answer(
             "GPUs three times with -o collective_steps=5"
         )
     late = [one.rank for one in verdict.ranks]
-    facts = (fact(runs, rank) for rank in late for fact in (_product_fact, _clock_fact))
+    facts = (fact(runs, rank) for rank in late for fact in _FACTS)
     return RanksAnswer(
         name, tuple(lateness(runs, least_pct=least_pct)), verdict, slow_links(runs),
         tuple(filter(None, facts)), len(runs), any(rank_work(run) for run in runs), least_pct,

@@ -94,7 +94,9 @@ def sizes_chart(rows: Sequence[Mapping[str, Any]]) -> alt.LayerChart:
     x = alt.X("gpus:Q", title="GPUs", scale=alt.Scale(type="log", nice=False))
     low = max(0.0, min(row["goodput_low"] for row in rows) - 5)
     scale = alt.Scale(domain=[low, 100])
-    colour = alt.Color("rate:N", scale=alt.Scale(domain=names, range=list(_COLOURS[: len(names)])))
+    colours = alt.Scale(domain=names, range=list(_COLOURS[: len(names)]))
+    # without it the symbols are as faint as the band
+    colour = alt.Color("rate:N", scale=colours, legend=alt.Legend(title=None, symbolOpacity=1))
     base = alt.Chart(chart_data([dict(row) for row in rows])).encode(x=x, color=colour)
     band = base.mark_area(opacity=0.2).encode(
         y=alt.Y("goodput_low:Q", title="Goodput (%)", scale=scale), y2="goodput_high:Q"
