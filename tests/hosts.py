@@ -22,7 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from namespaces import POSSIBLE, add_host, add_switch, inside, ip, processes, remove
+from llmbench.bench.beside.hosts import add_host, add_switch, ip, remove
+from namespaces import POSSIBLE, inside, processes
 
 NETWORK = "10.77.0."
 

@@ -23,7 +23,8 @@ import urllib.parse
 import uuid
 from pathlib import Path
 
-from namespaces import add_host, add_switch, inside, remove
+from llmbench.bench.beside.hosts import add_host, add_switch, remove
+from namespaces import inside
 
 KINDS = {
     "jobs": ("Job", "batch/v1"),

@@ -6,37 +6,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
+from llmbench.bench.beside.hosts import ip
+
 POSSIBLE = os.geteuid() == 0 and all(shutil.which(c) for c in ("ip", "tc", "nsenter", "unshare"))
-
-
-def ip(*words: str, check: bool = True) -> str:
-    return subprocess.run(["ip", *words], check=check, capture_output=True, text=True).stdout
-
-
-def add_switch(switch: str) -> None:
-    """A namespace with a bridge."""
-    ip("netns", "add", switch)
-    ip("-n", switch, "link", "add", "br0", "type", "bridge")
-    ip("-n", switch, "link", "set", "br0", "up")
-
-
-def add_host(host: str, switch: str, port: str, address: str) -> None:
-    """A namespace whose eth0 has this address and is plugged into a port of the switch."""
-    ip("netns", "add", host)
-    ip("-n", host, "link", "set", "lo", "up")
-    ends = f"eth0 netns {host} type veth peer name {port} netns {switch}"
-    ip("link", "add", *ends.split())
-    ip("-n", switch, "link", "set", port, "master", "br0", "up")
-    ip("-n", host, "addr", "add", f"{address}/24", "dev", "eth0")
-    ip("-n", host, "link", "set", "eth0", "up")
-
-
-def remove(namespaces: list[str]) -> None:
-    for name in namespaces:
-        ip("netns", "del", name, check=False)
 
 
 def processes(host: str) -> list[int]:

@@ -127,14 +127,14 @@ def core_quota(part: float, cores: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def slow_link(mbit_s: float) -> Iterator[None]:
-    "The loopback of this network namespace carries `mbit_s`; one rank enters the block."
+def slow_link(mbit_s: float, card: str = "lo") -> Iterator[None]:
+    "A card of this network namespace sends no more than `mbit_s`; one rank enters the block."
     bucket = f"rate {mbit_s:g}mbit burst 512kb latency 200ms".split()
-    subprocess.run(["tc", "qdisc", "replace", "dev", "lo", "root", "tbf", *bucket], check=True)
+    subprocess.run(["tc", "qdisc", "replace", "dev", card, "root", "tbf", *bucket], check=True)
     try:
         yield
     finally:
-        subprocess.run(["tc", "qdisc", "del", "dev", "lo", "root"], check=True)
+        subprocess.run(["tc", "qdisc", "del", "dev", card, "root"], check=True)
 
 # %% ../../nbs/95_bench/72_causes.ipynb #2cbd4204
 CAUSES = {

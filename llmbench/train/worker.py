@@ -144,7 +144,7 @@ def _train(trainer: Trainer, out: Path, rank_log: RankLog, keeper: Checkpoints, 
     "Run the steps of a trainer and those after them, and write its lines."
     ranks = trainer.ranks
     meter = EnergyMeter(energy_counter(ranks.device, ranks.local_rank))
-    clock = {"clock": trainer.clock.name, "clock_cost_s": clock_cost_s(ranks.device)}
+    clock = {"clock": trainer.clock.name, "clock_cost_s": clock_cost_s(ranks.device, parts=True)}
     rank_log.write("measurement", **clock, energy_source=meter.source, turns=os.environ.get(NAME))
     norm_before = trainer.strategy.parameter_norm()
     trainer.memory.reset()

@@ -302,7 +302,7 @@ _MEASURING = topic(
     "Clocks, counters, events, and time outside the steps.",
     """
 measurement.clock | – | What timed the steps: device_events or monotonic (the clock of the host)
-measurement.clock_cost_s | s | Cost of reading the clock at both ends of a step, inside time_s
+measurement.clock_cost_s | s | Cost of reading clocks and counters in a step, inside time_s
 measurement.energy_source | – | Counter of energy: nvml, amdsmi or rapl
 energy_j | J | Energy of all ranks over the steps that are not warm-up
 events[].kind | – | What happened outside the steps: restart, checkpoint, skipped step, warning
