@@ -22,8 +22,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from llmbench.bench.beside.hosts import add_host, add_switch, ip, remove
 from namespaces import POSSIBLE, inside, processes
+
+from llmbench.bench.beside.hosts import add_host, add_switch, ip, remove
 
 NETWORK = "10.77.0."
 

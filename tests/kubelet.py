@@ -23,8 +23,9 @@ import urllib.parse
 import uuid
 from pathlib import Path
 
-from llmbench.bench.beside.hosts import add_host, add_switch, remove
 from namespaces import inside
+
+from llmbench.bench.beside.hosts import add_host, add_switch, remove
 
 KINDS = {
     "jobs": ("Job", "batch/v1"),

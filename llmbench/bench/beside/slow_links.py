@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from .hosts import switched_hosts
-
 from ..causes import slow_link
 from ..interrupted import write_rows
 from ...train import mesh
