@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from .plan_verb import gpu_counts
 from ..reading import Where
 from ..verbs import OptionalWhole, Prose, Results, option, out, results_folder
+from ...core.errors import RequestError
 
 # %% ../../../nbs/90_cli/asking/30_goodput_verb.ipynb #f1f91ee4
 _RUN = (
@@ -25,6 +26,9 @@ _COUNTED = "how many failures these hours were counted from"
 _GPUS = "numbers of GPUs, comma-separated (default: up to 100,000)"
 _EVERY = "steps between saves (default: that in use)"
 _RESTART = "seconds from a failure to the first new step"
+_HANG = "of the failures: ranks that hang, in percent"
+_HANG_S = "seconds until a hang is noticed (default 130: timeouts.collective_s and 10 to end)"
+_NOTICE = "of all ends: those with a notice that leaves time for a checkpoint, in percent"
 
 # %% ../../../nbs/90_cli/asking/30_goodput_verb.ipynb #fea5d633
 @Parameter(name="*")
@@ -42,6 +46,9 @@ class GoodputOptions:
     save_s: Annotated[float | None, option("seconds that a save stops the training", "S")] = None
     restart_s: Annotated[float | None, option(_RESTART, "S")] = None
     price: Annotated[float | None, option("USD per GPU and hour", "USD")] = None
+    hang_pct: Annotated[float, option(_HANG, "PCT")] = 0.0
+    hang_s: Annotated[float | None, option(_HANG_S, "S")] = None
+    notice_pct: Annotated[float, option(_NOTICE, "PCT")] = 0.0
 
 # %% ../../../nbs/90_cli/asking/30_goodput_verb.ipynb #99764fa0
 def goodput(
@@ -54,12 +61,18 @@ def goodput(
     results: Results = None,
 ) -> int:
     "Say what share of the time is steps that count, for any failure rate and number of GPUs."
+    from llmbench.compare.interrupted.predicted import EndMix
     from llmbench.compare.interrupted.words import GoodputQuestion, goodput_command
+
+    if asked.hang_s is not None and not asked.hang_pct:
+        raise RequestError("--hang-s says how long ranks hang; type --hang-pct PCT, too")
+    hang_s = {} if asked.hang_s is None else {"hang_s": asked.hang_s}
+    ends = EndMix(asked.hang_pct / 100, notice_share=asked.notice_pct / 100, **hang_s)
 
     question = GoodputQuestion(
         asked.mtbf_h, asked.job_mtbf_h, asked.failures,
         gpu_counts(asked.gpus) if asked.gpus else (),
-        asked.every, asked.days, asked.step_s, asked.save_s, asked.restart_s, asked.price,
+        asked.every, asked.days, asked.step_s, asked.save_s, asked.restart_s, asked.price, ends,
     )  # fmt: skip
     how = {"where": where, "style": format}
     return out(goodput_command(run, results_folder(results), question, **how)) or 0

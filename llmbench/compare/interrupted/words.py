@@ -16,6 +16,7 @@ from typing import Any
 from .costs import JobCosts, cost_row, costs_of
 from llmbench.compare.interrupted.predicted import (
     PUBLISHED_FAILURES,
+    EndMix,
     KeptShare,
     NodeFailures,
     kept_shares,
@@ -32,7 +33,7 @@ class GoodputQuestion:
     """What is typed of a goodput; None: from the runs, else published figures.
 
     mtbf_h: hours between failures of a node of eight GPUs; job_mtbf_h: of the job as it ran;
-    failures: how many these were counted from. price: USD per GPU and hour.
+    failures: how many these were counted from. price: USD per GPU and hour. ends: how it ends.
     """
 
     mtbf_h: float | None = None
@@ -45,6 +46,7 @@ class GoodputQuestion:
     save_s: float | None = None
     restart_s: float | None = None
     price: float | None = None
+    ends: EndMix = EndMix()
 
 # %% ../../../nbs/70_compare/interrupted/40_words.ipynb #7c1d698f
 def failures_of(asked: GoodputQuestion, ranks: int) -> NodeFailures:
@@ -82,6 +84,7 @@ class GoodputAnswer:
     price: float | None
     typed: tuple[str, ...]
     restart_source: str | None  # of a restart that was neither measured nor typed
+    ends: EndMix = EndMix()
 
     def usd_per_1m_tokens(self, row: KeptShare) -> float | None:
         "USD for a million tokens that count; None without a price or tokens, or without an end."
@@ -130,12 +133,12 @@ def goodput_words(
     failures = failures_of(asked, ranks)
     gpus = asked.gpus or tuple(sorted({ranks, *_RANKS}))
     check_numbers(1, gpus=min(gpus))
-    rows = kept_shares(job, failures, gpus, every=asked.every, days=asked.days)
+    how = {"every": asked.every, "days": asked.days, "ends": asked.ends}
+    rows = kept_shares(job, failures, gpus, **how)
     rate = tokens / job.step_s / ranks if tokens else None
     own = tuple(name for name in _SECONDS if getattr(asked, name) is not None)
-    return GoodputAnswer(
-        name, ranks, job, failures, tuple(rows), asked.days, rate, asked.price, own, source
-    )
+    told = (asked.days, rate, asked.price, own, source, asked.ends)
+    return GoodputAnswer(name, ranks, job, failures, tuple(rows), *told)
 
 # %% ../../../nbs/70_compare/interrupted/40_words.ipynb #1db21c6a
 def _pct(share: float) -> str:
@@ -161,6 +164,20 @@ def goodput_sentence(answer: GoodputAnswer) -> str:
         return said
     better = f"{row.best_every:,} steps ({_time(row.best_every * step_s)})"
     return f"{said}; every {better} would keep {_pct(row.best_goodput)} %"
+
+# %% ../../../nbs/70_compare/interrupted/40_words.ipynb #60a56fcc
+def _ends_words(ends: EndMix) -> str:
+    "How the failures are noticed, and which ends cost no step."
+    hangs = f"{100 * ends.hang_share:g} % of them are ranks that hang, for {_time(ends.hang_s)}"
+    said = (
+        hangs
+        if ends.hang_share
+        else "they are noticed as soon as a process ends (a rank that hangs takes the timeout longer:"
+        " --hang-pct)"
+    )
+    if not ends.notice_share:
+        return said
+    return f"{said}; {100 * ends.notice_share:g} % of all ends are announced and cost no step"
 
 # %% ../../../nbs/70_compare/interrupted/40_words.ipynb #61af6381
 def _measured(answer: GoodputAnswer, name: str, words: str, count: str) -> str:
@@ -188,8 +205,7 @@ def goodput_notes(answer: GoodputAnswer) -> list[str]:
         f" ({failures.source}; {counted})",
         f"interval: 95 % of trainings of {_time(86_400 * answer.days)}, by chance" + alone,
         "taken alike on any number of ranks: the seconds of a step, a save and a restart; failures"
-        " are independent, and noticed as soon as a process ends: a rank that hangs takes the"
-        " timeout longer",
+        f" are independent; {_ends_words(answer.ends)}",
     ]
 
 # %% ../../../nbs/70_compare/interrupted/40_words.ipynb #d4347c3c
@@ -197,18 +213,24 @@ def _priced(answer: GoodputAnswer) -> bool:
     return bool(answer.price and answer.tokens_per_s_per_gpu)
 
 
+def _notice(answer: GoodputAnswer, text: str) -> tuple[str, ...]:
+    return (text,) if answer.ends.notice_share else ()
+
+
 def _heads(answer: GoodputAnswer) -> tuple[str, ...]:
     heads = ("ranks", "a failure every", "goodput, %", "95 %", "saves, %", "lost steps, %",
-             "restarts, %", "save every", "best", "then, %")  # fmt: skip
+             "restarts, %", *_notice(answer, "notices, %"), "save every", "best",
+             "then, %")  # fmt: skip
     return (*heads, "USD per 1M tokens") if _priced(answer) else heads
 
-
+# %% ../../../nbs/70_compare/interrupted/40_words.ipynb #68387fdb
 def _cells(answer: GoodputAnswer, row: KeptShare) -> tuple[str, ...]:
     cost = answer.usd_per_1m_tokens(row)
     cells = (
         f"{row.gpus:,}", _time(3600 * row.job_mtbf_h), _pct(row.goodput),
         f"{_pct(row.goodput_low)} to {_pct(row.goodput_high)}", _pct(row.share_saves),
-        _pct(row.share_lost_steps), _pct(row.share_restarts), f"{row.every:,} steps",
+        _pct(row.share_lost_steps), _pct(row.share_restarts),
+        *_notice(answer, _pct(row.share_notices)), f"{row.every:,} steps",
         f"{row.best_every:,} steps", _pct(row.best_goodput),
     )  # fmt: skip
     return (*cells, "–" if cost is None else significant(cost)) if _priced(answer) else cells
