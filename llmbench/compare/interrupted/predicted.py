@@ -134,6 +134,13 @@ def _checked(job: JobCosts, days: float) -> None:
         )
     check_numbers(above=True, days=days)
 
+# %% ../../../nbs/70_compare/interrupted/20_predicted.ipynb #d0f6975a
+def _best_steps(job: JobCosts, failing_s: float, days: float) -> int:
+    "Steps between saves; those of the whole training where no step is lost without a notice."
+    if np.isfinite(failing_s):
+        return int(best_steps(job.step_s, job.save_s, failing_s))
+    return max(1, int(86_400 * days / job.step_s))
+
 # %% ../../../nbs/70_compare/interrupted/20_predicted.ipynb #e7a10486
 def kept_share(
     job: JobCosts, failures: NodeFailures, gpus: int, *, every: int | None = None,
@@ -146,26 +153,20 @@ def kept_share(
     _checked(job, days)
     mtbf_h = failures.job_mtbf_h(gpus)
     failing_s, told = ends.failing_s(3600 * mtbf_h), ends.told_share(job, 3600 * mtbf_h)
-    best = int(best_steps(job.step_s, job.save_s, failing_s)) if np.isfinite(failing_s) else 0
-    steps = every or job.every or best or _seldom(job, days)
+    best = _best_steps(job, failing_s, days)
+    steps = every or job.every or best
     check_numbers(1, every=steps)
     at, top = (
         shares_of(n * job.step_s, job.save_s, ends.restart_s(job), failing_s, planned=told)
-        for n in (steps, best or _seldom(job, days))
+        for n in (steps, best)
     )
     drawn = _drawn(job, steps * job.step_s, 3600 * mtbf_h, failures.counted, days, ends)
     low, high = np.quantile(drawn, (0.025, 0.975))
     return KeptShare(
-        gpus, mtbf_h, 24 / mtbf_h, steps, best or _seldom(job, days),
-        float(at.goodput) * job.in_steps, float(low), float(high),
-        float(top.goodput) * job.in_steps, float(at.saves), float(at.lost_steps),
+        gpus, mtbf_h, 24 / mtbf_h, steps, best, float(at.goodput) * job.in_steps, float(low),
+        float(high), float(top.goodput) * job.in_steps, float(at.saves), float(at.lost_steps),
         float(at.restarts), float(at.planned),
     )  # fmt: skip
-
-
-def _seldom(job: JobCosts, days: float) -> int:
-    "The steps of the whole training: nothing is lost without a notice, so it saves at its end."
-    return max(1, int(86_400 * days / job.step_s))
 
 # %% ../../../nbs/70_compare/interrupted/20_predicted.ipynb #8f72b572
 def kept_shares(
