@@ -22,6 +22,7 @@ PARTS = {
     "core_wait_s": "waiting for a core",
     "imbalance_s": "waiting for slower ranks",
     "exposed_s": "communication that nothing hides",
+    "idle_s": "the device waiting for the host",
     "optimizer_s": "the optimizer",
     "clock_s": "a lower clock",
     "pauses_s": "pauses for checkpoints",
@@ -106,10 +107,22 @@ def _waits(run: Mapping[str, Any]) -> tuple[float | None, float | None]:
         return 0.0, 0.0
     share = exposed_pct(run)
     told = [(rank["window_exposed_s"], rank["window_time_s"]) for rank in run["ranks"]]
-    if share is None or any(None in one or not one[1] for one in told) or not told:
+    # a trace is of one rank: what the others waited for is not known
+    whole = len(told) == run["spec"]["world_size"]
+    if share is None or not whole or any(None in one or not one[1] for one in told):
         return None, None if share is None else share / 100
     shares = [exposed / time for exposed, time in told]
     return max(shares) - min(shares), min(shares)
+
+# %% ../../../nbs/70_compare/explained/10_parts.ipynb #2cbf16a7
+def _idle_s(run: Mapping[str, Any], total: float, outside_s: float) -> float | None:
+    "Gaps between kernels, less what lies between steps; None on a CPU, or where a rank is silent."
+    told = [(rank["window_idle_s"], rank["window_time_s"]) for rank in run["ranks"]]
+    if run["env"]["platform"] not in ("cuda", "rocm") or not told:
+        return None
+    if any(None in one or not one[1] for one in told):
+        return None
+    return max(0.0, min(idle / time for idle, time in told) * total - outside_s)
 
 # %% ../../../nbs/70_compare/explained/10_parts.ipynb #bf450b33
 def _profiled(run: Mapping[str, Any], total: float, pauses: float) -> StepTime:
@@ -124,6 +137,7 @@ def _profiled(run: Mapping[str, Any], total: float, pauses: float) -> StepTime:
         "between_s": between,
         "imbalance_s": imbalance,
         "exposed_s": exposed,
+        "idle_s": _idle_s(run, total - pauses, (data or 0.0) + between),
         "optimizer_s": min(updates) if updates else None,
         "pauses_s": pauses,
     }

@@ -23,7 +23,7 @@ def read_cycles(file: Path) -> Cycles:
     found: dict[int, dict[str, StepTime]] = {}
     with file.open(newline="", encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
-            parts = {part: float(row[part]) if row[part] else None for part in PARTS}
+            parts = {part: float(row[part]) if row.get(part) else None for part in PARTS}
             time = StepTime(float(row["total_s"]), parts, None, timed=True)
             found.setdefault(int(row["cycle"]), {})[row["cause"]] = time
     most = max(map(len, found.values()), default=0)

@@ -17,8 +17,8 @@ from ...analysis.ranks.late import Straggling, straggling
 from ...analysis.ranks.work import WORK
 from ..compare import fair, question
 from .causes import Cause, Explanation, TimeDifference, explain_runs
-from .kernels import KernelChange, kernel_changes
-from .parts import PARTS
+from .kernels import KernelChange, kernel_changes, kernel_tables
+from .parts import PARTS, step_time
 from ..select import ResultsPool, parse_wanted, pick
 from ...core.errors import RequestError, unknown_name
 from ...core.escape import md_table
@@ -30,7 +30,7 @@ class Explained:
     "Two sets of repeats by name, why one is slower, their kernels, and what speaks against it."
 
     names: tuple[str, str]
-    found: Explanation
+    found: Explanation | None  # None: no step was timed, and only kernels are compared
     kernels: tuple[KernelChange, ...]
     verdict: str  # of `llmbench compare`: yes, no: …, unknown: …
     late: tuple[Straggling, Straggling]
@@ -57,7 +57,10 @@ def explained_sentence(e: Explained) -> str:
 
 
 def _what_differs(e: Explained) -> str:
-    total, (a, b) = e.found.total, e.names
+    a, b = e.names
+    if e.found is None:
+        return f"no step of {a} or of {b} was timed: only their kernels are compared"
+    total = e.found.total
     if total.low_s is None:
         return f"one repeat of {a} or {b} says nothing about repeats; train each twice or more"
     if not total.shown:
@@ -104,8 +107,11 @@ def _late_notes(e: Explained) -> list[str]:
 def explained_notes(e: Explained) -> list[str]:
     "What the parts rest on, and what is not known."
     found, told = e.found, []
+    if found is None:
+        return ["seconds of a whole recording where it marks no steps; it may hold more of them"]
     if found.profiled:
-        told.append("communication that nothing hides comes from the profiled steps, not the timed")
+        from_them = [PARTS[p] for p in ("exposed_s", "idle_s") if p not in found.missing]
+        told.append(f"from the profiled steps, not the timed: {', '.join(from_them)}")
     if "core_wait_s" not in found.missing:
         told.append("all parts come from the timed steps, on the rank that is ready first")
     told += [f"not told by both: {PARTS[p]} ({_NEEDS[p]})" for p in found.missing if p in _NEEDS]
@@ -118,6 +124,8 @@ def explained_notes(e: Explained) -> list[str]:
 
 # %% ../../../nbs/70_compare/explained/40_words.ipynb #787113d2
 def _part_rows(e: Explained) -> list[tuple[str, ...]]:
+    if e.found is None:
+        return []
     rows = [
         (PARTS[c.part], _ms(c.difference.a_s), _ms(c.difference.b_s), _ms(c.difference.seconds),
          _span(c.difference), _of_it(c, e.found.total), "claimed" if c.claimed else "")
@@ -132,44 +140,55 @@ def _heads(e: Explained) -> tuple[str, ...]:
 
 
 def _kernel_rows(e: Explained) -> list[tuple[str, ...]]:
-    return [(k.kind[:60], _ms(k.a_s), _ms(k.b_s), _ms(k.seconds)) for k in e.kernels]
+    return [(_kernel_name(k), _ms(k.a_s), _ms(k.b_s), _ms(k.seconds)) for k in e.kernels]
+
+
+def _kernel_name(k: KernelChange) -> str:
+    return f"{k.kind[:48]} on {k.shapes[:56]}" if k.shapes else k.kind[:60]
+
+
+def _kernel_heads(e: Explained) -> tuple[str, ...]:
+    per = "ms" if e.found is None else "ms per profiled step"
+    return (f"kernels that differ most, {per}", *e.names, "difference")
 
 # %% ../../../nbs/70_compare/explained/40_words.ipynb #92b1c9f3
 def explained_text(e: Explained) -> str:
     "For a terminal."
     lines = [explained_sentence(e), ""]
-    lines += [f"  {x}" for x in aligned([_heads(e), *_part_rows(e)], right=range(1, 6))]
-    lines += ["", *explained_notes(e)]
+    if parts := _part_rows(e):
+        lines += [*(f"  {x}" for x in aligned([_heads(e), *parts], right=range(1, 6))), ""]
+    lines += explained_notes(e)
     if e.kernels:
-        heads = ("kernels that differ most, ms per profiled step", *e.names, "difference")
-        rows = aligned([heads, *_kernel_rows(e)], right=range(1, 4))
+        rows = aligned([_kernel_heads(e), *_kernel_rows(e)], right=range(1, 4))
         lines += ["", *(f"  {x}" for x in rows)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 # %% ../../../nbs/70_compare/explained/40_words.ipynb #1099da91
 def explained_markdown(e: Explained) -> str:
     "For a pull request."
-    lines = [
-        f"**{explained_sentence(e)}**",
-        "",
-        *md_table(_heads(e), _part_rows(e), range(1, 6)),
-        "",
-    ]
+    lines = [f"**{explained_sentence(e)}**", ""]
+    if parts := _part_rows(e):
+        lines += [*md_table(_heads(e), parts, range(1, 6)), ""]
     lines += [f"- {note}" for note in explained_notes(e)]
     if e.kernels:
-        heads = ("kernel, ms per profiled step", *e.names, "difference")
-        lines += ["", *md_table(heads, _kernel_rows(e), range(1, 4))]
+        lines += ["", *md_table(_kernel_heads(e), _kernel_rows(e), range(1, 4))]
     return "\n".join(lines) + "\n"
 
 
 def explained_json(e: Explained) -> str:
     "All figures, in seconds."
     facts: dict[str, Any] = {"sentence": explained_sentence(e), "a": e.names[0], "b": e.names[1]}
-    found = asdict(e.found)
-    for cause in (found["total"], *(c["difference"] for c in found["causes"])):
+    found = asdict(e.found) if e.found else {}
+    for cause in (found["total"], *(c["difference"] for c in found["causes"])) if found else ():
         cause["difference_s"] = cause["b_s"] - cause["a_s"]
     facts |= found | {"kernels": [asdict(k) | {"difference_s": k.seconds} for k in e.kernels]}
     return json.dumps(facts | {"comparable": e.verdict}, indent=2, ensure_ascii=False) + "\n"
+
+# %% ../../../nbs/70_compare/explained/40_words.ipynb #01940b6e
+def _found(a: Any, b: Any, kernels: Sequence[KernelChange]) -> Explanation | None:
+    "The parts; None for recordings of kernels alone (nsys, rocprof)."
+    timed = all(step_time(run) is not None for run in (*a, *b))
+    return explain_runs(a, b) if timed or not kernels else None
 
 # %% ../../../nbs/70_compare/explained/40_words.ipynb #3d30ddcb
 EXPLAIN_STYLES = {"text": explained_text, "markdown": explained_markdown, "json": explained_json}
@@ -179,7 +198,7 @@ def explain_words(
     a: str, b: str, results: Path | str, *, where: Sequence[str] = (), varies: Sequence[str] = ()
 ) -> Explained:
     """Why B is slower than A, both as in `llmbench compare`. Raises RequestError for an argument
-    that matches no set, LlmbenchError where nothing was timed.
+    that matches no set, LlmbenchError where nothing was timed and no kernel is known.
     """
     pool = ResultsPool(results)
     wanted = [parse_wanted(word, where) for word in (a, b)]
@@ -190,10 +209,11 @@ def explain_words(
     files = [
         [pool.folder / row["file"].partition("/")[2] for row in side.rows] for side in (left, right)
     ]
+    tables = [kernel_tables(f, side.runs) for f, side in zip(files, (left, right), strict=True)]
+    kernels = tuple(kernel_changes(*tables))
     return Explained(
-        (_named(left, right), _named(right, left)), explain_runs(left.runs, right.runs),
-        tuple(kernel_changes(*files)), str(fair(left, right, asked)),
-        (straggling(left.runs), straggling(right.runs)),
+        (_named(left, right), _named(right, left)), _found(left.runs, right.runs, kernels),
+        kernels, str(fair(left, right, asked)), (straggling(left.runs), straggling(right.runs)),
     )  # fmt: skip
 
 # %% ../../../nbs/70_compare/explained/40_words.ipynb #f8aa82ce

@@ -189,6 +189,7 @@ between_ms | ms | Time between steps that is no batch and no pause | Other time 
 core_wait_ms | ms | Time ready to run without a core; a used-up quota counts | Waiting for a core (ms)
 imbalance_ms | ms | Time until the last rank was ready | Waiting for slower ranks (ms)
 exposed_ms | ms | Time in a collective with no computation beside it | Communication that nothing hides (ms)
+idle_ms | ms | Gaps between the kernels of a device that are no wait for a batch | The device waiting for the host (ms)
 optimizer_ms | ms | Time of the optimizer step | The optimizer (ms)
 clock_ms | ms | What a lower clock of the cards adds to computing | A lower clock (ms)
 pauses_ms | ms | Time of checkpoints, spread over the steps | Pauses for checkpoints (ms)

@@ -24,7 +24,7 @@ from ..structured import document, number, point, sample_text, whole, words
 
 # %% ../../../nbs/50_importers/profiles/15_kineto.ipynb #e03f1a09
 _STEP = re.compile(r"ProfilerStep#(\d{1,15})")
-_MOST_DEVICES, _MOST_STEPS = 65_536, 2**17
+_MOST_DEVICES, _MOST_STEPS, _MOST_OPERATIONS = 65_536, 2**17, 2**18
 _KEPT = ("distributedInfo", "deviceProperties")
 
 
@@ -41,6 +41,14 @@ def _span(event: Mapping[str, Any]) -> tuple[str, float, float] | None:
     return (name, begin, time) if 0 <= time < 1e15 and abs(begin) < 1e18 else None
 
 
+def _shapes_text(dims: Any) -> str:
+    "Shapes as 64x128 128x8; empty for scalars alone, and for anything else."
+    if not isinstance(dims, list):
+        return ""
+    shapes = [d for d in dims if isinstance(d, list) and d and all(whole(n) is not None for n in d)]
+    return " ".join("x".join(str(whole(n)) for n in shape) for shape in shapes)[:56]
+
+
 def _message(args: Mapping[str, Any]) -> tuple[str | None, int | None]:
     "Kind and bytes of a collective, from the arguments of its kernel."
     told = words(args.get("Collective name"))
@@ -49,11 +57,34 @@ def _message(args: Mapping[str, Any]) -> tuple[str | None, int | None]:
     kind, sizes = collective_kind(told), (whole(args.get(f"{k} msg nelems")) for k in ("In", "Out"))
     return kind, message_bytes(kind, args.get("dtype"), *sizes)
 
+# %% ../../../nbs/50_importers/profiles/15_kineto.ipynb #db3d70ec
+class _Operations:
+    "The shapes of operations by their number, and those of the kernels that they started."
+
+    def __init__(self) -> None:
+        self.shapes: dict[int, str] = {}
+
+    def _shapes(self, args: Mapping[str, Any]) -> str:
+        "The shapes of the operation that started a kernel; empty where it is not known."
+        operation = whole(args.get("External id"))
+        if operation is None or operation == whole(args.get("correlation")):
+            return ""
+        return self.shapes.get(operation, "")
+
+    def operation(self, event: Mapping[str, Any]) -> bool:
+        "Keep the shapes of an operation; whether it has any."
+        args = event.get("args") if isinstance(event.get("args"), dict) else {}
+        place, shapes = whole(args.get("External id")), _shapes_text(args.get("Input Dims"))
+        if place is None or not shapes or len(self.shapes) >= _MOST_OPERATIONS:
+            return False
+        return self.shapes.setdefault(place, shapes) == shapes
+
 # %% ../../../nbs/50_importers/profiles/15_kineto.ipynb #3430cddc
-class Trace:
+class Trace(_Operations):
     "A trace while its events are read."
 
     def __init__(self) -> None:
+        super().__init__()
         self.kernels, self.steps, self.devices, self.top = Kernels(), {}, set(), {}
 
     def kernel(self, name: str, begin_us: float, time_us: float, event: Mapping[str, Any]) -> None:
@@ -62,8 +93,8 @@ class Trace:
         device = whole(args.get("device", event.get("pid")))
         if device is not None and len(self.devices) < _MOST_DEVICES:
             self.devices.add(device)
-        kind, size = _message(args)
-        self.kernels.add(name, begin_us / 1e6, time_us / 1e6, kind=kind, size=size)
+        told = dict(zip(("kind", "size"), _message(args), strict=True), shapes=self._shapes(args))
+        self.kernels.add(name, begin_us / 1e6, time_us / 1e6, **told)
 
     def event(self, event: Any) -> bool:
         "Read an event of the trace; whether it was used."
@@ -76,7 +107,7 @@ class Trace:
         elif step and len(self.steps) < _MOST_STEPS:
             self.steps.setdefault(int(step[1]), time / 1e6)
         else:
-            return False
+            return category == "cpu_op" and self.operation(event)
         return True
 
 # %% ../../../nbs/50_importers/profiles/15_kineto.ipynb #e6876918
@@ -91,6 +122,20 @@ def _devices(trace: Trace) -> list[dict[str, Any]]:
         if isinstance(d, dict)
     }
     return used_devices(known, trace.devices)
+
+# %% ../../../nbs/50_importers/profiles/15_kineto.ipynb #4fcc1308
+def _window(trace: Trace, draft: Draft, whole_s: float) -> None:
+    "What the card did in the steps, where the trace has the kernels of one card and all of them."
+    told = trace.kernels.exposed_and_busy_s() if len(trace.devices) == 1 else None
+    if told is None or told[1] > 1.001 * whole_s:
+        return  # kernels before or after the steps are counted, too: nothing is known of the steps
+    draft.fact("window.exposed_s", told[0])
+    for facts in draft.ranks.values():
+        facts["window_time_s"], facts["window_exposed_s"] = whole_s, told[0]
+        facts["window_idle_s"] = max(0.0, whole_s - told[1])
+    draft.event(
+        "derived", "window.exposed_s, ranks[].window_idle_s = from the spans of all kernels"
+    )
 
 # %% ../../../nbs/50_importers/profiles/15_kineto.ipynb #f8394fc6
 def _draft(trace: Trace) -> Draft:
@@ -113,6 +158,7 @@ def _draft(trace: Trace) -> Draft:
         draft.fact("window.steps", len(trace.steps))
         draft.fact("window.time_s", sum(trace.steps.values()))
         draft.event("derived", "window = number and sum of the ProfilerSteps")
+        _window(trace, draft, sum(trace.steps.values()))
         draft.fact("spec.warmup_steps", 0)
         draft.warn(
             "the steps ran under a profiler, and were timed on the host's clock between marks"
