@@ -86,12 +86,13 @@ def _ending(
 
 # %% ../../nbs/95_bench/70_interrupted.ipynb #62889fb8
 def interrupted_run(
-    folder: Path, steps: int, every: int, mtbf_s: float, seed: int, kinds: Sequence[str] = ENDS[:1]
-) -> dict[str, Any]:
+    folder: Path, steps: int, every: int, mtbf_s: float, seed: int,
+    kinds: Sequence[str] = ENDS[:1], ranks: int = 1,
+) -> dict[str, Any]:  # fmt: skip
     """The run file of a training of `steps` that saves after each `every`, and is ended every
     `mtbf_s` seconds on average, in one of these ways.
     """
-    more = {} if kinds == ENDS[:1] else TWO_RANKS
+    more = {} if ranks == 1 else TWO_RANKS
     spec = resolve_run(REQUEST | more | {"steps": steps, "checkpoint": {"every": every}})
     over = threading.Event()
     told = (folder, mtbf_s, seed, kinds, over)
@@ -117,14 +118,13 @@ def row_of(run: Mapping[str, Any], mtbf_s: float, seed: int) -> dict[str, Any]:
 
 # %% ../../nbs/95_bench/70_interrupted.ipynb #b624f57e
 def measure(
-    count: int, steps: int, every: int, mtbf_s: float, together: int, kinds: Sequence[str]
+    count: int, steps: int, every: int, mtbf_s: float, *, together: int = 1, **how: Any
 ) -> list[dict[str, Any]]:
-    "The rows of `count` interrupted trainings, by seed."
+    "The rows of `count` interrupted trainings, by seed; `how`: as in `interrupted_run`."
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(together) as pool:
 
         def one(seed: int) -> dict[str, Any]:
-            place = Path(scratch) / str(seed)
-            run = interrupted_run(place, steps, every, mtbf_s, seed, kinds)
+            run = interrupted_run(Path(scratch) / str(seed), steps, every, mtbf_s, seed, **how)
             row = row_of(run, mtbf_s, seed)
             sys.stdout.write(f"{seed}: {row}\n")
             sys.stdout.flush()
@@ -155,10 +155,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--mtbf", type=float, default=60.0, help="seconds between failures")
     parser.add_argument("--together", type=int, default=2, help="trainings at a time (default 2)")
     parser.add_argument("--ends", nargs="+", choices=ENDS, default=ENDS[:1])
+    parser.add_argument("--ranks", type=int, choices=(1, 2), default=1, help="(default 1)")
     parser.add_argument("--out", type=Path, required=True, help="the file of the rows")
     asked = parser.parse_args(argv)
-    each = asked.count, asked.steps, asked.every, asked.mtbf, asked.together
-    rows = measure(*each, tuple(asked.ends))
+    if "frozen" in asked.ends and asked.ranks == 1:
+        parser.error("--ends frozen: a rank alone is missed by nobody; type --ranks 2")
+    how = {"together": asked.together, "kinds": tuple(asked.ends), "ranks": asked.ranks}
+    rows = measure(asked.count, asked.steps, asked.every, asked.mtbf, **how)
     write_rows(asked.out, rows)
     return 0
 

@@ -62,11 +62,13 @@ class Moments:
     steps: list[tuple[float, int]] = field(default_factory=list)
     fault_s: float | None = None
 
-    def caught_up_s(self) -> float | None:
-        "From the end to the first step that had not been done before it; None without one."
+    def caught_up_s(self, stopped_s: float) -> float | None:
+        """From the end to the first step that had not been done when the ranks were gone; None
+        without one. A step that was under way at the end may still be done after it.
+        """
         if self.fault_s is None:
             return None
-        before = max(step for moment, step in self.steps if moment <= self.fault_s)
+        before = max(step for moment, step in self.steps if moment <= stopped_s)
         return next((m - self.fault_s for m, step in self.steps if step > before), None)
 
     def first_after_s(self, moment_s: float) -> float | None:
@@ -185,7 +187,7 @@ def end_row(run: RunFile, told: Moments, stopped_s: float) -> dict[str, Any]:
         "stop_s": stopped_s - told.fault_s,
         "start_s": told.first_after_s(stopped_s),
         "lost_steps": run.goodput.lost_steps,
-        "cost_s": told.caught_up_s(),
+        "cost_s": told.caught_up_s(stopped_s),
     }
     return {k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}
 
