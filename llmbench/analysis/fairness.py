@@ -45,6 +45,8 @@ _FREED_BY = {
     "weights": ("seed",),
     "framework": ("software",),
     "software": ("software", "hardware.driver"),
+    "power_limit_w": ("power_limit_w", "hardware.power_limit_w"),
+    "clock_limit_mhz": ("clock_limit_mhz", "hardware.clock_mhz"),
 }
 _SILENT = ("name", "launcher", "timeouts", "repeats")  # vary without changing the training
 

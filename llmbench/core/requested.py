@@ -159,5 +159,7 @@ class SpecRecord(Record):
     recompute: Text | None = None
     weights: Text | None = None
     memory_limit_gib: Amount | None = None
+    power_limit_w: Amount | None = None
+    clock_limit_mhz: Number | None = None
     launcher: Text | None = None
     hardware: Text | None = None

@@ -69,6 +69,8 @@ _OFF = {
     "model.n_experts": 1,
     "collective_steps": 0,
     "memory_limit_gib": None,
+    "power_limit_w": None,
+    "clock_limit_mhz": None,
     "weights": None,
 }
 

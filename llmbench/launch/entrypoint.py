@@ -8,6 +8,7 @@ __all__ = ['node_command', 'node_label', 'node_launch', 'node_refusal', 'on_pres
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #fe2b196e
 import argparse
+import contextlib
 import functools
 import logging
 import os
@@ -37,6 +38,7 @@ from llmbench.launch.command import (
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #45f2be6d
 from .echo import Echoing
+from .limits import LimitRefused, limited
 from .local import Ending, judge, refused_run, supervise
 from .network import chosen_variables
 from .rendezvous import Place, Ready, get_ready, place_here
@@ -230,10 +232,19 @@ def _watched(spec: RunSpec, out: Path, place: Place, launch: Launch, go_on: bool
     notice.clear()
     return ending
 
+# %% ../../nbs/40_launch/45_entrypoint.ipynb #3dd8b6de
+def _limits_here(spec: RunSpec, place: Place) -> contextlib.AbstractContextManager[None]:
+    "Where each rank is started by itself, the first one of a node sets the node's limits."
+    return contextlib.nullcontext() if place.local_rank else limited(spec)
+
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #cb315c7c
 def _run_here(spec: RunSpec, out: Path, place: Place, launch: Launch, attempt: int) -> RunFile:
     "Run this node's launch to its end, and keep its run file."
-    ending = _watched(spec, out, place, launch, "--resume" in launch.command)
+    try:
+        with _limits_here(spec, place):
+            ending = _watched(spec, out, place, launch, "--resume" in launch.command)
+    except LimitRefused as error:
+        return _not_started(spec, out, place, attempt, str(error))
     run = judge_node(spec, out, place, ending, attempt=attempt, log=launch.log)
     run = keep(run, out, place, launch.notes)
     if said := put_results(spec, run.run_id, out, place.ranks):

@@ -30,6 +30,7 @@ from llmbench.core.records import (
 )
 from ..core.schema import EventRecord, RunFile, Status
 from .command import Launch, refusal, render
+from .limits import LimitRefused, limited
 from .processes import guarded, kill_tree, start
 from .ranks import LOG_PREFIX
 from ..spec.notice import Notice, notice_file
@@ -341,6 +342,15 @@ def _store_refusal(spec: RunSpec, name: str, out: Path, resume: Path | str | Non
     own = resume is not None and Path(resume).resolve() == out.resolve()
     return store_refusal(spec, name, out, range(spec.world_size), resume=own)
 
+# %% ../../nbs/40_launch/25_local.ipynb #0e3bf1a4
+def _within_limits(spec: RunSpec, out: Path, launch: Launch, attempt: int, *rest: Any) -> RunFile:
+    "`_to_the_end` with the limits of the request set here; a refused run where they cannot be."
+    try:
+        with limited(spec):
+            return _to_the_end(spec, out, launch, attempt, *rest)
+    except LimitRefused as error:
+        return _ended(refused_run(spec, str(error), attempt=attempt), spec, out)
+
 # %% ../../nbs/40_launch/25_local.ipynb #4ac257dc
 def run_local(
     spec: RunSpec,
@@ -371,4 +381,4 @@ def run_local(
     launch = launch or render(spec, _short(out), attempt=attempt, resume=taken_up)
     launch = replace(launch, env=launch.env | dict(env or {}))
     watched = {"on_step": on_step, "go_on": go_on, "clock": clock, "stop": stop}
-    return _to_the_end(spec, out, launch, attempt, watched, restarts, taken_up)
+    return _within_limits(spec, out, launch, attempt, watched, restarts, taken_up)

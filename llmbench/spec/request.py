@@ -218,6 +218,8 @@ class RunSpec(_Part):
     recompute: Literal["none", "selective", "full"] = "none"  # selective: all but matrix products
     weights: str | None = None  # folder of `llmbench convert from-hf`; null: random from the seed
     memory_limit_gib: float | None = Field(None, gt=0)  # of training, per rank
+    power_limit_w: float | None = Field(None, gt=0, le=100_000)  # of each card, or CPU package
+    clock_limit_mhz: Positive | None = None  # of each card, or of all cores
     hardware: str = "cpu"
     launcher: str = "local"
     timeouts: Timeouts = Timeouts()
@@ -239,7 +241,7 @@ _ADDED_LATER = {
     "precision": ("loss_scale", "float8_by"),
     "optimizer": ("freeze_after_steps",),
 }
-_WHOLE_ADDED_LATER = ("memory_limit_gib", "weights")
+_WHOLE_ADDED_LATER = ("memory_limit_gib", "weights", "power_limit_w", "clock_limit_mhz")
 
 # %% ../../nbs/15_spec/40_request.ipynb #43f04f5d
 def _hashed(spec: RunSpec) -> dict[str, Any]:

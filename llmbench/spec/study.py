@@ -136,6 +136,16 @@ def _check_detect(study: StudySpec) -> None:
             + (f"more steps for {few[0]}" if few else "interleaved: true")
         )
 
+# %% ../../nbs/15_spec/60_study.ipynb #ac856331
+def _check_limits(study: StudySpec) -> None:
+    "RequestError for interleaved runs with a limit of the card that they share."
+    limited = [r.name for r in study.runs if r.power_limit_w or r.clock_limit_mhz]
+    if study.interleaved and limited:
+        raise RequestError(
+            f"{limited[0]} has a limit of a card (power_limit_w or clock_limit_mhz), and interleaved"
+            " runs share their cards; write interleaved: false"
+        )
+
 # %% ../../nbs/15_spec/60_study.ipynb #2c861d93
 def _check_study(given: dict[str, Any]) -> None:
     if unknown := [k for k in given if k not in _STUDY_KEYS]:
@@ -230,6 +240,7 @@ def resolve_study(given: dict[str, Any]) -> StudySpec:
     except ValidationError as e:
         raise RequestError(one_line(e)) from None
     _check_detect(study)
+    _check_limits(study)
     return study
 
 # %% ../../nbs/15_spec/60_study.ipynb #f3af8fa4

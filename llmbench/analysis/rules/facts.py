@@ -52,6 +52,8 @@ _UNRECORDED = {  # what this harness did before it recorded the setting
     "strategy.layers_per_stage": "even",
     "strategy.compression": "none",
     "memory_limit_gib": "none",
+    "power_limit_w": "none",
+    "clock_limit_mhz": "none",
     "strategy.offload": "none",
     "strategy.quantize": "none",
     "strategy.hpz": 1,

@@ -119,6 +119,13 @@ _KERNELS = (
         why="an allocator at its limit gives memory back and asks again, which takes time",
         unknown="ignored",
     ),
+    *rules(
+        "spec.",
+        "power_limit_w clock_limit_mhz",
+        kind="varied",
+        why="the same work at another clock takes another time",
+        unknown="ignored",
+    ),
 )
 
 # %% ../../../nbs/60_analysis/rules/15_request.ipynb #3d203355

@@ -139,6 +139,8 @@ spec.compile | – | Whether the model is compiled
 spec.recompute | – | What backward computes again: none, selective or full
 spec.weights | – | Folder that training began with; null: random weights from the seed
 spec.memory_limit_gib | GiB | Memory that a rank was limited to
+spec.power_limit_w | W | Power that each card, or CPU package, was limited to
+spec.clock_limit_mhz | MHz | Clock that each card, or all cores, were limited to
 spec.launcher | – | local, docker, ssh, slurm or k8s
 spec.hardware | – | Hardware that was asked for
     """,
