@@ -48,6 +48,8 @@ _FREED_BY = {
     "power_limit_w": ("power_limit_w", "hardware.power_limit_w"),
     "clock_limit_mhz": ("clock_limit_mhz", "hardware.clock_mhz"),
 }
+
+# %% ../../nbs/60_analysis/45_fairness.ipynb #304d6c47
 _SILENT = ("name", "launcher", "timeouts", "repeats")  # vary without changing the training
 
 

@@ -125,7 +125,7 @@ def measure(
 
         def one(seed: int) -> dict[str, Any]:
             run = interrupted_run(Path(scratch) / str(seed), steps, every, mtbf_s, seed, **how)
-            row = row_of(run, mtbf_s, seed)
+            row = row_of(run, mtbf_s, seed) | {"every": every}
             sys.stdout.write(f"{seed}: {row}\n")
             sys.stdout.flush()
             return row

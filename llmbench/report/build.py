@@ -193,7 +193,7 @@ def fill(
     write_layouts(bench)
     write_plan(bench)
     write_advice(bench, settings.path("cost", "prices"))
-    write_goodput(bench, settings.root / "data" / "goodput" / "interrupted.csv")
+    write_goodput(bench, settings.root / "data" / "goodput")
     _write_metrics(bench)
     variables = _variables(bench.connection, settings)
     text = yaml.safe_dump(variables, allow_unicode=True, sort_keys=True)

@@ -41,7 +41,7 @@ REQUEST: dict[str, Any] = {
     "model": {"name": "llama-tiny", "n_layers": 2, "d_model": 64, "d_ff": 128, "vocab_size": 256},
     "world_size": 2,
     "seq_len": 64,
-    "batch": {"micro": 2, "accum": 1},
+    "batch": {"micro": 1, "accum": 2},
     "steps": 80,
     "warmup_steps": 5,
     "checkpoint": {"every": 20},

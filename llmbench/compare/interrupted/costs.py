@@ -26,9 +26,15 @@ def _between_s(run: Mapping[str, Any]) -> float | None:
     return (told.parts["data_s"] or 0.0) + (told.parts["between_s"] or 0.0)
 
 
-def _every(saved: Sequence[int | None]) -> int | None:
-    "Steps between saves, from the steps that were saved; those after a restart come twice."
-    known = sorted({step for step in saved if step})
+def _every(events: Sequence[Mapping[str, Any]]) -> int | None:
+    """Steps between saves, from the steps that were saved: those after a restart come twice, and
+    one that a notice asked for lies between two others.
+    """
+    saved, told = (
+        {event["step"] for event in events if event["kind"] == kind and event["step"]}
+        for kind in ("checkpoint_saved", "interrupted")
+    )
+    known = sorted(saved - told)
     gaps = [b - a for a, b in zip(known, known[1:], strict=False)]
     return min(gaps) if gaps else None
 
@@ -41,11 +47,11 @@ def cost_row(run: Mapping[str, Any]) -> dict[str, Any]:
             "tell what these take; train it with -o checkpoint.every=50, or type --save-s and "
             "--restart-s"
         )
-    saved = [event["step"] for event in run["events"] if event["kind"] == "checkpoint_saved"]
+    saved = [event for event in run["events"] if event["kind"] == "checkpoint_saved"]
     steps = sum(time is not None for time in run["steps"]["time_s"])
     own = {
         "steps": steps,
-        "every": _every(saved),
+        "every": _every(run["events"]),
         "saves": len(saved),
         "between_s": _between_s(run),
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .costs import Costs, JobCosts, costs_of
-from .predicted import NodeFailures, kept_share
+from .predicted import EndMix, NodeFailures, kept_share
 
 # %% ../../../nbs/70_compare/interrupted/30_scored.ipynb #3f3ef4d8
 _WHOLE = ("seed", "steps", "every", "starts", "saves")
@@ -52,15 +52,15 @@ def _with_start(goodput: float, steps_s: float, start_s: float) -> float:
     return steps_s / (start_s + steps_s / goodput) if goodput else 0.0
 
 
-def scored(job: JobCosts, rows: Sequence[Costs]) -> list[ScoredTraining]:
+def scored(job: JobCosts, rows: Sequence[Costs], ends: EndMix = EndMix()) -> list[ScoredTraining]:
     "Each row beside what the costs of others predict, from its failure rate and its steps."
     found = []
     for row in rows:
         steps_s = row["steps"] * job.step_s * job.in_steps
         failures = NodeFailures(row["mtbf_s"] / 3600, gpus_per_node=1)
         days = (steps_s + (job.start_s or 0.0)) / 86_400
-        kept = kept_share(job, failures, 1, every=row["every"], days=days)
-        ends = (kept.goodput, kept.goodput_low, kept.goodput_high)
-        told = (_with_start(goodput, steps_s, job.start_s or 0.0) for goodput in ends)
+        kept = kept_share(job, failures, 1, every=row["every"], days=days, ends=ends)
+        goodputs = (kept.goodput, kept.goodput_low, kept.goodput_high)
+        told = (_with_start(goodput, steps_s, job.start_s or 0.0) for goodput in goodputs)
         found.append(ScoredTraining(row["productive_s"] / row["wall_s"], *told))
     return found

@@ -21,6 +21,7 @@ from ...compare.interrupted.scored import read_trainings, scored
 from ...core.errors import LlmbenchError
 from ...plan.goodput.checkpoint import KEPT, STORAGES, checkpoint_bytes
 from ...plan.goodput.failures import DEFAULT_RATE, DEFAULT_RESTART, FAILURE_RATES
+from .ends import ends_facts
 from ..charts import chart_data, chart_html
 from ..markup import Md, rendered
 from llmbench.report.parts import (
@@ -182,8 +183,8 @@ def _table(bench: Workbench, name: str, rows: Sequence[Mapping[str, Any]],
     return table_md(rows, columns, label=f"goodput-{name}", caption=said)
 
 # %% ../../../nbs/80_report/advice/60_interruptions.ipynb #ec5ec56c
-def write_goodput_page(bench: Workbench, killed: Path | None) -> None:
-    "Write `_generated/goodput.md`; `killed`: the file of trainings that were killed at random."
+def write_goodput_page(bench: Workbench, measured: Path | None) -> None:
+    "Write `_generated/goodput.md`; `measured`: the folder of trainings that were ended on purpose."
     rows, own = size_rows(record_job()), own_rows(bench)
     chart = chart_html("goodput-sizes", sizes_chart(rows))
     links = f"[CSV](data/{FOLDER}/sizes.csv)"
@@ -199,14 +200,15 @@ def write_goodput_page(bench: Workbench, killed: Path | None) -> None:
         figure=figure_md("goodput-sizes", chart, caption=caption, links=links),
         sizes=_table(bench, "sizes", rows, _SIZE_COLUMNS, "The same in numbers."),
         own=_table(bench, "own", own, _OWN_COLUMNS, "What saves and restarts took in own runs."),
-        score=score_sentence(killed) if killed else None,
+        score=score_sentence(measured / "interrupted.csv") if measured else None,
+        **ends_facts(measured, partial(_table, bench)),
     )
     bench.write("_generated", "goodput.md", text=text)
 
-
-def write_goodput(bench: Workbench, killed: Path | None = None) -> None:
+# %% ../../../nbs/80_report/advice/60_interruptions.ipynb #188c7daf
+def write_goodput(bench: Workbench, measured: Path | None = None) -> None:
     "Write what the page on interruptions includes, in a project whose sources have that page."
     if (bench.folder / "goodput.qmd").is_file():
-        draw = partial(write_goodput_page, bench, killed)
+        draw = partial(write_goodput_page, bench, measured)
         if problem := drawn(bench, "page goodput", draw):
             bench.write("_generated", "goodput.md", text=problem)
