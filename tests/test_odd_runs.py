@@ -1,6 +1,6 @@
-"""Run files that the reading door lets through and no training would write: columns that are missing,
-too short, zero or huge, ranks of no host, pipelines without sizes. What says why a run is slow says
-something of each of them, or that it cannot; none ends in an exception.
+"""Run files that the reading door lets through and no training would write: columns that are
+missing, too short, zero or huge, ranks of no host, pipelines without sizes. What says why a run is
+slow says something of each of them, or that it cannot; none ends in an exception.
 """
 
 import random

@@ -37,7 +37,7 @@ _WORDS, _WHOLE = ("end", "strategy"), "lost_steps"
 
 
 def read_ends(file: Path) -> list[EndedTraining]:
-    """The rows that `python -m llmbench.bench.beside.ends` writes. LlmbenchError for other files."""
+    "The rows that `python -m llmbench.bench.beside.ends` writes; LlmbenchError for other files."
     with file.open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     try:

@@ -151,8 +151,8 @@ class _Busy(_Spans):
     "What the spans of all kernels tell together."
 
     def exposed_and_busy_s(self) -> tuple[float, float] | None:
-        """Seconds of communication that nothing hides, and in which any kernel ran, overlaps counted
-        once; None where the time of a kernel is not known.
+        """Seconds of communication that nothing hides, and in which any kernel ran, overlaps
+        counted once; None where the time of a kernel is not known.
         """
         moved = [spans for spans in self.moved.values()]
         known = sum(len(spans[0]) for spans in (*moved, self.computed))

@@ -87,8 +87,8 @@ def _predicted(killed: Sequence[Costs], mixed: Sequence[Costs], ends: EndMix) ->
 
 
 def mixed_sentence(folder: Path) -> str | None:
-    """What trainings kept that were ended by kills, hangs and notices, beside what is predicted from
-    others that were only killed; None without their files.
+    """What trainings kept that were ended by kills, hangs and notices, beside what is predicted
+    from others that were only killed; None without their files.
     """
     files = folder / "killed-2.csv", folder / "mixed.csv"
     if not all(file.is_file() for file in files):
