@@ -133,9 +133,8 @@ def _window(trace: Trace, draft: Draft, whole_s: float) -> None:
     for facts in draft.ranks.values():
         facts["window_time_s"], facts["window_exposed_s"] = whole_s, told[0]
         facts["window_idle_s"] = max(0.0, whole_s - told[1])
-    draft.event(
-        "derived", "window.exposed_s, ranks[].window_idle_s = from the spans of all kernels"
-    )
+    draft.event("derived", "window.exposed_s = time of collectives without another kernel")
+    draft.event("derived", "ranks = the window's time, and how much of it no kernel ran")
 
 # %% ../../../nbs/50_importers/profiles/15_kineto.ipynb #f8394fc6
 def _draft(trace: Trace) -> Draft:
