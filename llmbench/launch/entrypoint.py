@@ -235,7 +235,7 @@ def _watched(spec: RunSpec, out: Path, place: Place, launch: Launch, go_on: bool
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #3dd8b6de
 def _limits_here(spec: RunSpec, place: Place) -> contextlib.AbstractContextManager[None]:
     "Where each rank is started by itself, the first one of a node sets the node's limits."
-    return contextlib.nullcontext() if place.local_rank else limited(spec)
+    return contextlib.nullcontext() if place.local_rank else limited(spec, place.ranks_per_node)
 
 # %% ../../nbs/40_launch/45_entrypoint.ipynb #cb315c7c
 def _run_here(spec: RunSpec, out: Path, place: Place, launch: Launch, attempt: int) -> RunFile:

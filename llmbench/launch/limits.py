@@ -51,10 +51,10 @@ def _number(text: str) -> float | None:
     return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None
 
 
-def _nvidia_changes(spec: RunSpec, visible: str | None) -> list[LimitChange]:
-    "The changes of each visible card."
+def _nvidia_changes(spec: RunSpec, ranks: int, visible: str | None) -> list[LimitChange]:
+    "The changes of the first visible cards, one per rank."
     found = []
-    for line in lines_of(*_QUERY, *([] if visible is None else [f"--id={visible}"])):
+    for line in lines_of(*_QUERY, *([] if visible is None else [f"--id={visible}"]))[:ranks]:
         uuid, *told = (cell.strip() for cell in line.split(","))
         now, low, high, clock = (_number(cell) for cell in (told + [""] * 4)[:4])
         card = f"nvidia-smi -i {shlex.quote(uuid)}"
@@ -129,11 +129,12 @@ def _file_changes(
 
 # %% ../../nbs/40_launch/24_limits.ipynb #e35e6320
 def changes_of(
-    spec: RunSpec, root: Path | str = "/", environ: Mapping[str, str] | None = None
+    spec: RunSpec, ranks: int, root: Path | str = "/", environ: Mapping[str, str] | None = None
 ) -> list[LimitChange]:
     """What the limits of a request change on this host, and how it is taken back; [] without any.
 
-    LimitRefused where the machine has no such limit, or does not take this one. root: for tests.
+    ranks: those on this host; as many of the visible cards are limited. LimitRefused where the
+    machine has no such limit, or does not take this one. root: for tests.
     """
     root, environ = Path(root), os.environ if environ is None else environ
     asked = {n: getattr(spec, n) for n in ("power_limit_w", "clock_limit_mhz")}
@@ -148,8 +149,8 @@ def changes_of(
             raise LimitRefused("clock_limit_mhz: not set on AMD cards; write power_limit_w")
         visible = environ.get("HIP_VISIBLE_DEVICES")
         (watt,) = asked.values()
-        return _file_changes(_AMD_POWER, "power_limit_w", watt, root, visible)
-    if found := _nvidia_changes(spec, environ.get("CUDA_VISIBLE_DEVICES")):
+        return _file_changes(_AMD_POWER, "power_limit_w", watt, root, visible)[:ranks]
+    if found := _nvidia_changes(spec, ranks, environ.get("CUDA_VISIBLE_DEVICES")):
         return found
     raise LimitRefused(f"{' and '.join(asked)}: nvidia-smi names no card here; leave it out")
 
@@ -191,13 +192,11 @@ def _undone(changes: Sequence[LimitChange]) -> Iterator[None]:
 
 # %% ../../nbs/40_launch/24_limits.ipynb #b727578f
 @contextlib.contextmanager
-def limited(
-    spec: RunSpec, root: Path | str = "/", environ: Mapping[str, str] | None = None
-) -> Iterator[None]:
-    """In this context the limits of a request are set on this host. LimitRefused, with nothing
-    changed, where that is not possible or not allowed.
+def limited(spec: RunSpec, ranks: int, root: Path | str = "/") -> Iterator[None]:
+    """In this context the limits of a request are set on this host, for its `ranks`. LimitRefused,
+    with nothing changed, where that is not possible or not allowed.
     """
-    changes = changes_of(spec, root, environ)
+    changes = changes_of(spec, ranks, root)
     if not changes:
         yield
         return

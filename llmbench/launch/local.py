@@ -346,7 +346,7 @@ def _store_refusal(spec: RunSpec, name: str, out: Path, resume: Path | str | Non
 def _within_limits(spec: RunSpec, out: Path, launch: Launch, attempt: int, *rest: Any) -> RunFile:
     "`_to_the_end` with the limits of the request set here; a refused run where they cannot be."
     try:
-        with limited(spec):
+        with limited(spec, spec.world_size):
             return _to_the_end(spec, out, launch, attempt, *rest)
     except LimitRefused as error:
         return _ended(refused_run(spec, str(error), attempt=attempt), spec, out)
