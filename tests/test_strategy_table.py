@@ -44,8 +44,10 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> ddp.DDP:
 # Modules besides the table and the builders that name a strategy, and why. Entries may only
 # disappear: what depends on a strategy depends on a fact of its row.
 NAMES_A_STRATEGY = {
+    "bench/beside/ends.py": "the trainings that are ended on purpose",
     "bench/causes.py": "the requests that causes are planted in",
     "bench/growth.py": "the requests whose growth is measured",
+    "bench/interrupted.py": "the trainings that are ended at random",
     "compare/calibrate.py": "the default of an option",
     "report/advice/claims.py": "the advice of others, in their words",
     "frameworks/bridge.py": "a section and a value of Megatron Bridge",

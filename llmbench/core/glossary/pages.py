@@ -161,7 +161,7 @@ restarts | 1 | Restarts that the times were measured in | Restarts seen
 end | – | How a training was ended on purpose | What happens
 trainings | 1 | Trainings that were ended so | Trainings
 stop_s | s | From the end to the last of its processes | Until all ranks are gone (s)
-start_s | s | From then to the first step of the next start | Until the next first step (s)
+begun_s | s | From then to the first step of the next start | Until the next first step (s)
 lost_steps | steps | Steps done more than once | Steps done again
 cost_s | s | From the end to the first step that had not been done | In all (s)
 predicted_s | s | The same from trainings of this strategy that were killed | Predicted from a kill (s)

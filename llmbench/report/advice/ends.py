@@ -35,7 +35,7 @@ def ends_rows(file: Path) -> list[dict[str, Any]]:
     return [
         {
             "end": _ENDS[cost.end], "strategy": cost.strategy, "trainings": cost.trainings,
-            "stop_s": cost.stop_s, "start_s": cost.start_s, "lost_steps": cost.lost_steps,
+            "stop_s": cost.stop_s, "begun_s": cost.start_s, "lost_steps": cost.lost_steps,
             "cost_s": cost.cost_s, "predicted_s": cost.predicted_s,
         }
         for cost in ordered
@@ -47,7 +47,7 @@ ENDS_COLUMNS: list[Column] = [
     text_column("Strategy", "strategy"),
     count_column("Trainings", "trainings"),
     number_column("Until all ranks are gone (s)", "stop_s"),
-    number_column("Until the next first step (s)", "start_s"),
+    number_column("Until the next first step (s)", "begun_s"),
     count_column("Steps done again", "lost_steps"),
     number_column("In all (s)", "cost_s"),
     number_column("Predicted from a kill (s)", "predicted_s"),
@@ -90,7 +90,7 @@ def mixed_sentence(folder: Path) -> str | None:
     """What trainings kept that were ended by kills, hangs and notices, beside what is predicted
     from others that were only killed; None without their files.
     """
-    files = folder / "killed-2.csv", folder / "mixed.csv"
+    files = folder / "killed-2.csv", folder / "several.csv"
     if not all(file.is_file() for file in files):
         return None
     killed, mixed = (read_trainings(file) for file in files)
@@ -110,5 +110,5 @@ def ends_facts(measured: Path | None, table: Callable[..., Md]) -> dict[str, Any
     return {
         "ends": table("ends", rows, ENDS_COLUMNS, ENDS_CAPTION),
         "ends_said": ends_sentence(rows),
-        "mixed": mixed_sentence(measured) if measured else None,
+        "several": mixed_sentence(measured) if measured else None,
     }
