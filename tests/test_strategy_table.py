@@ -112,8 +112,12 @@ def printed(project: Path, program: str) -> str:
 
 def losses(project: Path, strategy: str) -> list[float]:
     """Of a short run; its run file has the settings that a row fixes."""
-    words = f"run params/cpu/ddp.yaml -o strategy={strategy} -o steps=4".split()
-    typed(project, *words, "-o", "warmup_steps=1", "-o", f"study={strategy}", "--results", "out")
+    small = (
+        "steps=4 warmup_steps=1 collective_steps=0 seq_len=32 batch.micro=1 batch.global_tokens=64"
+    )
+    settings = [*small.split(), f"strategy={strategy}", f"study={strategy}"]
+    options = [word for setting in settings for word in ("-o", setting)]
+    typed(project, "run", "params/cpu/ddp.yaml", *options, "--results", "out")
     run = json.loads(next((project / "out" / strategy).rglob("run.json")).read_text())
     assert run["status"] == "ok" and run["spec"]["strategy"]["name"] == strategy
     assert run["spec"]["strategy"]["bucket_mib"] == (1 if strategy == "zz-ddp" else 25)
