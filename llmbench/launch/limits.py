@@ -47,14 +47,23 @@ _ASKED = "uuid,power.limit,power.min_limit,power.max_limit,clocks.max.sm"
 _QUERY = ("nvidia-smi", f"--query-gpu={_ASKED}", "--format=csv,noheader,nounits")
 
 
+def _enough(cards: int, ranks: int) -> None:
+    if cards < ranks:
+        raise LimitRefused(
+            f"a limit for {ranks} ranks, and {cards} cards are visible here: the others would run"
+            " without it; start the ranks of a host by one command, or leave the limit out"
+        )
+
+
 def _number(text: str) -> float | None:
     return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None
 
-
+# %% ../../nbs/40_launch/24_limits.ipynb #091bc860
 def _nvidia_changes(spec: RunSpec, ranks: int, visible: str | None) -> list[LimitChange]:
     "The changes of the first visible cards, one per rank."
-    found = []
-    for line in lines_of(*_QUERY, *([] if visible is None else [f"--id={visible}"]))[:ranks]:
+    found, cards = [], lines_of(*_QUERY, *([] if visible is None else [f"--id={visible}"]))
+    _enough(len(cards), ranks)
+    for line in cards[:ranks]:
         uuid, *told = (cell.strip() for cell in line.split(","))
         now, low, high, clock = (_number(cell) for cell in (told + [""] * 4)[:4])
         card = f"nvidia-smi -i {shlex.quote(uuid)}"
@@ -88,7 +97,7 @@ _AMD_POWER = _Kind(
     ("power1_cap_min", "power1_cap_max"), "W", 10**6,
 )  # fmt: skip
 _CPU_POWER = _Kind(
-    "sys/class/powercap/intel-rapl:[0-9]*/constraint_0_power_limit_uw",
+    "sys/class/powercap/intel-rapl:[0-9]/constraint_0_power_limit_uw",
     ("none", "constraint_0_max_power_uw"), "W", 10**6,
 )  # fmt: skip
 _CPU_CLOCK = _Kind(
@@ -149,10 +158,10 @@ def changes_of(
             raise LimitRefused("clock_limit_mhz: not set on AMD cards; write power_limit_w")
         visible = environ.get("HIP_VISIBLE_DEVICES")
         (watt,) = asked.values()
-        return _file_changes(_AMD_POWER, "power_limit_w", watt, root, visible)[:ranks]
-    if found := _nvidia_changes(spec, ranks, environ.get("CUDA_VISIBLE_DEVICES")):
-        return found
-    raise LimitRefused(f"{' and '.join(asked)}: nvidia-smi names no card here; leave it out")
+        found = _file_changes(_AMD_POWER, "power_limit_w", watt, root, visible)
+        _enough(len(found), ranks)
+        return found[:ranks]
+    return _nvidia_changes(spec, ranks, environ.get("CUDA_VISIBLE_DEVICES"))
 
 # %% ../../nbs/40_launch/24_limits.ipynb #c09ac585
 def _shell(line: str) -> None:

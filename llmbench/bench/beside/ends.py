@@ -26,6 +26,7 @@ import yaml
 
 from .hosts import ip, switched_hosts
 from ..interrupted import ranks_of, write_rows
+from ...core.errors import LlmbenchError
 from ...core.lines import LineFollower, rank_file
 from ...core.records import read_run
 from ...core.schema import RunFile
@@ -215,7 +216,10 @@ def measure(
             try:
                 rows.append(one_end(*one, Path(scratch)))
                 sys.stdout.write(f"{rows[-1]}\n")
-            except (ValueError, LookupError) as error:  # the row is missing, and the reason is told
+            except (
+                LlmbenchError,
+                ValueError,
+            ) as error:  # the row is missing, and the reason is told
                 sys.stderr.write(f"{one[0]} under {one[1]}: {error}\n")
             sys.stdout.flush()
             keep(rows)

@@ -108,7 +108,7 @@ def explained_notes(e: Explained) -> list[str]:
     "What the parts rest on, and what is not known."
     found, told = e.found, []
     if found is None:
-        return ["seconds of a whole recording where it marks no steps; it may hold more of them"]
+        return ["a recording that marks no steps counts as one step, however many it holds"]
     if found.profiled:
         from_them = [PARTS[p] for p in ("exposed_s", "idle_s") if p not in found.missing]
         told.append(f"from the profiled steps, not the timed: {', '.join(from_them)}")
@@ -178,8 +178,8 @@ def explained_markdown(e: Explained) -> str:
 def explained_json(e: Explained) -> str:
     "All figures, in seconds."
     facts: dict[str, Any] = {"sentence": explained_sentence(e), "a": e.names[0], "b": e.names[1]}
-    found = asdict(e.found) if e.found else {}
-    for cause in (found["total"], *(c["difference"] for c in found["causes"])) if found else ():
+    found = asdict(e.found) if e.found else {"total": None, "causes": []}
+    for cause in (found["total"], *(c["difference"] for c in found["causes"])) if e.found else ():
         cause["difference_s"] = cause["b_s"] - cause["a_s"]
     facts |= found | {"kernels": [asdict(k) | {"difference_s": k.seconds} for k in e.kernels]}
     return json.dumps(facts | {"comparable": e.verdict}, indent=2, ensure_ascii=False) + "\n"

@@ -150,18 +150,18 @@ class _Spans(_Names):
 class _Busy(_Spans):
     "What the spans of all kernels tell together."
 
-    def exposed_and_busy_s(self) -> tuple[float, float] | None:
-        """Seconds of communication that nothing hides, and in which any kernel ran, overlaps
-        counted once; None where the time of a kernel is not known.
+    def exposed_and_busy_s(self, from_s: float, to_s: float) -> tuple[float, float] | None:
+        """Seconds between two moments of communication that nothing hides, and in which any kernel
+        ran, overlaps counted once; None where the time of a kernel is not known.
         """
-        moved = [spans for spans in self.moved.values()]
+        moved = list(self.moved.values())
         known = sum(len(spans[0]) for spans in (*moved, self.computed))
         if known < sum(self.calls.values()) or not known:
             return None
         all_moved = [np.concatenate([spans[side] for spans in moved] or [[]]) for side in (0, 1)]
-        busy = union(self.computed)
-        both = [np.concatenate([a, b]) for a, b in zip(all_moved, busy, strict=True)]
-        return uncovered((all_moved[0], all_moved[1]), busy), length((both[0], both[1]))
+        cut = [np.clip(side, from_s, to_s) for side in (*all_moved, *union(self.computed))]
+        both = [np.concatenate([cut[0], cut[2]]), np.concatenate([cut[1], cut[3]])]
+        return uncovered((cut[0], cut[1]), (cut[2], cut[3])), length((both[0], both[1]))
 
 # %% ../../../nbs/50_importers/profiles/10_kernels.ipynb #10615ef2
 class Kernels(_Busy):

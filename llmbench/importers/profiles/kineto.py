@@ -79,13 +79,29 @@ class _Operations:
             return False
         return self.shapes.setdefault(place, shapes) == shapes
 
+# %% ../../../nbs/50_importers/profiles/15_kineto.ipynb #3c3aa88d
+class _Steps(_Operations):
+    "The marked steps: seconds of each, and from when to when they lasted on the host's clock."
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: dict[int, float] = {}
+        self.from_s, self.to_s = float("inf"), float("-inf")
+
+    def mark(self, number: int, begin_us: float, time_us: float) -> None:
+        "A marked step; the first of a number counts."
+        if number not in self.steps:
+            self.steps[number] = time_us / 1e6
+            self.from_s = min(self.from_s, begin_us / 1e6)
+            self.to_s = max(self.to_s, (begin_us + time_us) / 1e6)
+
 # %% ../../../nbs/50_importers/profiles/15_kineto.ipynb #3430cddc
-class Trace(_Operations):
+class Trace(_Steps):
     "A trace while its events are read."
 
     def __init__(self) -> None:
         super().__init__()
-        self.kernels, self.steps, self.devices, self.top = Kernels(), {}, set(), {}
+        self.kernels, self.devices, self.top = Kernels(), set(), {}
 
     def kernel(self, name: str, begin_us: float, time_us: float, event: Mapping[str, Any]) -> None:
         "Add a kernel, with its message if it is a collective."
@@ -100,12 +116,12 @@ class Trace(_Operations):
         "Read an event of the trace; whether it was used."
         if not isinstance(event, dict) or (span := _span(event)) is None:
             return False
-        category, (name, _, time) = str(event.get("cat")).lower(), span
+        category, name = str(event.get("cat")).lower(), span[0]
         step = _STEP.fullmatch(name) if category == "user_annotation" else None
         if category == "kernel":
             self.kernel(*span, event)
         elif step and len(self.steps) < _MOST_STEPS:
-            self.steps.setdefault(int(step[1]), time / 1e6)
+            self.mark(int(step[1]), *span[1:])
         else:
             return category == "cpu_op" and self.operation(event)
         return True
@@ -126,9 +142,10 @@ def _devices(trace: Trace) -> list[dict[str, Any]]:
 # %% ../../../nbs/50_importers/profiles/15_kineto.ipynb #4fcc1308
 def _window(trace: Trace, draft: Draft, whole_s: float) -> None:
     "What the card did in the steps, where the trace has the kernels of one card and all of them."
-    told = trace.kernels.exposed_and_busy_s() if len(trace.devices) == 1 else None
+    alone = len(trace.devices) == 1
+    told = trace.kernels.exposed_and_busy_s(trace.from_s, trace.to_s) if alone else None
     if told is None or told[1] > 1.001 * whole_s:
-        return  # kernels before or after the steps are counted, too: nothing is known of the steps
+        return  # the steps have gaps between them, and kernels in the gaps
     draft.fact("window.exposed_s", told[0])
     for facts in draft.ranks.values():
         facts["window_time_s"], facts["window_exposed_s"] = whole_s, told[0]
