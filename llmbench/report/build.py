@@ -251,7 +251,7 @@ def site_places(settings: Settings, source: Path | None, out: Path | None) -> tu
     return source, Path(out) if out else settings.path("report", "out")
 
 # %% ../../nbs/80_report/60_build.ipynb #9ada8e81
-_NOT_SOURCES = ("_site", "published", "_generated", ".quarto", "data", "sql", "runs", "assets")
+_NOT_SOURCES = ("_site", "published", "recorded", "_generated", "data", "sql", "runs", "assets")
 
 
 def workbench_of(
@@ -264,7 +264,8 @@ def workbench_of(
 
     def ignored(folder: str, names: list[str]) -> set[str]:
         paths = {name: Path(folder, name).resolve() for name in names}
-        return {n for n, path in paths.items() if n in _NOT_SOURCES or path in filled}
+        hidden = {n for n, path in paths.items() if n[0] == "." and path.is_dir()}
+        return hidden | {n for n, path in paths.items() if n in _NOT_SOURCES or path in filled}
 
     shutil.copytree(source, copy, ignore=ignored)
     store, kernels = open_store(folders), kernel_tables(folders)
@@ -278,9 +279,17 @@ def kept_parts(out: Path, source: Path, settings: Settings, *, anew: bool) -> Ke
     read += [project_root() / "settings.ini"]
     stamp = program_stamp(path for path in read if path.exists())
     shared = SharedParts(shared_file(), stamp, reads=not anew)
-    return KeptParts(kept_file(out.resolve()), stamp, shared, reads=not anew)
+    site = out.resolve()
+    return KeptParts(kept_file(site), stamp, shared, reads=not anew, site=site)
 
 # %% ../../nbs/80_report/60_build.ipynb #6e25c207
+def _beside(out: Path) -> tempfile.TemporaryDirectory[str]:
+    "A scratch folder on the disk of the site, where files are moved and linked and not copied."
+    parent = out.resolve().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    return tempfile.TemporaryDirectory(dir=parent, prefix=f".{out.name}-")
+
+
 def _keep_script(site: Path, folder: Path) -> None:
     """The charts' script of an earlier site, which takes seconds to bundle; the renderer makes it
     anew where it is out of date.
@@ -334,7 +343,7 @@ def build_report(
     source, out = site_places(settings, source, out)
     folders = result_folders(results, settings, source)
     kept = kept_parts(out, source, settings, anew=anew)
-    with tempfile.TemporaryDirectory(prefix="llmbench-report-") as scratch:
+    with _beside(out) as scratch:
         bench = workbench_of(folders, source, Path(scratch) / "report", kept)
         results = fill(bench, settings, read_bench(source / "published" / "bench"), folders)
         write_ask_page(bench, duckdb_wasm)

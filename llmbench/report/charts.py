@@ -224,12 +224,13 @@ def _bar_layers(rows: list[dict[str, Any]], base: alt.Chart, x: alt.X, low: str)
     layers = [base.mark_bar(opacity=0.32, size=18).encode(x=x, color=colour)]
     if any(r["tick"] for r in rows):
         ticks = base.mark_tick(thickness=2.5, size=26, color=NEUTRAL, opacity=1)
-        layers.append(ticks.encode(x="tick:Q"))
+        layers.append(ticks.encode(x=alt.X("tick:Q")))
     if any(r[low] for r in rows):
         lines = base.transform_filter(f"isValid(datum.{low})").mark_rule(strokeWidth=2.5)
-        layers.append(lines.encode(x=f"{low}:Q", x2="end:Q", color=colour))
+        layers.append(lines.encode(x=alt.X(f"{low}:Q"), x2=alt.X2("end:Q"), color=colour))
     layers.append(base.mark_point(filled=True, size=70, opacity=1).encode(x=x, color=colour))
-    layers.append(base.mark_text(align="left", dx=8).encode(x="words_at:Q", text="text:N"))
+    words = base.mark_text(align="left", dx=8)
+    layers.append(words.encode(x=alt.X("words_at:Q"), text=alt.Text("text:N")))
     return layers
 
 # %% ../../nbs/80_report/10_charts.ipynb #83fe12b4
@@ -355,6 +356,6 @@ def efficiency_chart(rows: Any, *, baseline: str) -> alt.LayerChart:
     title = f"Scaling efficiency (% of {baseline}, per rank)"
     bars = interval_bars(rows, "scaling_efficiency_pct", title=title, unit="%")
     full = alt.Chart(alt.Data(values=[{"full": 100}])).mark_rule(strokeDash=[4, 4], stroke=NEUTRAL)
-    return alt.layer(*bars.layer, full.encode(x="full:Q"), data=bars.data).properties(
+    return alt.layer(*bars.layer, full.encode(x=alt.X("full:Q")), data=bars.data).properties(
         height=alt.Step(32), description=bars.description
     )

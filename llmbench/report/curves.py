@@ -41,7 +41,7 @@ def _step_dots(points: list[dict[str, Any]], y: alt.Y, colour: alt.Color) -> alt
     "Each measured step as a dot, one line of dots per repeat."
     scale = alt.Scale(domain=_domain([p["ms"] for p in points]))
     tips = [
-        "label:N",
+        alt.Tooltip("label:N"),
         alt.Tooltip("ms:Q", format=",.4~g", title=_STEP_TIME),
         alt.Tooltip("attempt:N", title="repeat"),
     ]
@@ -62,12 +62,12 @@ def _step_medians(groups: list[dict[str, Any]], y: alt.Y, colour: alt.Color) -> 
     "The median of each set as a tick, on the bar of its interval where it is known."
     base = alt.Chart(chart_data(groups)).encode(y=y)
     spread = base.mark_bar(size=30, opacity=0.2, clip=True).encode(
-        x="ms_low:Q", x2="ms_high:Q", color=colour
+        x=alt.X("ms_low:Q"), x2=alt.X2("ms_high:Q"), color=colour
     )
     middle = base.mark_tick(thickness=2, size=30, opacity=1).encode(
-        x="ms:Q",
+        x=alt.X("ms:Q"),
         color=colour,
-        tooltip=["label:N", alt.Tooltip("ms:Q", format=",.4~g", title=_STEP_TIME)],
+        tooltip=[alt.Tooltip("label:N"), alt.Tooltip("ms:Q", format=",.4~g", title=_STEP_TIME)],
     )
     return [*([spread] if _known(groups, "ms_low") else []), middle]
 
@@ -133,7 +133,7 @@ def _curves(rows: list[dict[str, Any]], y: alt.Y, said: str, *, tip: str) -> alt
     legend = alt.Legend(title=None, symbolType="stroke", symbolSize=400)
     pick = alt.selection_point(fields=["strategy"], bind="legend")
     tips = [
-        "label:N",
+        alt.Tooltip("label:N"),
         alt.Tooltip("step:Q", title="step"),
         alt.Tooltip(f"{tip}:Q", format=".6~g", title=tip),
     ]
@@ -143,7 +143,7 @@ def _curves(rows: list[dict[str, Any]], y: alt.Y, said: str, *, tip: str) -> alt
         .encode(
             x=_steps_axis(),
             y=y,
-            detail="label:N",
+            detail=alt.Detail("label:N"),
             tooltip=tips,
             opacity=alt.condition(pick, alt.value(0.9), alt.value(0.1)),
             **_curve_marks(rows, legend),
@@ -174,7 +174,10 @@ def _limits(tolerances: list[float], scale: alt.Scale) -> list[alt.Chart]:
     rows = [{"tolerance": t, "text": f"tolerance {t:.0e}"} for t in tolerances]
     base, y = alt.Chart(chart_data(rows)), "tolerance:Q"
     line = base.mark_rule(strokeDash=[4, 4], stroke=NEUTRAL).encode(y=alt.Y(y, scale=scale))
-    return [line, base.mark_text(align="left", dy=-7, x=4).encode(y=alt.Y(y), text="text:N")]
+    return [
+        line,
+        base.mark_text(align="left", dy=-7, x=4).encode(y=alt.Y(y), text=alt.Text("text:N")),
+    ]
 
 
 def _worst(rows: list[dict[str, Any]]) -> str:
@@ -244,10 +247,10 @@ def _speedup_marks(base: alt.Chart, rows: list[dict[str, Any]], title: str) -> l
     "Intervals, where they are known, and estimates."
     top = _speedup_top(rows) * 1.05 or 1
     y = alt.Y("speedup:Q", title=title, scale=alt.Scale(domain=[0, top]))
-    tips = ["label:N", alt.Tooltip("speedup:Q", format=".3~g", title=title)]
+    tips = [alt.Tooltip("label:N"), alt.Tooltip("speedup:Q", format=".3~g", title=title)]
     dots = base.mark_point(filled=True, size=80, opacity=1).encode(y=y, tooltip=tips)
     lines = base.mark_rule(strokeWidth=2.5, clip=True)
-    spread = lines.encode(y="speedup_low:Q", y2="speedup_high:Q")
+    spread = lines.encode(y=alt.Y("speedup_low:Q"), y2=alt.Y2("speedup_high:Q"))
     return [*([spread] if _known(rows, "speedup_low") else []), dots]
 
 # %% ../../nbs/80_report/25_curves.ipynb #20aa5c58
@@ -306,7 +309,12 @@ def _rank_lines(x: alt.X) -> list[alt.Chart]:
     colour = alt.Color("rank_name:N", legend=alt.Legend(title=None), scale=colours)
     base = alt.Chart().encode(x=x, color=colour)
     shade = alt.condition(alt.datum.is_warmup, alt.value(0.3), alt.value(1))
-    tips = ["rank_name:N", "step:Q", alt.Tooltip("ms:Q", format=",.4~g", title="ms"), "phase:N"]
+    tips = [
+        alt.Tooltip("rank_name:N"),
+        alt.Tooltip("step:Q"),
+        alt.Tooltip("ms:Q", format=",.4~g", title="ms"),
+        alt.Tooltip("phase:N"),
+    ]
     return [
         base.mark_line(opacity=0.5, strokeWidth=1.5).encode(y=y),
         base.mark_point(filled=True, size=40).encode(y=y, opacity=shade, tooltip=tips),
@@ -334,7 +342,7 @@ def _change_marks(step: int, x: alt.X) -> list[alt.Chart]:
     "A dashed line before a step, and its name."
     mark = alt.Chart(alt.Data(values=_change_rows(step))).encode(x=x)
     line = mark.mark_rule(strokeDash=[4, 4], color=NEUTRAL, strokeWidth=1.5)
-    return [line, mark.mark_text(align="left", dx=5, y=8).encode(text="text:N")]
+    return [line, mark.mark_text(align="left", dx=5, y=8).encode(text=alt.Text("text:N"))]
 
 # %% ../../nbs/80_report/25_curves.ipynb #c9e3a05f
 @cache

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SetKey', 'LABEL', 'OWN_FOLDERS', 'with_interval', 'Column', 'text_column', 'number_column', 'count_column', 'set_key',
            'set_labels', 'marked', 'label_of', 'pipe_table', 'table_md', 'facts_table', 'fold_out', 'site_folder',
-           'source_links', 'html_block', 'figure_md', 'csv_text', 'facts_html', 'badge', 'status_badge',
+           'source_links', 'html_block', 'figure_md', 'csv_text', 'facts_html', 'numbers_html', 'badge', 'status_badge',
            'definition_md', 'methods_md']
 
 # %% ../../nbs/80_report/40_parts.ipynb #25a46ee8
@@ -226,6 +226,31 @@ def facts_html(facts: Mapping[str, Any]) -> Md:
     rows = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>\n" for name, value in cells)
     head = "<thead>\n<tr><th>Name</th><th>Value</th></tr>\n</thead>"
     return html_block(f"<table>\n{head}\n<tbody>\n{rows}</tbody>\n</table>")
+
+# %% ../../nbs/80_report/40_parts.ipynb #958b295a
+def _row_html(cells: Sequence[str], tag: str, right: Sequence[bool]) -> str:
+    style = ' style="text-align: right;"'
+    inside = (
+        f"<{tag}{style * to_the_right}>{cell}</{tag}>"
+        for cell, to_the_right in zip(cells, right, strict=True)
+    )
+    return f"<tr>{''.join(inside)}</tr>\n"
+
+
+def numbers_html(lines: Sequence[Sequence[str]], *, label: str, caption: str) -> Md:
+    """A captioned table of plain text as HTML, the first line being the head, `label` without
+    'tbl-'. Columns of numbers are set to the right, those without a known value left out.
+    """
+    cells = [[html_text(cell, 500) or "–" for cell in line] for line in lines]
+    kept = [column for column in zip(*cells, strict=True) if any(v != "–" for v in column[1:])]
+    right = [all(v == "–" or v[0].isdigit() for v in column[1:]) for column in kept]
+    head, *rows = zip(*kept, strict=True)
+    body = "".join(_row_html(row, "td", right) for row in rows)
+    table = f"<table>\n<thead>\n{_row_html(head, 'th', right)}</thead>\n<tbody>\n{body}</tbody>\n"
+    name = html_text(caption, 500)
+    scroll = f'<div class="table-scroll" role="region" aria-label="{name}" tabindex="0">\n'
+    block = html_block(f"{scroll}{table}</table>\n</div>")
+    return Md(f"::: {{#tbl-{label}}}\n{block}\n{caption}\n:::\n")
 
 # %% ../../nbs/80_report/40_parts.ipynb #40955e77
 def badge(text: str, kind: str) -> Md:

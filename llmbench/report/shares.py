@@ -26,9 +26,13 @@ def _stacks(
         legend=alt.Legend(title=None, columns=columns, labelLimit=240),
         scale=alt.Scale(domain=present, range=[colours[p] for p in present]),
     )
-    tips = ["label:N", "part:N", alt.Tooltip("amount:Q", format=",.3~g", title=title)]
+    tips = [
+        alt.Tooltip("label:N"),
+        alt.Tooltip("part:N"),
+        alt.Tooltip("amount:Q", format=",.3~g", title=title),
+    ]
     bars = alt.Chart(chart_data(stacks)).mark_bar(size=18, opacity=0.8)
-    return bars.encode(y=y, color=colour, order="place:Q", tooltip=tips)
+    return bars.encode(y=y, color=colour, order=alt.Order("place:Q"), tooltip=tips)
 
 # %% ../../nbs/80_report/15_shares.ipynb #f00d1dc6
 def parts_chart(
@@ -56,7 +60,7 @@ def parts_chart(
     words = alt.Chart(chart_data(texts)).mark_text(align="left", dx=6)
     layers = (
         _stacks(stacks, y, title, colours).encode(x=x),
-        words.encode(x="end:Q", y=y, text="text:N"),
+        words.encode(x=alt.X("end:Q"), y=y, text=alt.Text("text:N")),
     )
     return alt.layer(*layers).properties(height=alt.Step(32), description=said)
 

@@ -40,7 +40,7 @@ from llmbench.report.parts import (
     table_md,
 )
 from .site.kept import KeptParts
-from ..store.literal import filled
+from ..store.literal import filled, quoted
 
 # %% ../../nbs/80_report/45_workbench.ipynb #93b19d55
 @dataclass(frozen=True)
@@ -145,6 +145,7 @@ class _Folder:
 
     connection: duckdb.DuckDBPyConnection
     folder: Path
+    kept: KeptParts = field(default_factory=KeptParts, kw_only=True)
 
     _written: dict[str, str] | None = field(default=None, init=False)
     _places: dict[tuple[str, ...], Path] = field(default_factory=dict, init=False)
@@ -154,7 +155,7 @@ class _Folder:
         if self._written is not None:
             self._written["/".join(names)] = text
         path = self._place(names)
-        path.write_bytes(text.encode())  # a copy that ends with the build need not reach the disk
+        self.kept.write(path, text.encode(), "/".join(names))  # need not reach the disk: a copy
         return path
 
     def _place(self, names: tuple[str, ...]) -> Path:
@@ -182,16 +183,48 @@ class _Files(_Folder):
         """Columns and rows of the query `_sql/<name>.sql`; the query that ran and its rows are left
         in sql/<folder>/<file>.sql and data/<folder>/<file>.csv.
         """
-        text = (self.folder / "_sql" / f"{name}.sql").read_text(encoding="utf-8")
-        text = filled(text, values)
+        text = filled(self.query(name), values)
         self.write("sql", folder, f"{file}.sql", text=text)
         columns, rows = _queried(self.connection, name, text)
         self.keep(file, folder, rows, columns)
         return columns, rows
 
+    def query(self, name: str) -> str:
+        "The text of the query `_sql/<name>.sql`."
+        return (self.folder / "_sql" / f"{name}.sql").read_text(encoding="utf-8")
+
+# %% ../../nbs/80_report/45_workbench.ipynb #cd703d97
+_EACH = """SELECT asked.value AS asked_value, one.*
+FROM (SELECT unnest([{values}]) AS value) AS asked, LATERAL (
+{query}
+) AS one ORDER BY {order}"""
+
+
+class _EachFiles(_Files):
+    "A query that is asked for many values at once."
+
+    def queried_each(
+        self, name: str, key: str, files: Mapping[str, str], folder: str, order: str
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Rows of the query `_sql/<name>.sql` for each value of `$key` in `files`, which names the
+        file of each; what is left is that of `queried`. order: the columns by which the query
+        sorts. Raises LlmbenchError where it fails.
+        """
+        text = self.query(name)
+        query = re.sub(rf"\${key}\b", "asked.value", text.rstrip().removesuffix(";"))
+        asked = {"values": ", ".join(map(quoted, files)), "query": query, "order": order}
+        (_, *columns), rows = _queried(self.connection, name, _EACH.format(**asked))
+        found: dict[str, list[dict[str, Any]]] = {value: [] for value in files}
+        for row in rows:
+            found[row.pop("asked_value")].append(row)
+        for value, file in files.items():
+            self.write("sql", folder, f"{file}.sql", text=filled(text, {key: value}))
+            self.keep(file, folder, found[value], columns)
+        return found
+
 # %% ../../nbs/80_report/45_workbench.ipynb #7c5f69ac
 @dataclass
-class Workbench(_Files):
+class Workbench(_EachFiles):
     """A copy of the report's sources that is being filled, and what it is filled from; `kernels`:
     tables of profiled runs, `runs`: run files, both by run id.
     """
@@ -199,7 +232,6 @@ class Workbench(_Files):
     kernels: dict[str, Path] = field(default_factory=dict)
     runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    kept: KeptParts = field(default_factory=KeptParts)
     _labels: dict[str, _Labels] = field(default_factory=dict)
 
     def rows(

@@ -20,6 +20,7 @@ from llmbench.report.parts import (
     Column,
     facts_html,
     label_of,
+    numbers_html,
     status_badge,
     table_md,
     text_column,
@@ -86,20 +87,15 @@ _RANK_MEMORY = {
 
 def ranks_table(ranks: Sequence[Mapping[str, Any]]) -> Md:
     "Memory of every rank in GiB."
-    rows = [
-        {
-            "name": f"rank {r['rank']} on {short_label(r.get('host') or 'an unknown host')}",
-            "source": r.get("memory_source"),
-            **{k: _gib(r.get(k)) for k in _RANK_MEMORY},
-        }
-        for r in ranks[:_MOST_RANKS]
-    ]
+    lines = [("Rank", *(f"{title} (GiB)" for title in _RANK_MEMORY.values()), "Source")]
+    for rank in ranks[:_MOST_RANKS]:
+        name = f"rank {rank['rank']} on {short_label(rank.get('host') or 'an unknown host')}"
+        sizes = (_gib(rank.get(key)) for key in _RANK_MEMORY)
+        lines.append((name, *sizes, rank.get("memory_source") or "–"))
     caption = "Memory of every rank."
     if len(ranks) > _MOST_RANKS:
         caption += f" The first {_MOST_RANKS} of {len(ranks):,}; the run file has all."
-    memory = [Column(f"{t} (GiB)", lambda row, k=k: row[k]) for k, t in _RANK_MEMORY.items()]
-    columns = [text_column("Rank", "name"), *memory, text_column("Source", "source")]
-    return table_md(rows, columns, label="ranks", caption=caption)
+    return numbers_html(lines, label="ranks", caption=caption)
 
 # %% ../../../nbs/80_report/pages/15_run.ipynb #f17b616a
 _TIMES = {

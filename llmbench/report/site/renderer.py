@@ -256,13 +256,13 @@ def _all_rendered(website: Website, problems: list[str] | None, kept: KeptParts)
         return glossary | _some_rendered(renderer, others, terms, threads)
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #53cf6ffe
-def _write_pages(website: Website, made: Made, out: Path) -> None:
+def _write_pages(website: Website, made: Made, out: Path, kept: KeptParts) -> None:
     "The pages, and what the search knows of them."
     entries: list[Mapping[str, str]] = []
     for page in website.pages.values():
         target = below(out, page.url)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(made[page.url]["html"], encoding="utf-8")
+        kept.write(target, made[page.url]["html"].encode(), page.url)
         entries += made[page.url]["entries"]
     index = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
     search = out / "assets" / "search.js"
@@ -275,7 +275,7 @@ def _render_with_pandoc(
     website = load_website(source, problems)
     made = _all_rendered(website, problems, kept)
     copy_files(website, theme_folder(source), out, move=move)
-    _write_pages(website, made, out)
+    _write_pages(website, made, out, kept)
     if any(map(_has_chart, website.pages.values())):
         shutil.copyfile(write_chart_assets(source, kept), out / "assets" / "charts.js")
     check_links(website, out, {url: found["links"] for url, found in made.items()}, problems)

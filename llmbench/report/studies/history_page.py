@@ -32,11 +32,16 @@ from ..workbench import Workbench, drawn
 Told = tuple[dict[str, Any], dict[str, Any]]  # a row of `runs`, its run file
 _SQL = """SELECT * FROM runs
 JOIN (SELECT run_id, name, spec_hash, attempt FROM details) USING (run_id)
-WHERE status = 'ok' AND study IS NOT NULL ORDER BY started_at, run_id"""
+WHERE status = 'ok' AND study IS NOT NULL{} ORDER BY started_at, run_id"""
+# a run file is read only where there is a history to show
+_AT_SEVERAL = """ AND (study, name, coalesce(hardware, '')) IN (
+SELECT (study, name, coalesce(hardware, '')) FROM runs
+JOIN (SELECT run_id, name FROM details) USING (run_id)
+WHERE status = 'ok' GROUP BY ALL HAVING count(DISTINCT coalesce(git_commit, '')) > 1)"""
 
 
-def _own(bench: Workbench) -> list[Told]:
-    found = bench.connection.sql(_SQL)
+def _own(bench: Workbench, at_several: bool) -> list[Told]:
+    found = bench.connection.sql(_SQL.format(_AT_SEVERAL if at_several else ""))
     rows = [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
     return [(row, bench.runs[row["run_id"]]) for row in rows if row["run_id"] in bench.runs]
 
@@ -54,7 +59,8 @@ def requests_of(bench: Workbench, folders: Iterable[Path]) -> dict[tuple, list[T
     name and hardware.
     """
     seen: dict[tuple, Told] = {}
-    for row, run in [*_own(bench), *_kept(folders)]:
+    kept = _kept(folders)
+    for row, run in [*_own(bench, at_several=not kept), *kept]:
         seen.setdefault((row["run_id"], row["started_at"]), (row, run))
     found: dict[tuple, list[Told]] = {}
     for row, run in sorted(seen.values(), key=lambda told: told[0]["started_at"] or ""):
