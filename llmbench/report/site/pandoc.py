@@ -88,7 +88,8 @@ def _abbreviations() -> dict[str, bool]:
     return dict.fromkeys(found.stdout.split(), True)
 
 # %% ../../../nbs/80_report/site/18_pandoc.ipynb #f01d0331
-_RAW = re.compile(r"^`````\{=html\}\n(.{200,}?)\n`````$", re.MULTILINE | re.DOTALL)
+_RAW = re.compile(r"^`````\{=html\}\n(.*?)\n`````$", re.MULTILINE | re.DOTALL)
+_LONG = 200  # characters; a shorter block is left where it is
 
 
 def _raw_blocks(text: str) -> tuple[str, dict[str, str]]:
@@ -96,6 +97,8 @@ def _raw_blocks(text: str) -> tuple[str, dict[str, str]]:
     found: dict[str, str] = {}
 
     def keyed(block: re.Match) -> str:
+        if len(block[1]) < _LONG:
+            return block[0]
         key = f"raw-{hashlib.sha256(block[1].encode()).hexdigest()}-{len(found)}"
         found[key] = block[1]
         return f"`````{{=html}}\n{key}\n`````"
@@ -117,6 +120,7 @@ class _Process:
         command = [pypandoc.get_pandoc_path(), "lua", "-E", "-e", _PAGE + _SERVE]
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         self.running = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing)
+        self.pages = 0
         self._send(_abbreviations())
 
     def _send(self, value: Mapping[str, Any]) -> None:
@@ -133,8 +137,7 @@ class _Process:
         page = self.running.stdout.read(int(head or 0))
         if not head or len(page) < int(head):
             raise OSError("pandoc ended within a page")
-        html = page.decode()
-        return None if any(key in html for key in raw) else html
+        return None if any(key.encode() in page for key in raw) else page.decode()
 
     def close(self) -> None:
         "End the process."
@@ -156,12 +159,19 @@ def _alike(defaults: Mapping[str, Any], text: str) -> bool:
     return known and plain and defaults["from"].startswith(_FORMATS)
 
 # %% ../../../nbs/80_report/site/18_pandoc.ipynb #d27f4b90
+_MOST_PAGES = 200
+
+
 def _tried(
     process: _Process | None, defaults: Mapping[str, Any], text: str
 ) -> tuple[_Process | None, str | None]:
     "The process for the next page (None where it ended), and this page."
+    if process and process.pages >= _MOST_PAGES:
+        process.close()
+        process = None
     try:
         process = process or _Process()
+        process.pages += 1
         return process, process.render(defaults, text)
     except (OSError, subprocess.SubprocessError):
         if process:

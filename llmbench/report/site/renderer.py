@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import pypandoc
@@ -25,6 +25,7 @@ import vl_convert
 
 from ...core.errors import LlmbenchError, RequestError, unknown_name
 from ...core.files import below, project_root, write_text_atomic
+from .frames import Frames
 from .kept import KeptParts
 from .links import check_links, copy_files, page_links
 from .navigation import Navigation
@@ -178,13 +179,14 @@ def _rendered(
     website: Website,
     page: Page,
     lists: Navigation,
-    pandoc: PandocPages,
+    frames: Frames,
     scratch: Path,
     problems: list[str] | None,
 ) -> str:
     "A page as HTML; if pandoc refuses it and there is a list of problems, a page with the reason."
     try:
-        found = pandoc.render(pandoc_defaults(website, page, lists), page.text)
+        words = [page.title, PurePosixPath(page.url).stem]
+        found = frames.page(pandoc_defaults(website, page, lists), page.text, words)
         return render_page(website, page, scratch) if found is None else found
     except LlmbenchError as e:
         if problems is None:
@@ -200,9 +202,9 @@ class _PageRenderer:
     "Renders pages of a website, or takes them from an earlier build."
 
     def __init__(
-        self, website: Website, pandoc: PandocPages, problems: list[str] | None, kept: KeptParts
+        self, website: Website, frames: Frames, problems: list[str] | None, kept: KeptParts
     ) -> None:
-        self.website, self.pandoc, self.problems, self.kept = website, pandoc, problems, kept
+        self.website, self.frames, self.problems, self.kept = website, frames, problems, kept
         self._lists = Navigation(website)
 
     def key(self, page: Page, terms: Iterable[str]) -> str:
@@ -213,7 +215,7 @@ class _PageRenderer:
 
     def made(self, page: Page, terms: set[str], scratch: Path) -> dict[str, Any]:
         "A page as HTML, its links, and its entries of the search."
-        text = _rendered(self.website, page, self._lists, self.pandoc, scratch, self.problems)
+        text = _rendered(self.website, page, self._lists, self.frames, scratch, self.problems)
         if terms and page.url != _GLOSSARY:
             text = link_terms(text, page.root + _GLOSSARY, terms)
         found = page.meta.get("search", True) is not False
@@ -249,7 +251,7 @@ def _all_rendered(website: Website, problems: list[str] | None, kept: KeptParts)
     pages = list(website.pages.values())
     first = [page for page in pages if page.url == _GLOSSARY]
     with PandocPages(cores) as pandoc, ThreadPoolExecutor(cores) as threads:
-        renderer = _PageRenderer(website, pandoc, problems, kept)
+        renderer = _PageRenderer(website, Frames(pandoc.render), problems, kept)
         glossary = _some_rendered(renderer, first, set(), threads)
         terms = {anchor for made in glossary.values() for anchor in made["links"][1] if anchor}
         others = [page for page in pages if page.url != _GLOSSARY]

@@ -29,6 +29,7 @@ from llmbench.report.workbench import (
     kept_part,
     made_part,
 )
+from ...store.cache import only_study
 from ...store.run_files import study_hashes
 
 # %% ../../../nbs/80_report/studies/24_result.ipynb #d6ff86f6
@@ -93,7 +94,7 @@ def _told(bench: Workbench, what: str, make: Callable[[], Any], otherwise: Any) 
 _NO_RUNS = {"failed": [], "aside": [], "ended": []}
 
 # %% ../../../nbs/80_report/studies/24_result.ipynb #a5213b22
-def _made(bench: Workbench, study: Study) -> dict[str, Any]:
+def _with_pages(bench: Workbench, study: Study) -> dict[str, Any]:
     "Write the pages of a study and of its runs; the rest of its result."
     text = study_text(bench, study)
     write_study_page(bench, text)
@@ -110,6 +111,11 @@ def _made(bench: Workbench, study: Study) -> dict[str, Any]:
         **_told(bench, f"sets of {name}", partial(_compared, bench, text), nothing),
         **_told(bench, f"runs of {name}", partial(_runs_of, bench, study), _NO_RUNS),
     }
+
+
+def _made(bench: Workbench, study: Study) -> dict[str, Any]:
+    with only_study(bench.connection, study.name):
+        return _with_pages(bench, study)
 
 # %% ../../../nbs/80_report/studies/24_result.ipynb #b42452f5
 def _stamps(kernels: Mapping[str, Path], study: str) -> list[tuple[str, int, int]]:
