@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SMALL', 'CAUSES', 'COMPUTING', 'BESIDE', 'COLUMNS', 'LATE_COLUMNS', 'LATE_CAUSES', 'request', 'compute',
            'more_computing', 'late_batches', 'core_quota', 'slow_link', 'plant', 'joined', 'trained', 'row_of',
-           'causes_rows', 'block_rows', 'slowed', 'late_rows', 'measure', 'possible', 'main']
+           'causes_rows', 'plain_step', 'block_rows', 'slowed', 'late_rows', 'measure', 'possible', 'main']
 
 # %% ../../nbs/95_bench/72_causes.ipynb #17aecdd4
 import argparse
@@ -213,12 +213,12 @@ def causes_rows(folder: Path, cycles: int, steps: int, left_out: tuple[str, ...]
             more = {"checkpoint": {"every": 5}} if cause == "checkpoints" else {}
             planted = plant(cause, rank, step_s)
             run = trained(folder, f"{cause}.{cycle}", plain | more, planted)
-            step_s = step_s or _agreed(folder, run)[0]
+            step_s = step_s or plain_step(folder, run)[0]
             if run and cycle >= 0:
                 yield row_of(cycle, cause, run)
 
 # %% ../../nbs/95_bench/72_causes.ipynb #98607399
-def _agreed(folder: Path, run: Mapping[str, Any] | None) -> tuple[float, float]:
+def plain_step(folder: Path, run: Mapping[str, Any] | None) -> tuple[float, float]:
     "Seconds of a plain step, and the cores that a rank computes on meanwhile."
     file = folder / "plain.json"
     if run:
@@ -268,7 +268,7 @@ def late_rows(asked: argparse.Namespace, folder: Path) -> Iterator[dict]:
         late = agreed is not None and rank == slow
         planted = slowed(asked.cause, asked.share, *agreed) if late else contextlib.nullcontext()
         run = trained(folder, f"trial.{trial}", plain, planted)
-        agreed = agreed or _agreed(folder, run)
+        agreed = agreed or plain_step(folder, run)
         if run and trial >= 0:
             share = None if slow is None else asked.share
             more = {"trial": trial, "planted": slow, "share": share}
