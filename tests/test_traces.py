@@ -2,6 +2,7 @@
 other, down to the kernel and the shapes that it worked on.
 """
 
+import csv
 import json
 import subprocess
 import sys
@@ -95,3 +96,19 @@ def test_two_tables_of_kernels_are_compared_without_a_step(tmp_path):
     assert said["sentence"].endswith("only their kernels are compared") and said["total"] is None
     assert [k["kind"] for k in said["kernels"]] == ["sm90_gemm_bf16_#", "vectorized_add"]
     assert abs(said["kernels"][0]["difference_s"] - 0.1) < 1e-9
+
+
+def test_the_page_of_traces_has_their_gaps_and_their_kernels(tmp_path):
+    files = {f"{n}.json": json.dumps(trace(0.0, us)) for n, us in (("full", 0.0), ("gaps", 90.0))}
+    names = imported(tmp_path, files)
+    site = tmp_path / "site"
+    llmbench("report", "--results", str(tmp_path / "results"), "--out", str(site))
+    page = (site / "study-imported.html").read_text()
+    assert "the device waiting for the host" in page and "Kinds of work" in page
+    parts = (site / "data/imported/time_parts.csv").read_text().splitlines()
+    idle = [float(row["idle_ms"]) for row in csv.DictReader(parts)]
+    assert abs(idle[0]) < 1e-6 and abs(idle[1] - 0.09) < 1e-6, idle
+    kernels = (site / "data/imported/kernels.csv").read_text()
+    assert all(f"{name},matrix products,sm90_gemm" in kernels for name in names)
+    run = (site / f"runs/{names[0]}.html").read_text()
+    assert "rank None" not in run and "No rank wrote its memory." in run

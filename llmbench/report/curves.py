@@ -284,7 +284,7 @@ def _run_rows(rows: Any) -> list[dict[str, Any]]:
     for row in plain:
         row |= {
             "ms": milliseconds(row["time_s"]),
-            "rank_name": f"rank {row['rank']}",
+            "rank_name": "the run" if row["rank"] is None else f"rank {row['rank']}",
             "phase": "warm-up" if row["is_warmup"] else "measured",
         }
     return plain

@@ -147,6 +147,8 @@ def _window(trace: Trace, draft: Draft, whole_s: float) -> None:
     if told is None or told[1] > 1.001 * whole_s:
         return  # the steps have gaps between them, and kernels in the gaps
     draft.fact("window.exposed_s", told[0])
+    if not draft.ranks:  # a process without a group has no number
+        draft.ranks[0] = {}
     for facts in draft.ranks.values():
         facts["window_time_s"], facts["window_exposed_s"] = whole_s, told[0]
         facts["window_idle_s"] = max(0.0, whole_s - told[1])

@@ -85,8 +85,10 @@ _RANK_MEMORY = {
 }
 
 
-def ranks_table(ranks: Sequence[Mapping[str, Any]]) -> Md:
-    "Memory of every rank in GiB."
+def ranks_table(ranks: Sequence[Mapping[str, Any]]) -> Md | None:
+    "Memory of every rank in GiB; None where none tells."
+    if all(rank.get(key) is None for rank in ranks for key in _RANK_MEMORY):
+        return None
     lines = [("Rank", *(f"{title} (GiB)" for title in _RANK_MEMORY.values()), "Source")]
     for rank in ranks[:_MOST_RANKS]:
         name = f"rank {rank['rank']} on {short_label(rank.get('host') or 'an unknown host')}"
@@ -165,6 +167,6 @@ def run_page(
         request=request,
         spec=facts_html(flat(spec)),
         env=facts_html(flat(run["env"])),
-        ranks=ranks_table(run["ranks"]) if run["ranks"] else None,
+        ranks=ranks_table(run["ranks"]),
         goodput=goodput_table(run["goodput"]) if run.get("goodput") else None,
     )

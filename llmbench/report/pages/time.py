@@ -18,6 +18,7 @@ from ..charts import alt, chart_html
 from llmbench.report.kernels import (
     KERNEL_COLOURS,
     KernelTable,
+    imported_kernels,
     kernel_kind,
     kind_times,
     longer_by,
@@ -36,6 +37,7 @@ from llmbench.report.parts import (
 )
 from ..shares import parts_chart
 from ..workbench import Study, Workbench, study_figure, study_table
+from ...store.literal import quoted
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #b52c482b
 _COLLECTIVES = {
@@ -157,22 +159,29 @@ def kernel_tables(folders: Sequence[Path]) -> dict[str, Path]:
     return found
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #a0021a9a
+def _traced(bench: Workbench, study: Study) -> set[str]:
+    "Ids of the study's runs whose kernels an importer took from a trace."
+    like = """CAST(events AS VARCHAR) LIKE '%"kind":"kernel"%'"""
+    sql = f"SELECT run_id FROM details WHERE study = {quoted(study.name)} AND {like}"
+    return {run_id for (run_id,) in bench.connection.sql(sql).fetchall()}
+
+
 def profiled_runs(bench: Workbench, study: Study) -> tuple[Profiled, list[str]]:
     """The kernel tables of a study, the first finished run of each set; and what is wrong with
     those that cannot be read.
     """
-    found: Profiled = []
-    wrong, seen = [], set()
-    for row in bench.rows("runs", study.name):
-        path, label = bench.kernels.get(row["run_id"]), row["label"].partition(" △")[0]
-        if path is None or row["status"] != "ok" or label in seen:
+    traced, found, wrong = _traced(bench, study), {}, []
+    for row in bench.rows("runs", study.name) if bench.kernels or traced else []:
+        run_id, label = row["run_id"], row["label"].partition(" △")[0]
+        if row["status"] != "ok" or label in found or not {run_id} & (traced | set(bench.kernels)):
             continue
         try:
-            found.append((label, row["run_id"], read_kernels(path)))
-            seen.add(label)
+            path = bench.kernels.get(run_id)
+            table = read_kernels(path) if path else imported_kernels(bench.runs[run_id])
+            found[label] = (label, run_id, table)
         except LlmbenchError as e:
-            wrong.append(f"{row['run_id']}: {e}")
-    return found, wrong
+            wrong.append(f"{run_id}: {e}")
+    return [one for one in found.values() if one[2] is not None], wrong
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #03fc579a
 def longer_sentences(times: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -196,6 +205,7 @@ _CAPTION = (
 )
 _HOST = "Operators on the host with their own time: waiting on a core counts as work, too."
 _DEVICE = "Kernels on the device; kernels that overlap are counted in full."
+_WHOLE = " A recording without marked steps is shown whole."
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #91a2cee9
 def _keep_kernels(
@@ -255,7 +265,7 @@ def _unread(wrong: Sequence[str]) -> str:
 # %% ../../../nbs/80_report/pages/20_time.ipynb #ae18ec88
 def kernels_part(bench: Workbench, study: Study) -> str | None:
     "Figure and table of the kinds of work in the profiled runs of a study; None where it has none."
-    found, wrong = profiled_runs(bench, study) if bench.kernels else ([], [])
+    found, wrong = profiled_runs(bench, study)
     if not found:
         return _unread(wrong) or None
     times = {label: kind_times(table) for label, _, table in found}
@@ -266,6 +276,8 @@ def kernels_part(bench: Workbench, study: Study) -> str | None:
     chart = _kernel_chart(times, {r["label"]: f"{significant(r['total_ms'])} ms" for r in rows})
     links, name = _keep_kernels(bench, study, found, rows), f"kernels-{study.anchor}"
     where = _DEVICE if all(table.where == "device" for _, _, table in found) else _HOST
+    if any(run_id in bench.runs and not bench.runs[run_id]["window"] for _, run_id, _ in found):
+        where += _WHOLE
     drawn, same = _CAPTION.format(where=where), f"The same in numbers. [{links}]{{.sources}}"
     parts = [
         "\n".join(f"- {md_text(s)}" for s in longer_sentences(times)) + "\n",

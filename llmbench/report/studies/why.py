@@ -91,7 +91,7 @@ WHY_COLOURS = {
     "core_wait_s": "#d0531b",
     "imbalance_s": "#c4639b",
     "exposed_s": "#0f7fc4",
-    "idle_s": "#3fa7d6",
+    "idle_s": "#7a9a01",
     "data_s": "#e08a00",
     "between_s": "#5b6670",
     "clock_s": "#8a5a00",
