@@ -110,9 +110,9 @@ def sizes_chart(rows: Sequence[Mapping[str, Any]]) -> alt.LayerChart:
 def own_rows(bench: Workbench) -> list[dict[str, Any]]:
     "The costs of each set of the site whose runs saved; one row per study and request."
     sets: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    saved = "SELECT run_id FROM details JOIN runs USING (run_id) WHERE status = 'ok'"
-    like = [f"{saved} AND CAST(events AS VARCHAR) LIKE $1", ["%checkpoint_saved%"]]
-    named = bench.connection.execute(*like).fetchall()
+    saved = "CAST(events AS VARCHAR) LIKE '%checkpoint_saved%'"
+    ended = f"SELECT run_id FROM details JOIN runs USING (run_id) WHERE status = 'ok' AND {saved}"
+    named = bench.connection.sql(ended).fetchall()
     for (run_id,) in named:
         run = bench.runs.get(run_id)
         if run is not None and run["goodput"]:
