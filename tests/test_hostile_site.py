@@ -430,7 +430,8 @@ def test_every_text_is_shown_as_the_text_that_it_is(hostile):
 
 
 # How our own blocks of HTML begin: a chart, the facts of a run, a page with a script, a picture.
-OUR_HTML = ('<div class="vega-chart" ', "<table>", "<style>", '<svg class="picture" ')
+SCROLL = '<div class="table-scroll" role="region" '
+OUR_HTML = ('<div class="vega-chart" ', "<table>", "<style>", '<svg class="picture" ', SCROLL)
 
 
 def test_no_shortcode_stands_in_the_sources_that_quarto_reads(hostile):

@@ -8,6 +8,7 @@ __all__ = ['BLOCKS', 'Runs', 'ROTATING_PCT', 'blocks_of', 'RankBlocks', 'rank_bl
 
 # %% ../../../nbs/60_analysis/ranks/20_late.ipynb #9a879667
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, variance
@@ -53,7 +54,8 @@ def rank_blocks(works: Sequence[RankWork]) -> list[RankBlocks]:
 class Lateness:
     """How much more work of one kind a rank has per step than the mean of the others, in seconds,
     with the ends of its interval (None: too few steps); cause: that kind, of those that are shown
-    the largest, else of all. late: whether the interval lies above what matters.
+    the largest, else of all. late: whether the interval lies above what matters; its lower end comes
+    from the noise between blocks, or from the large values that are all of this rank.
     """
 
     rank: int
@@ -95,16 +97,74 @@ def _more(runs: Runs, place: int, kind: str) -> list[float]:
         )
     ]
 
+# %% ../../../nbs/60_analysis/ranks/20_late.ipynb #335f1663
+_BINS = 256  # of the sum; values are rounded up, so that the chance is never too small
+
+
+def _by_chance(runs: Runs, place: int, kind: str, less_s: float) -> float:
+    """The chance that one rank gets as much as this one, if the values of each block were given to
+    the ranks at random; its own count as `less_s` smaller.
+    """
+    values = [
+        [v - less_s * (k == place) for k, v in enumerate(block)]
+        for ranks in runs
+        for block in zip(*(rank.kinds[kind] for rank in ranks), strict=True)
+    ]
+    whole = sum(max(block) - min(block) for block in values)
+    if whole <= 0:
+        return 1.0
+    chances = [1.0]
+    for block in values:
+        bins = Counter(math.ceil((v - min(block)) / whole * _BINS - 1e-9) for v in block)
+        found = [0.0] * (len(chances) + max(bins))
+        for up, often in bins.items():
+            for at, chance in enumerate(chances):
+                found[at + up] += chance * often / len(block)
+        chances = found
+    own = sum(block[place] - min(block) for block in values)
+    return sum(chances[math.floor(own / whole * _BINS + 1e-9) :])
+
+# %% ../../../nbs/60_analysis/ranks/20_late.ipynb #46f360b1
+_BY_CHANCE = 0.01  # of all that is looked at
+
+
+def _aligned_s(
+    runs: Runs, place: int, kind: str, span_s: tuple[float, float], told: int
+) -> float | None:
+    "By how much a rank is late beyond chance, between the ends of a span; None below it."
+    low, high = span_s
+    most = _BY_CHANCE / told
+    if high <= low or _by_chance(runs, place, kind, low) >= most:
+        return None
+    for _ in range(10):
+        middle = (low + high) / 2
+        if _by_chance(runs, place, kind, middle) < most:
+            low = middle
+        else:
+            high = middle
+    return low
+
+# %% ../../../nbs/60_analysis/ranks/20_late.ipynb #36e73557
+def _lower_end(
+    runs: Runs, place: int, kind: str, least_s: float, told: int
+) -> tuple[float, tuple[float, float] | None]:
+    "The mean, and its interval: from the noise between blocks, or the values that are aligned."
+    blocks = _more(runs, place, kind)
+    late_s, ends = fmean(blocks), _interval(blocks, told)
+    if ends is not None and ends[0] <= least_s < late_s:
+        aligned = _aligned_s(runs, place, kind, (least_s, late_s), told)
+        ends = ends if aligned is None else (aligned, ends[1])
+    return late_s, ends
+
 
 def _rank_lateness(runs: Runs, place: int, told: int, least_s: float) -> Lateness:
     "The kind of work in which a rank is late; `told`: how many ranks are looked at."
     step_s = fmean(rank.step_s for ranks in runs for rank in ranks)
     found = []
     for kind in WORK:
-        blocks = _more(runs, place, kind)
-        ends = _interval(blocks, told * len(WORK))
+        late_s, ends = _lower_end(runs, place, kind, least_s, told * len(WORK))
         late = ends is not None and ends[0] > least_s
-        found.append((late, fmean(blocks), ends or (None, None), kind))
+        found.append((late, late_s, ends or (None, None), kind))
     late, late_s, ends, cause = max(found, key=lambda one: one[:2])
     own, share = runs[0][place], 100 * late_s / step_s
     return Lateness(own.rank, own.host, late_s, *ends, share, cause, late)
