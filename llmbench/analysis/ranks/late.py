@@ -54,7 +54,7 @@ def rank_blocks(works: Sequence[RankWork]) -> list[RankBlocks]:
 class Lateness:
     """How much more work of one kind a rank has per step than the mean of the others, in seconds,
     with the ends of its interval (None: too few steps); cause: that kind, of those that are shown
-    the largest, else of all. late: whether the interval lies above what matters; its lower end comes
+    the largest, else of all. late: whether the interval lies above what matters; its lower end is
     from the noise between blocks, or from the large values that are all of this rank.
     """
 

@@ -158,14 +158,14 @@ def kernel_tables(folders: Sequence[Path]) -> dict[str, Path]:
             found.setdefault(table.parent.name, table)
     return found
 
-# %% ../../../nbs/80_report/pages/20_time.ipynb #a0021a9a
+# %% ../../../nbs/80_report/pages/20_time.ipynb #df29341d
 def _traced(bench: Workbench, study: Study) -> set[str]:
     "Ids of the study's runs whose kernels an importer took from a trace."
     like = """CAST(events AS VARCHAR) LIKE '%"kind":"kernel"%'"""
     sql = f"SELECT run_id FROM details WHERE study = {quoted(study.name)} AND {like}"
     return {run_id for (run_id,) in bench.connection.sql(sql).fetchall()}
 
-
+# %% ../../../nbs/80_report/pages/20_time.ipynb #a0021a9a
 def profiled_runs(bench: Workbench, study: Study) -> tuple[Profiled, list[str]]:
     """The kernel tables of a study, the first finished run of each set; and what is wrong with
     those that cannot be read.
@@ -206,6 +206,13 @@ _CAPTION = (
 _HOST = "Operators on the host with their own time: waiting on a core counts as work, too."
 _DEVICE = "Kernels on the device; kernels that overlap are counted in full."
 _WHOLE = " A recording without marked steps is shown whole."
+
+
+def _caption(bench: Workbench, found: Profiled) -> str:
+    where = _DEVICE if all(table.where == "device" for _, _, table in found) else _HOST
+    if any(run_id in bench.runs and not bench.runs[run_id]["window"] for _, run_id, _ in found):
+        where += _WHOLE
+    return _CAPTION.format(where=where)
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #91a2cee9
 def _keep_kernels(
@@ -275,10 +282,7 @@ def kernels_part(bench: Workbench, study: Study) -> str | None:
     ]
     chart = _kernel_chart(times, {r["label"]: f"{significant(r['total_ms'])} ms" for r in rows})
     links, name = _keep_kernels(bench, study, found, rows), f"kernels-{study.anchor}"
-    where = _DEVICE if all(table.where == "device" for _, _, table in found) else _HOST
-    if any(run_id in bench.runs and not bench.runs[run_id]["window"] for _, run_id, _ in found):
-        where += _WHOLE
-    drawn, same = _CAPTION.format(where=where), f"The same in numbers. [{links}]{{.sources}}"
+    drawn, same = _caption(bench, found), f"The same in numbers. [{links}]{{.sources}}"
     parts = [
         "\n".join(f"- {md_text(s)}" for s in longer_sentences(times)) + "\n",
         figure_md(name, chart_html(name, chart), caption=drawn, links=links),
