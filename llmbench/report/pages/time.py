@@ -24,6 +24,8 @@ from llmbench.report.kernels import (
     longer_by,
     read_kernels,
 )
+
+# %% ../../../nbs/80_report/pages/20_time.ipynb #d7d05127
 from llmbench.report.parts import (
     LABEL,
     Column,
