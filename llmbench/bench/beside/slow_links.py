@@ -10,13 +10,12 @@ import argparse
 import contextlib
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .hosts import switched_hosts
+from .hosts import ranks_on, switched_hosts
 from ..causes import slow_link
 from ..interrupted import write_rows
 from ...train import mesh
@@ -48,23 +47,6 @@ def possible() -> bool:
     "Whether namespaces can be made and cards slowed here."
     return os.geteuid() == 0 and all(map(shutil.which, ("ip", "tc", "nsenter")))
 
-
-def _start(asked: argparse.Namespace, hosts: list[str]) -> int:
-    "Start a rank on each host; the exit code of the worst."
-    shared = os.environ | {
-        "WORLD_SIZE": str(len(hosts)), "LOCAL_RANK": "0", "MASTER_ADDR": "10.90.0.1",
-        "MASTER_PORT": "29400", "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-    words = ["--count", str(asked.count), "--mbit", str(asked.mbit), "--out", str(asked.out)]
-    command = [sys.executable, "-m", "llmbench.bench.beside.slow_links", *words]
-    started = [
-        subprocess.Popen(
-            ["nsenter", f"--net=/run/netns/{host}", *command], env=shared | {"RANK": str(rank)}
-        )
-        for rank, host in enumerate(hosts)
-    ]
-    return max(process.wait() for process in started)
-
 # %% ../../../nbs/95_bench/beside/20_slow_links.ipynb #01bf9076
 def main(argv: list[str] | None = None) -> int:
     "Make the hosts and start a rank on each, or be one."
@@ -88,8 +70,9 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write("the hosts are network namespaces: root, ip, tc and nsenter are needed\n")
         return 2
     asked.out.parent.mkdir(parents=True, exist_ok=True)
+    words = ["--count", str(asked.count), "--mbit", str(asked.mbit), "--out", str(asked.out)]
     with switched_hosts(asked.ranks) as hosts:
-        return _start(asked, hosts)
+        return ranks_on(hosts, "llmbench.bench.beside.slow_links", words)
 
 # %% ../../../nbs/95_bench/beside/20_slow_links.ipynb #bd00d3fd
 if __name__ == "__main__":
