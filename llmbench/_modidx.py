@@ -7571,6 +7571,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'llmbench/report/categories.py'),
                                             'llmbench.report.categories.costs_table': ( '80_report/categories.html#costs_table',
                                                                                         'llmbench/report/categories.py'),
+                                            'llmbench.report.categories.few': ( '80_report/categories.html#few',
+                                                                                'llmbench/report/categories.py'),
                                             'llmbench.report.categories.price_note': ( '80_report/categories.html#price_note',
                                                                                        'llmbench/report/categories.py'),
                                             'llmbench.report.categories.price_words': ( '80_report/categories.html#price_words',

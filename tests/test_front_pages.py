@@ -110,6 +110,32 @@ def test_a_table_of_eight_columns_fits_paper(reader, page):
         reader.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
+PRINTED = ["models.html", "advice.html", "plan.html", "generations.html", "goodput.html"]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *PRINTED])
+def test_no_page_is_wider_than_its_paper(reader, page):
+    reader.open(page, 718)
+    reader.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        reader.driver.execute_script("dispatchEvent(new Event('beforeprint'))")
+        assert reader.js("document.documentElement.scrollWidth") <= 718
+    finally:
+        reader.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_what_scrolls_on_a_phone_is_reached_by_the_keyboard(reader, site):
+    run = next(site.glob("runs/*.html")).relative_to(site)
+    for page in ("methods.html", str(run)):
+        reader.open(page, 390)
+        boxes = "Array.from(document.querySelectorAll('pre, math[display=block]'))"
+        scrolls = f"{boxes}.filter(box => box.scrollWidth > box.clientWidth + 1)"
+        assert reader.js(f"{scrolls}.length") > 0, page
+        assert reader.faults() == {}, page
+        reader.open(page, 1280)
+        assert reader.js(f"{boxes}.every(b => b.tabIndex < 0 || b.scrollWidth > b.clientWidth)")
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("page", PAGES)
 def test_axe_finds_no_fault_also_in_what_is_folded(reader, page, theme):

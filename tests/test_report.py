@@ -349,6 +349,25 @@ def test_growth_of_a_process_names_no_winner(tmp_path):
     )
     assert "not named" in line and "does not decide" in line
     assert "needs" not in (tmp_path / "site" / "report.md").read_text()
+    assert left_over_markup(tmp_path / "site") == []
+
+
+def left_over_markup(site: Path) -> list[str]:
+    """Pages whose text has a mark of the sources that pandoc did not take for one."""
+    folded = re.compile(r"<(pre|code|script|style)\b.*?</\1>", re.DOTALL)
+    marks = re.compile(r":::|\{#[a-z]|\{\.[a-z]")
+    found = {}
+    for page in site.rglob("*.html"):
+        text = re.sub(r"<[^>]*>", "", folded.sub("", page.read_text(encoding="utf-8")))
+        if mark := marks.search(text):
+            found[page.name] = text[max(0, mark.start() - 40) : mark.end() + 20]
+    return [f"{name}: {text}" for name, text in sorted(found.items())]
+
+
+def test_no_mark_of_the_sources_is_left_in_a_text(site, rich, tmp_path):
+    assert left_over_markup(site) == [] == left_over_markup(rich)
+    (tmp_path / "page.html").write_text("<p>drawn. ::: {#fig-a}</p><code>::: x</code>")
+    assert left_over_markup(tmp_path) == ["page.html: drawn. ::: {#fig-a}"]
 
 
 def test_charts_are_specifications_with_words(site):

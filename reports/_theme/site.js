@@ -322,7 +322,18 @@
     addEventListener("afterprint", () => opened.forEach((fold) => { fold.open = false; }));
   }
 
-  [themeSwitch, search, tabs, tables, ownPrices, copyButtons, headingAnchors, contentsList, currentPageInView, printOpen, reveal]
+  // What scrolls must be reached by the keyboard, and what does not scroll is no stop on its way.
+  function scrolledByKeys() {
+    const update = () => all("pre, math[display='block']").forEach((box) => {
+      if (box.scrollWidth > box.clientWidth + 1) box.setAttribute("tabindex", "0");
+      else box.removeAttribute("tabindex");
+    });
+    addEventListener("resize", update);
+    document.addEventListener("toggle", update, true);
+    update();
+  }
+
+  [themeSwitch, search, tabs, tables, scrolledByKeys, ownPrices, copyButtons, headingAnchors, contentsList, currentPageInView, printOpen, reveal]
     .forEach((start) => start());
   addEventListener("hashchange", reveal);
 })();

@@ -19,6 +19,7 @@ from ..parts import html_block
 
 # %% ../../../nbs/80_report/studies/22_card.ipynb #9569887a
 _MOST_BARS, _LEFT, _ROOM = 6, 110, 150
+_LETTERS = 16  # that have room left of the bars
 
 
 def _bars(contenders: Sequence[Contender]) -> list[dict[str, Any]]:
@@ -28,7 +29,7 @@ def _bars(contenders: Sequence[Contender]) -> list[dict[str, Any]]:
     at = _ROOM / most
     return [
         {
-            "name": c.name[:18],
+            "name": c.name if len(c.name) <= _LETTERS else f"{c.name[: _LETTERS - 1]}…",
             "y": 4 + 16 * place,
             "width": f"{at * c.throughput.estimate:.1f}",
             "value": significant(c.throughput.estimate),
@@ -47,7 +48,7 @@ def picture(answer: Answer) -> Md | None:
     if not order:
         return None
     bars = _bars(order)
-    words = "; ".join(f"{bar['name']} {bar['value']}" for bar in bars)
+    words = "; ".join(f"{c.name} {bar['value']}" for c, bar in zip(order, bars, strict=False))
     said = f"Throughput in tokens per second: {words}"
     return html_block(rendered("picture.svg", bars=bars, height=8 + 16 * len(bars), words=said))
 
