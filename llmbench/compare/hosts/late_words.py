@@ -98,8 +98,8 @@ def ranks_answer(
     if verdict.kind == "unknown":
         raise RequestError(
             f"the run files of {name} do not tell what each rank did: they are older than this "
-            "measurement, of one rank, or of another framework; train two ranks or more again, on "
-            "GPUs three times with -o collective_steps=5"
+            "measurement, of one rank (or one per pipeline stage), or of another framework; train "
+            "two ranks or more of a stage again, on GPUs three times with -o collective_steps=5"
         )
     late = [one.rank for one in verdict.ranks]
     facts = (fact(runs, rank) for rank in late for fact in _FACTS)

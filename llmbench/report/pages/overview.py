@@ -24,6 +24,7 @@ from llmbench.compare.winner import (
 from ...core.numbers import significant
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #5cf44268
+from ...core.escape import few_names
 from llmbench.report.answer import (
     Answer,
     Contest,
@@ -32,7 +33,7 @@ from llmbench.report.answer import (
     reason_lines,
     single_sentence,
 )
-from ..categories import Win, cost_rows, costs_table, few, price_note, wins_of
+from ..categories import Win, cost_rows, costs_table, price_note, wins_of
 from ..markup import Md, rendered
 from llmbench.report.parts import (
     badge,
@@ -182,7 +183,7 @@ def _who(decision: Decision) -> Md:
     if decision.claimed:
         return Md(f"**{md_text(decision.order[0].name)}**")
     names = [decision.order[0].name, *(c.name for c in decision.tied)]
-    return Md("not shown: " + md_text(few(names)))
+    return Md("not shown: " + md_text(few_names(names)))
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #47164a31
 def _card(title: str, decision: Decision, best: Interval, unit: str, basis: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...core.escape import few_names
 from ...store.published.view import DECIDING
 
 # %% ../../../nbs/80_report/published/30_sources.ipynb #48fd6b7f
@@ -25,8 +26,7 @@ def _never(rows: Sequence[Row]) -> list[str]:
 def _publishers(rows: Sequence[Row], most: int = 3) -> str:
     "The publishers with the most rows, and how many more there are."
     names = [name for name, _ in Counter(r["publisher"] for r in rows).most_common()]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return few_names(names, most)
 
 
 def _formula(rows: Sequence[Row]) -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import LlmbenchError, RequestError
+from ...core.escape import few_names
 from ...core.files import write_text_atomic
 from ...core.folders import shown_path
 
@@ -41,8 +42,7 @@ def _state(path: Path, text: str, folder: Path) -> str:
 
 # %% ../../../nbs/15_spec/project/30_new_project.ipynb #820c6847
 def _listed(names: list[str], most: int = 8) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(shown_path(n) for n in names[:most]) + more
+    return few_names([shown_path(name) for name in names], most)
 
 
 def _refuse_files(folder: Path) -> None:
