@@ -45,6 +45,7 @@ def build(model: Decoder, spec: RunSpec, ranks: Ranks) -> ddp.DDP:
 # disappear: what depends on a strategy depends on a fact of its row.
 NAMES_A_STRATEGY = {
     "bench/beside/ends.py": "the trainings that are ended on purpose",
+    "bench/beside/link_steps.py": "the trainings over a slow link",
     "bench/causes.py": "the requests that causes are planted in",
     "bench/growth.py": "the requests whose growth is measured",
     "bench/interrupted.py": "the trainings that are ended at random",
