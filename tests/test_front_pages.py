@@ -136,6 +136,16 @@ def test_what_scrolls_on_a_phone_is_reached_by_the_keyboard(reader, site):
         assert reader.js(f"{boxes}.every(b => b.tabIndex < 0 || b.scrollWidth > b.clientWidth)")
 
 
+def test_what_scrolls_in_a_tab_is_reached_once_the_tab_is_open(reader, site):
+    """A panel that is not open has no size, so that nothing tells whether it will scroll."""
+    run = next(site.glob("runs/*.html")).relative_to(site)
+    reader.open(str(run), 390)
+    box = "document.querySelector('pre')"
+    for display, stops in (("none", "tabIndex < 0"), ("block", "tabIndex === 0")):
+        reader.driver.execute_script(f"{box}.style.display = '{display}'")
+        reader.wait(f"{box}.{stops}")
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("page", PAGES)
 def test_axe_finds_no_fault_also_in_what_is_folded(reader, page, theme):

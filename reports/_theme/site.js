@@ -324,13 +324,13 @@
 
   // What scrolls must be reached by the keyboard, and what does not scroll is no stop on its way.
   function scrolledByKeys() {
-    const update = () => all("pre, math[display='block']").forEach((box) => {
+    const update = (box) => {
       if (box.scrollWidth > box.clientWidth + 1) box.setAttribute("tabindex", "0");
       else box.removeAttribute("tabindex");
-    });
-    addEventListener("resize", update);
-    document.addEventListener("toggle", update, true);
-    update();
+    };
+    // also when a fold or a tab opens: what is not shown has no size
+    const resized = new ResizeObserver((entries) => entries.forEach((entry) => update(entry.target)));
+    all("pre, math[display='block']").forEach((box) => { update(box); resized.observe(box); });
   }
 
   [themeSwitch, search, tabs, tables, scrolledByKeys, ownPrices, copyButtons, headingAnchors, contentsList, currentPageInView, printOpen, reveal]

@@ -45,10 +45,10 @@ def step_rows(asked: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
     "The work of the ranks of each training; on rank 0, the others get none."
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     plain = link_request(asked.strategy, ranks, asked.steps)
+    rate = SLOW_MBIT_S[asked.strategy] if asked.mbit is None else asked.mbit
     with joined(plain):
         for trial in range(asked.count):
             slow = trial // 2 % ranks if trial % 2 else None
-            rate = asked.mbit or SLOW_MBIT_S[asked.strategy]
             link = slow_link(rate, "eth0") if rank == slow else contextlib.nullcontext()
             run = trained(folder, f"trial.{trial}", plain, link)
             for row in block_rows(run) if run else []:
