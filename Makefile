@@ -28,7 +28,7 @@ FORCE_FLAG := $(if $(FORCE),--force)
 TORCH_FROM ?= --torch-backend cpu
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) $(TORCH_FROM)
 
-.PHONY: help study sweep site docs test test-slow test-notebooks lab bench calibrate distances ancestors gpu-study nodes-study plan-study nemo-env duckdb-wasm notebooks outputs-check lock readme clean
+.PHONY: help study sweep site docs test test-slow test-notebooks lab bench calibrate distances ancestors gpu-study nodes-study loader-study plan-study nemo-env duckdb-wasm notebooks outputs-check lock readme clean
 .DELETE_ON_ERROR:
 
 help:
@@ -201,6 +201,12 @@ nodes-study: .venv/.deepspeed
 	@$(BIN)/python tests/hosts.py 3 --mbit 1000 -- $(BIN)/llmbench launch ssh params/studies/cpu-nodes-1gbit.yaml --ranks-per-node 1 --submit $(FORCE_FLAG) \
 	  --results $(NODES_RESULTS) -s 'shell={shell}' -s 'hosts={hosts}' -s 'folder={folder}/runs' -s 'python={python}' -s env.OMP_NUM_THREADS=1 -s 'env.PYTHONPATH=$(CURDIR)' \
 	  -s 'env.GIT_DIR=$(CURDIR)/.git' -s 'env.GIT_WORK_TREE=$(CURDIR)' -s 'env.LLMBENCH_COMMAND=make nodes-study'
+
+# The same tokens from memory and from a disk of 25 reads per second (root, a loop device, control groups of version 1).
+LOADER_RESULTS ?= results
+loader-study: .venv/.deepspeed .venv/.bench
+	$(SAY) "Training on tokens from memory and from a slow disk, under six frameworks"
+	@OMP_WAIT_POLICY=passive LLMBENCH_COMMAND='make loader-study' $(BIN)/python -m llmbench.bench.beside.loader_study --results $(LOADER_RESULTS) $(FORCE_FLAG)
 
 # What `llmbench plan --calibrate` learns and what it predicts, turn by turn, so that other load meets all of them (root, for the hosts).
 # A turn is one repeat of every request: finished repeats are skipped.

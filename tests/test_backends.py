@@ -180,6 +180,8 @@ def test_the_same_training_under_each_framework(tmp_path, ranks):
             run.steps.time_s[1:] if name == "torchtitan" else run.steps.time_s
         )  # no stamp before torchtitan's first line
         assert all(t > 0 for t in timed)
+        assert [len(r.data_time_s) for r in run.ranks] == [len(run.steps.step)] * ranks
+        assert all(None not in r.data_time_s for r in run.ranks), f"{name}: no wait for batches"
         assert name == "torchtitan" or run.spec.data.fingerprint == own.spec.data.fingerprint
 
 

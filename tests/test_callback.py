@@ -15,7 +15,7 @@ from llmbench.core.numbers import test_near
 from llmbench.core.records import read_run, result_files
 
 SCRIPT = """
-import json, os, sys
+import json, os, sys, time
 import torch
 from llmbench.callback import Recorder, lightning_callback, trainer_callback
 from llmbench.model.decoder import build_model, next_token_loss
@@ -28,6 +28,15 @@ shape = ModelShape(name="small", family="llama", n_layers=2, d_model=32, n_heads
                    max_seq_len=64, tied_embeddings=False, bias=False, norm_eps=1e-5, rope_theta=1e4)
 torch.manual_seed(0)
 tokens = torch.randint(0, 256, (STEPS * MICRO * accum * world, LENGTH + 1))
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return len(tokens)
+
+    def __getitem__(self, number):
+        time.sleep(float(os.environ["PAUSE_S"]))
+        return tokens[number]
+
 model = build_model(shape, 1)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
 more = dict(name=driver, warmup_steps=1, seq_len=LENGTH)
@@ -44,7 +53,7 @@ if driver == "trainer":
         output_dir=os.environ["SCRATCH"], use_cpu=True, max_steps=STEPS, per_device_train_batch_size=MICRO, gradient_accumulation_steps=accum,
         lr_scheduler_type="constant", learning_rate=1e-2, weight_decay=0.0, train_sampling_strategy="sequential", remove_unused_columns=False,
         logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True, ddp_backend="gloo" if world > 1 else None)
-    trainer = Trainer(model=WithLoss(model), args=arguments, train_dataset=list(tokens), optimizers=(optimizer, None),
+    trainer = Trainer(model=WithLoss(model), args=arguments, train_dataset=Slow(), optimizers=(optimizer, None),
                       data_collator=lambda rows: {"tokens": torch.stack(rows)}, callbacks=[Losses()])
     if results:
         trainer.add_callback(trainer_callback(results, **more))
@@ -69,12 +78,12 @@ elif driver == "lightning":
                       logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, gradient_clip_val=1.0)
     if results:
         trainer.callbacks.append(lightning_callback(results, micro=MICRO, **more))
-    trainer.fit(Module(), torch.utils.data.DataLoader(tokens, batch_size=MICRO))
+    trainer.fit(Module(), torch.utils.data.DataLoader(Slow(), batch_size=MICRO))
 else:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accum)
-    loader = torch.utils.data.DataLoader(tokens, batch_size=MICRO)
+    loader = torch.utils.data.DataLoader(Slow(), batch_size=MICRO)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     recorder = Recorder(results, model=model, optimizer=optimizer, accelerator=accelerator, micro=MICRO, **more) if results else None
     if recorder:
@@ -95,6 +104,7 @@ with open(f"{os.environ['SCRATCH']}/losses-{os.environ.get('RANK', 0)}.json", "w
 sys.stdout.flush(); os._exit(0)
 """
 
+PAUSE_S = 0.01  # of the loader, per sequence
 FRAMEWORKS = {"trainer": "transformers", "lightning": "lightning", "accelerate": "accelerate"}
 
 
@@ -113,6 +123,7 @@ def train(tmp_path, driver, accum, ranks, recorded):
         "PYTHONPATH": str(ROOT),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
+        "PAUSE_S": str(PAUSE_S),
     }
     done = subprocess.run(
         [sys.executable, *agent, script, driver, str(accum), results],
@@ -164,6 +175,10 @@ def test_a_recorded_training_is_the_same_training(tmp_path, driver, ranks, accum
             for i in range(4)
         ]
         test_near(run.steps.loss, each, rel=1e-6)
+    for rank in run.ranks:  # a loader may be a batch ahead, so that the last step waits for none
+        waited_s = sum(rank.data_time_s[1:])
+        assert waited_s >= (3 * accum - 1) * 2 * PAUSE_S, rank.data_time_s
+        assert sum(rank.time_s[1:]) + waited_s <= rank.measured_wall_s, "no wait is in a step, too"
 
 
 @pytest.mark.slow

@@ -15,13 +15,14 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..core.hardware import accelerator, capture_env, device_facts
 from ..core.records import RankLog, assemble, read_ranks, utc_now, write_run
 from ..core.schema import DeviceRecord, RunFile, SpecRecord, Status, dump_run, validate_run
+from ..model.batch_waits import counted, unwatch, watch
 
 # %% ../../nbs/55_frameworks/10_recording.ipynb #ea0fa2e0
 def place() -> tuple[int, int]:
@@ -81,13 +82,24 @@ def loss_reader(losses: list, weight: float | None) -> Callable[[], float | None
     return lambda: sum(float(loss) for loss in losses) * share
 
 # %% ../../nbs/55_frameworks/10_recording.ipynb #6934745f
+def _wait_times(before_s: float | None, within_s: float | None, clock: Any) -> tuple:
+    """Seconds that a step waited for batches, None where it asked for none, and the part of them
+    to be taken out of its time.
+    """
+    if clock.name != "monotonic":
+        return before_s, 0.0
+    asked = [seconds for seconds in (before_s, within_s) if seconds is not None]
+    return (sum(asked) if asked else None), within_s or 0.0
+
+
 def _measured(row: dict[str, Any], clock: Any) -> tuple[dict[str, Any], float]:
     "A step's row with its time and loss, and the seconds spent waiting for the device."
     asked = time.perf_counter()
     time_s, loss = clock.seconds(row.pop("mark")), row.pop("loss")()
     waited = time.perf_counter() - asked
+    data_s, within_s = _wait_times(*row.pop("waits"), clock)
     known = {"tokens": None, "loss": loss, "grad_norm": None} | row.pop("facts")
-    return row | {"time_s": time_s} | known, waited
+    return row | {"time_s": time_s - within_s, "data_time_s": data_s} | known, waited
 
 # %% ../../nbs/55_frameworks/10_recording.ipynb #43c1e995
 class _Rows:
@@ -103,10 +115,11 @@ class _Rows:
     ):
         self.log, self.clock, self.memory = log, clock, memory
         self.sequences, self.warmup_steps = sequences, warmup_steps
+        self.waits = watch()
         self.count, self.last_loss = 0, None
         self._waiting: list[dict[str, Any]] = []
         self._left_at: float | None = None
-        self._window: list[Any] = []  # start of the first measured step, end of the last
+        self._window: list[Any] = []  # end of the warm-up, end of the last step
 
     def _write_oldest(self) -> float:
         "Write a step's row; the seconds spent waiting for the device."
@@ -127,17 +140,21 @@ class _Marks(_Rows):
         "The step's work begins; `lr` is its learning rate."
         now = time.perf_counter()
         between = None if self._left_at is None else max(0.0, now - self._left_at)
-        self._row = {"lr": lr, "between_steps_s": between}
+        self._row, self._waited_s = {"lr": lr, "between_steps_s": between}, self.waits.take()
         self._mark = self.clock.begin()
+        if not self.count:  # nothing is timed before the first step, so its wait does not count
+            self._waited_s = None if self._waited_s is None else 0.0
+            self._window = self._mark[:1] if self.warmup_steps == 0 else []
 
     def end(self, losses: list | None = None, *, weight: float | None = None, **facts: Any) -> None:
         """The step's work is queued. losses: of its micro steps. facts: `tokens` of this rank,
         `step_tokens` of all, `grad_norm`.
         """
         self.clock.end(self._mark)
-        if self.warmup_steps is not None and self.count >= self.warmup_steps:
-            self._window = [*(self._window[:1] or self._mark[:1]), self._mark[1]]
+        if self._window or self.count + 1 == self.warmup_steps:
+            self._window = [*self._window[:1], self._mark[1]]
         began = time.perf_counter()
+        self._row["waits"] = self._waited_s, self.waits.take()
         done = {"mark": self._mark, "loss": loss_reader(losses or [], weight), "facts": facts}
         held = {"step": self.count, "allocated_bytes": self.memory.allocated_bytes()}
         self._waiting.append(held | self._row | done)
@@ -159,7 +176,7 @@ class StepRows(_Marks):
         "Write the waiting rows, then the time of all steps after warm-up and between them."
         while self._waiting:
             self._write_oldest()
-        if self._window:
+        if len(self._window) == 2:
             self.log.write("wall", measured_wall_s=self.clock.seconds(self._window))
 
 # %% ../../nbs/55_frameworks/10_recording.ipynb #40cb0051
@@ -291,6 +308,7 @@ class _End(_Log):
     "Ends that the script does not announce, and the run file."
 
     def _close(self, ranks: list | None) -> RunFile | None:
+        unwatch(self.rows.waits)
         sys.excepthook = self._hook
         atexit.unregister(self._left_alone)
         self.log.close()
@@ -373,6 +391,10 @@ class Recording(_Begin):
     fields as they were requested; the framework's values win. sequences: the (number, digest) pairs
     of a step's data, if the loader counts them.
     """
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """The batches of a loader that is not a `DataLoader`, whose wait is counted by itself."""
+        return counted(loader, self.rows.waits)
 
     def finish(self, state: Mapping[str, int | None] | None = None) -> RunFile | None:
         "The training is over: rank 0 writes and returns the run file. state: bytes on this rank."

@@ -128,8 +128,9 @@ import os
 from pathlib import Path
 
 from llmbench.train import mesh
-from llmbench.frameworks.parts import Parts, RankBatches, allow_gloo, leave
+from llmbench.frameworks.parts import Parts, RankBatches, allow_gloo, leave, leave_waits
 from llmbench.bench.peer_torchtitan import allow_cpu, its_weights, model_args
+from llmbench.model.batch_waits import watch
 
 HERE = Path(__file__).resolve().parent
 parts = Parts(HERE)
@@ -180,7 +181,12 @@ class Trainer(train.Trainer):
             own = {{name: weights[name] for name in dict(part.named_parameters())}}
             set_model_state_dict(part, own, options=StateDictOptions(full_state_dict=True, strict=False))
 
+    def train_step(self, batches):
+        super().train_step(batches)
+        waited.append(waits.take())
 
+
+waits, waited = watch(), []
 changes = {{"model_args": {{"same": model_args(parts.spec.model)}}, "build_dataloader_fn": lambda dp_rank=0, **_: Loader(dp_rank)}}
 absent = {{"build_tokenizer_fn": None, "build_validator_fn": None, "state_dict_adapter": None}}
 register_train_spec("llmbench", dataclasses.replace(llama3.get_train_spec(), **changes, **absent))
@@ -188,6 +194,7 @@ if parts.device.type == "cpu":
     distributed.set_pg_timeouts = lambda **_: None
 train.main(Trainer)
 parts.data.leave_seen(HERE)
+leave_waits(HERE, waited)
 leave(parts)
 '''
 

@@ -234,7 +234,7 @@ ranks[].rank rank | – | Number of the rank, from 0 | Rank
 ranks[].host host | – | Host of the rank
 ranks[].device device | – | Device of the rank, as its program names it
 ranks[].time_s | s | Step times of the rank
-ranks[].data_time_s | s | Time to make and move each batch, outside time_s
+ranks[].data_time_s | s | Time that the rank waited for the batches of each step, outside time_s; in a run of this harness to make and move them
 ranks[].bookkeeping_s | s | Time to read and log the figures of each step, outside time_s
 ranks[].cpu_time_s | s | CPU time of the thread that trains, within time_s
 ranks[].core_wait_s | s | Time within time_s in which that thread was ready and had no core; a used-up CPU quota counts
