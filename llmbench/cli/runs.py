@@ -195,10 +195,12 @@ _DETECT = "add repeats until a difference of PCT % can be shown (interleaved onl
 _MOST = "with --detect: at most this many repeats (default 30, or most_repeats of the study)"
 _OF_STUDY = "a study file (default: [study] default in settings.ini)"
 _GO_ON = "resume interrupted runs from their last checkpoints"
+_FRONTIER = "then search each request's largest micro batch that fits, as llmbench fit STUDY does"
 
 _Study = Annotated[OptionalPath, option(_OF_STUDY)]
 _Detect = Annotated[float | None, option(_DETECT, "PCT")]
 _Most = Annotated[int | None, option(_MOST, "N")]
+_Frontier = Annotated[bool, option(_FRONTIER)]
 
 # %% ../../nbs/90_cli/13_runs.ipynb #ad670e06
 def _check_options(
@@ -356,6 +358,19 @@ def train_study(study: Any, folder: Path, *, direct: bool = False, **how: Any) -
     train = partial(sweep_study, run_one=_runner(study, direct), results=folder, **how)
     return _until_shown(study, train(study), train, folder)
 
+# %% ../../nbs/90_cli/13_runs.ipynb #d8b08556
+def _after(study: Any, outcome: Any, command: str, folder: Path, fit: bool, force: bool) -> int:
+    "Say what a trained study shows and, if asked, what fits; the exit code of the sweep."
+    from llmbench.launch.sweep.fitting import frontier, frontier_table
+
+    if not outcome.interrupted:
+        _say_what_is_shown(study, command, folder)
+    code = _report_outcome(outcome, folder / study.study)
+    if fit and not outcome.interrupted:
+        own = [spec for spec in study.runs if spec.name not in study.under]
+        out("\n" + frontier_table(frontier(own, folder, force=force)))
+    return code
+
 # %% ../../nbs/90_cli/13_runs.ipynb #7295fbec
 def sweep(
     study: _Study = None,
@@ -368,6 +383,7 @@ def sweep(
     detect: _Detect = None,
     most_repeats: _Most = None,
     restarts: Restarts = 0,
+    frontier: _Frontier = False,
     results: Results = None,
     force: Force = False,
     dry_run: DryRun = False,
@@ -384,9 +400,7 @@ def sweep(
         out(_study_text(asked))
         return say_dry_run(asked.attempts(), folder, **how)
     asked, outcome = train_study(asked, folder, direct=direct, **how)
-    if not outcome.interrupted:
-        _say_what_is_shown(asked, typed, folder)
-    return _report_outcome(outcome, folder / asked.study)
+    return _after(asked, outcome, typed, folder, frontier, force)
 
 # %% ../../nbs/90_cli/13_runs.ipynb #0c94ab8c
 def schema() -> int:

@@ -360,12 +360,15 @@ _OF_STUDY = re.compile(r"\bfacts\.(runs|groups|studies)\b")
 
 
 @contextlib.contextmanager
-def only_study(connection: duckdb.DuckDBPyConnection, study: str | None) -> Iterator[None]:
+def only_study(
+    connection: duckdb.DuckDBPyConnection, study: str | None, *beside: str
+) -> Iterator[None]:
     """Until the block ends, the views of the connection show one study alone (None: the runs of no
-    study), beside all files that were set aside. Not for two threads.
+    study) and those named in `beside`, and all files that were set aside. Not for two threads.
     """
     views = _state(connection, "views").replace("CREATE ", "CREATE OR REPLACE ")
     same = f"study IS NOT DISTINCT FROM {quoted(study)}"
+    same += "".join(f" OR study = {quoted(other)}" for other in beside)
     connection.execute("CREATE SCHEMA IF NOT EXISTS of_study")
     for table in ("runs", "groups", "studies"):
         rows = f"FROM facts.{table} WHERE {same}"

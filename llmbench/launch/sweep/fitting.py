@@ -23,6 +23,7 @@ from .sweep import RunOne, directly, run_requests
 from ...plan.layout_memory import memory_of
 from ...spec.request import RunSpec
 from ...spec.resolve import resolve_run
+from ...spec.study import trials_of
 
 # %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #dd7fa445
 _TRIAL = {"steps": 3, "warmup_steps": 1, "collective_steps": 0, "profile": None, "checkpoint": None}
@@ -30,7 +31,7 @@ _TRIAL = {"steps": 3, "warmup_steps": 1, "collective_steps": 0, "profile": None,
 
 def _trial_of(spec: RunSpec, limit_gib: float | None) -> dict[str, Any]:
     "The request of a trial: a few steps, in a study of its own, within the limit."
-    own = {"study": f"{spec.study}-fit", "memory_limit_gib": limit_gib}
+    own = {"study": trials_of(spec.study), "memory_limit_gib": limit_gib}
     return spec.model_dump(mode="json") | _TRIAL | own
 
 

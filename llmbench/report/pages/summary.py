@@ -25,6 +25,7 @@ from llmbench.report.pages.overview import (
 from .vendors import vendor_sentences
 from ..parts import facts_table
 from ..workbench import Study, Workbench, drawn
+from ...spec.study import trials_of
 
 # %% ../../../nbs/80_report/pages/75_summary.ipynb #cc695fc2
 def summary_part(answer: Answer, more: Sequence[str] = ()) -> Md:
@@ -85,7 +86,7 @@ def study_text(bench: Workbench, study: Study) -> StudyText:
     return text
 
 # %% ../../../nbs/80_report/pages/75_summary.ipynb #185d9c4f
-_TRIALS = "-fit"  # llmbench fit gives its trials a study of this ending
+_TRIALS = trials_of("")
 
 
 def is_outside(bench: Workbench, text: StudyText) -> bool:

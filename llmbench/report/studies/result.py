@@ -29,6 +29,7 @@ from llmbench.report.workbench import (
     kept_part,
     made_part,
 )
+from ...spec.study import trials_of
 from ...store.cache import only_study
 from ...store.run_files import study_hashes
 
@@ -114,7 +115,7 @@ def _with_pages(bench: Workbench, study: Study) -> dict[str, Any]:
 
 
 def _made(bench: Workbench, study: Study) -> dict[str, Any]:
-    with only_study(bench.connection, study.name):
+    with only_study(bench.connection, study.name, trials_of(study.name)):
         return _with_pages(bench, study)
 
 # %% ../../../nbs/80_report/studies/24_result.ipynb #b42452f5
@@ -129,12 +130,14 @@ def _keys(bench: Workbench, studies: Sequence[Study]) -> dict[str, str]:
     "The key of the part of each study, by its name."
     hashes = study_hashes(bench.connection)
     aside = bench.connection.execute("SELECT * FROM quarantine ORDER BY ALL").fetchall()
-    return {
-        s.name: bench.kept.key(
-            "study", asdict(s), hashes.get(s.name), aside, _stamps(bench.kernels, s.name)
+
+    def key(study: Study) -> str:
+        runs = [hashes.get(name) for name in (study.name, trials_of(study.name))]
+        return bench.kept.key(
+            "study", asdict(study), runs, aside, _stamps(bench.kernels, study.name)
         )
-        for s in studies
-    }
+
+    return {study.name: key(study) for study in studies}
 
 # %% ../../../nbs/80_report/studies/24_result.ipynb #1649378a
 def study_results(
