@@ -8,6 +8,7 @@ from math import prod
 import pytest
 import yaml
 from notebooks import ROOT
+from token_files import project_with
 
 from llmbench.analysis.training import training_is_real
 from llmbench.core.numbers import test_near
@@ -37,11 +38,13 @@ REQUEST = {
 }
 
 
-def test_published_runs_keep_their_names():
+def test_published_runs_keep_their_names(tmp_path, monkeypatch):
     files = sorted((ROOT / "reports/published").rglob("run.json"))
-    assert len(files) > 20
-    for file in files:
-        run = json.loads(file.read_text())
+    runs = [json.loads(file.read_text()) for file in files]
+    named = {path for run in runs for path in run["spec"]["data"]["paths"] or ()}
+    assert len(runs) > 20 and named
+    monkeypatch.chdir(project_with(tmp_path, named))
+    for run in runs:
         if run["source"]["kind"] == "harness":
             assert (
                 spec_hash(resolve_run(yaml.safe_load(request_yaml(run)))) == run["spec"]["hash"]

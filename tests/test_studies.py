@@ -6,11 +6,13 @@ import json
 
 import pytest
 from notebooks import ROOT
+from token_files import project_with
 
 from llmbench.core.numbers import test_near
 from llmbench.core.records import read_run, result_files
 from llmbench.launch.sweep.fitting import limit_for, predicted_bytes
 from llmbench.launch.sweep.sweep import directly, sweep
+from llmbench.spec.params import read_yaml
 from llmbench.spec.study import load_study
 
 STUDIES = ROOT / "params/studies"
@@ -46,7 +48,11 @@ def test_the_twin_has_the_matrix_of_the_suite():
         assert run.batch.global_tokens == 4 * run.world_size * 2048
 
 
-def test_published_studies_have_the_title_and_question_of_their_parameter_file():
+def test_published_studies_have_the_title_and_question_of_their_parameter_file(
+    tmp_path, monkeypatch
+):
+    matrix = read_yaml(STUDIES / "cpu-loader.yaml")["matrix"]
+    monkeypatch.chdir(project_with(tmp_path, [p for row in matrix for p in row["data"]["paths"]]))
     for file in ROOT.glob("reports/*/*/study.json"):
         kept, study = json.loads(file.read_text()), load_study(STUDIES / f"{file.parent.name}.yaml")
         assert (kept["title"], kept["question"]) == (study.title, study.question), file

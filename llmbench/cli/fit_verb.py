@@ -44,6 +44,18 @@ _SEQUENCE = (
 )
 _LIMIT = "memory limit per rank (default: the GPU's memory; half of the machine's on a CPU)"
 
+# %% ../../nbs/90_cli/30_fit_verb.ipynb #3b76de61
+def _fit_study(file: Path | str, results: Path, how: dict[str, Any]) -> int:
+    "Search for each request of a study that this harness trains, and print the frontier."
+    from llmbench.launch.sweep.fitting import frontier, frontier_table
+    from llmbench.spec.study import load_study
+
+    study = load_study(file)
+    own = [spec for spec in study.runs if spec.name not in study.under]
+    fits = frontier(own, results, **how)
+    out(frontier_table(fits, how["by"]))
+    return 0 if all(found.largest for found in fits.values()) else 1
+
 # %% ../../nbs/90_cli/30_fit_verb.ipynb #37d9a46f
 def fit(
     file: Annotated[File, option(_FILE)],
@@ -56,10 +68,9 @@ def fit(
     results: Results = None,
 ) -> int:
     "Search for the largest micro batch that fits, and print all trials, or those of a study."
-    from llmbench.launch.sweep.fitting import find_largest, fit_table, frontier, frontier_table
+    from llmbench.launch.sweep.fitting import find_largest, fit_table
     from llmbench.spec.params import is_study, read_yaml
     from llmbench.spec.resolve import load_run
-    from llmbench.spec.study import load_study
 
     if limit_gib is not None and not 0 < limit_gib < math.inf:  # nan is neither
         raise RequestError(f"--limit-gib {limit_gib:g}: must be a finite number above 0")
@@ -68,9 +79,7 @@ def fit(
     if is_study(read_yaml(file)):
         if override:
             raise RequestError(f"{file}: a study; -o changes a run, so leave it out")
-        fits = frontier(load_study(file).runs, results_folder(results), **how)
-        out(frontier_table(fits, by))
-        return 0 if all(found.largest for found in fits.values()) else 1
+        return _fit_study(file, results_folder(results), how)
     found = find_largest(load_run(file, list(override)), results_folder(results), **how)
     out(fit_table(found))
     return 0 if found.largest else 1

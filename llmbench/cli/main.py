@@ -81,7 +81,7 @@ _READING |= {
     "follow": ("export_verb", "runs into a tracker, step by step while they train"),
     "backend": ("backend_verbs", "the same request under another framework, run or rendered"),
     "doctor": ("doctor", "what this machine can run, and what to type for what is missing"),
-    "schema": ("runs", "the JSON Schema of the run file"),
+    "schema": ("adopting.migrate_verb", "the JSON Schema of the run file"),
 }
 _VERBS = _TRAINING | _READING
 VERBS = tuple(_VERBS)

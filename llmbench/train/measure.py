@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ThreadReading', 'CpuClock', 'DeviceClock', 'make_clock', 'synchronize', 'ThreadTimes', 'thread_facts', 'clock_cost_s',
            'Stopwatch', 'CpuMemory', 'DeviceMemory', 'make_memory', 'limit_memory', 'matmul_tflops', 'copy_gb_s',
-           'host_to_device_gb_s', 'Fetched', 'fetch', 'Copied', 'to_device', 'copy_facts']
+           'host_to_device_gb_s', 'Fetched', 'fetch', 'loss_reader', 'Copied', 'to_device', 'copy_facts']
 
 # %% ../../nbs/30_train/15_measure.ipynb #ae82f74d
 import ctypes
@@ -14,7 +14,7 @@ import re
 import resource
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -334,6 +334,17 @@ class Fetched:
 def fetch(values: list[Tensor]) -> Fetched:
     "Start to copy scalars to the host; call the result to wait for them."
     return Fetched(values)
+
+# %% ../../nbs/30_train/15_measure.ipynb #2cbcbb1f
+def loss_reader(losses: list, weight: float | None) -> Callable[[], float | None]:
+    "Start copying a step's losses to the host; returns their mean, or their sum times `weight`."
+    if not losses:
+        return lambda: None
+    share = 1.0 / len(losses) if weight is None else weight
+    if all(hasattr(loss, "detach") for loss in losses):
+        read = fetch([loss.reshape(()) for loss in losses])
+        return lambda: sum(read()) * share
+    return lambda: sum(float(loss) for loss in losses) * share
 
 # %% ../../nbs/30_train/15_measure.ipynb #79942d52
 @dataclass(frozen=True)

@@ -26,16 +26,21 @@ _LOOKED_AT = 1 << 25  # bytes
 _EVERY_S = 0.2
 
 
+def _forget(prefix: Path) -> None:
+    with bin_path(prefix).open("rb") as file:
+        os.posix_fadvise(file.fileno(), _LOOKED_AT, 0, os.POSIX_FADV_DONTNEED)
+
+
 @contextlib.contextmanager
 def kept_cold(prefix: Path) -> Iterator[None]:
     "Take what was read of a file out of memory, again and again, except its beginning."
     ended = threading.Event()
 
     def forgetting() -> None:
-        with bin_path(prefix).open("rb") as file:
-            while not ended.wait(_EVERY_S):
-                os.posix_fadvise(file.fileno(), _LOOKED_AT, 0, os.POSIX_FADV_DONTNEED)
+        while not ended.wait(_EVERY_S):
+            _forget(prefix)
 
+    _forget(prefix)
     thread = threading.Thread(target=forgetting, daemon=True)
     thread.start()
     try:

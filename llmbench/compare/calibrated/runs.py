@@ -16,8 +16,8 @@ from typing import Any
 from ...analysis.rates import device_label
 from ...core.errors import RequestError
 from ...plan.own.place import RankPlace
-from ...spec.request import RunSpec, recorded_request
-from ...spec.resolve import resolve_run
+from ...spec.request import RunSpec
+from ...spec.resolve import resolve_recorded
 from ...store.results import read_results
 
 # %% ../../../nbs/70_compare/calibrated/10_runs.ipynb #934320b1
@@ -50,7 +50,7 @@ def machine_of(run: Mapping[str, Any]) -> CalibratedMachine | None:
 # %% ../../../nbs/70_compare/calibrated/10_runs.ipynb #1658b2e8
 def request_of(run: Mapping[str, Any]) -> RunSpec:
     "The request of a run of this harness; RequestError where it is not complete or not valid."
-    return resolve_run(recorded_request(run["study"], run["spec"]))
+    return resolve_recorded(run["study"], run["spec"])
 
 
 def run_place(run: Mapping[str, Any]) -> RankPlace | None:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['candidates', 'sequence_candidates', 'predicted_bytes', 'limit_for', 'first_guess', 'last_fitting', 'Trial', 'Fit',
-           'find_largest', 'fit_table', 'frontier', 'frontier_table']
+           'find_largest', 'fit_table', 'frontier', 'frontier_table', 'study_frontier']
 
 # %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #65b601c9
 import re
@@ -23,7 +23,7 @@ from .sweep import RunOne, directly, run_requests
 from ...plan.layout_memory import memory_of
 from ...spec.request import RunSpec
 from ...spec.resolve import resolve_run
-from ...spec.study import trials_of
+from ...spec.study import StudySpec, trials_of
 
 # %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #dd7fa445
 _TRIAL = {"steps": 3, "warmup_steps": 1, "collective_steps": 0, "profile": None, "checkpoint": None}
@@ -242,3 +242,9 @@ def frontier_table(found: Mapping[str, Fit], by: Literal["micro", "seq_len"] = "
     )  # fmt: skip
     rows = [_frontier_row(name, fit, by) for name, fit in found.items()]
     return "\n".join(aligned([heads, *rows], right=range(1, len(heads))))
+
+# %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #3dbba621
+def study_frontier(study: StudySpec, results: Path | str, **how: Any) -> str:
+    "That table for the requests of a study that this harness trains; `how` as for `find_largest`."
+    own = [spec for spec in study.runs if spec.name not in study.under]
+    return frontier_table(frontier(own, results, **how), how.get("by", "micro"))

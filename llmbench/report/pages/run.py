@@ -26,7 +26,7 @@ from llmbench.report.parts import (
     text_column,
 )
 from ...spec.request import recorded_request
-from ...spec.resolve import resolve_run
+from ...spec.resolve import resolve_recorded
 
 # %% ../../../nbs/80_report/pages/15_run.ipynb #d8e021cb
 def flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -62,7 +62,7 @@ def predicted_gib(run: Mapping[str, Any]) -> float | None:
     if run["source"]["kind"] != "harness" or run["spec"].get("compile"):
         return None
     try:
-        spec = resolve_run(recorded_request(run["study"], run["spec"]))
+        spec = resolve_recorded(run["study"], run["spec"])
         return memory_of(spec, "cpu" if spec.hardware == "cpu" else "cuda")["peak_bytes"] / 2**30
     except (RequestError, ValueError):
         return None

@@ -143,9 +143,8 @@ _FIT_COLUMNS = [
     number_column("Its peak before it failed (GiB)", "failed_gib"),
     number_column("Asked for last (GiB)", "asked_gib"),
 ]
-_GROWS = {"micro batch": "Largest micro batch (sequences)", "sequence": "Longest sequence (tokens)"}
 
-
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #90808738
 def _asked_gib(run: Mapping[str, Any] | None) -> float | None:
     "GiB that a rank asked for when there was no more memory; None where no rank says so."
     asked = [rank["asked_bytes"] for rank in run["ranks"]] if run else []
@@ -166,6 +165,9 @@ def frontier_rows(bench: Workbench, study: Study) -> list[dict[str, Any]]:
         for row in rows
     ]
     return [row | known for row, known in zip(rows, more, strict=True)]
+
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #1fbb6df5
+_GROWS = {"micro batch": "Largest micro batch (sequences)", "sequence": "Longest sequence (tokens)"}
 
 
 def frontier_charts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Any]]:
