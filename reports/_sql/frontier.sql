@@ -9,7 +9,7 @@ WITH tried AS (
 SELECT request, any_value(strategy) AS strategy, any_value(world_size) AS ranks, by_what,
        max(size) FILTER (status = 'ok') AS largest, arg_max(peak_memory_gib, size) FILTER (status = 'ok') AS peak_gib,
        arg_max(run_id, size) FILTER (status = 'ok') AS largest_run, arg_min(run_id, size) FILTER (status = 'oom') AS failed_run,
-       min(size) FILTER (status = 'oom') AS too_large, arg_min(peak_memory_gib, size) FILTER (status = 'oom') AS failed_gib
+       min(size) FILTER (status = 'oom') AS too_large
 FROM tried
 GROUP BY request, by_what
 ORDER BY by_what, largest DESC NULLS LAST, request;

@@ -91,9 +91,13 @@ def apart_at_most(precision: str | None) -> float:
     return max(OTHER_KERNELS, tolerance_of(precision))
 
 
-def framework_label(row: Mapping[str, Any], several: bool) -> str:
-    "A framework and its version; with strategy and ranks where a study has several."
+def framework_label(row: Mapping[str, Any], several: bool, request: str | None = None) -> str:
+    """A framework and its version; with strategy and ranks where a study has several, and with the
+    request where it has several of one strategy.
+    """
     name = " ".join(short_label(x) for x in (row["framework"] or "unknown", row["version"]) if x)
+    if request is not None:
+        name += f" · {short_label(request)}"
     return (
         f"{name} · {known_name(row | {'framework': None})} · {row['world_size']}"
         if several
@@ -191,14 +195,17 @@ def _judged(
     """Rows with title, counterpart, ratio, verdict, largest difference of the loss, and why one did
     not train.
     """
-    several, found = len({(r["strategy"], r["world_size"]) for r in rows}) > 1, []
+    kinds, found = {(r["strategy"], r["world_size"]) for r in rows}, []
+    named = len({r["spec_hash"] for r in rows}) > len(kinds)  # several requests of one strategy
     varies = (*(study.varies or DEFAULT_VARIES), "framework")
     for row in rows:
         other = counterpart(row, rows, reference)
         one, base = _run_of(bench, row), _run_of(bench, other)
         judged = run_verdict(one, base, varies) if one and base and row is not other else None
         more = {
-            "title": framework_label(row, several),
+            "title": framework_label(
+                row, len(kinds) > 1, (other or row)["name"] if named else None
+            ),
             "ratio": speed_over(row, other),
             "verdict": judged,
             "apart": worst.get(_who(row)),
