@@ -9389,6 +9389,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'llmbench.spec.checks._check_compression': ( '15_spec/checks.html#_check_compression',
                                                                                    'llmbench/spec/checks.py'),
                                       'llmbench.spec.checks._check_data': ('15_spec/checks.html#_check_data', 'llmbench/spec/checks.py'),
+                                      'llmbench.spec.checks._check_files': ('15_spec/checks.html#_check_files', 'llmbench/spec/checks.py'),
                                       'llmbench.spec.checks._check_float8': ( '15_spec/checks.html#_check_float8',
                                                                               'llmbench/spec/checks.py'),
                                       'llmbench.spec.checks._check_lengths': ( '15_spec/checks.html#_check_lengths',

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from token_files import project_with
 
 from llmbench.cli.main import VERBS, build_app, main, with_values
 from llmbench.cli.verbs import outcome_text
@@ -17,11 +18,13 @@ from llmbench.launch.command import visible_gpus
 from llmbench.launch.sweep.execute import check_sheet
 from llmbench.launch.sweep.sheet import REPEAT_KEYS, parameters_of
 from llmbench.launch.sweep.sweep import SweepOutcome, SweepRow
+from llmbench.spec.params import read_yaml
 from llmbench.spec.request import STRATEGIES
 from llmbench.spec.resolve import load_run, resolve_run
 from llmbench.spec.study import load_study
 
 ROOT = Path(__file__).resolve().parents[1]
+STUDIES = sorted((ROOT / "params" / "studies").glob("*.yaml"))
 
 
 # what `llmbench --help` needs
@@ -29,8 +32,10 @@ LIGHT = {"llmbench.cli", "llmbench.cli.main", "llmbench.cli.help", "llmbench.cli
 
 
 def llmbench(*arguments, **options):
-    command = [sys.executable, "-m", "llmbench.cli", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, **options)
+    command, where = [sys.executable, "-m", "llmbench.cli", *arguments], options.pop("cwd", ROOT)
+    return subprocess.run(
+        command, cwd=where, capture_output=True, text=True, timeout=120, **options
+    )
 
 
 def modules_after(*arguments):
@@ -71,18 +76,21 @@ def test_help_and_readme_say_how_to_leave_the_published_studies_out():
     assert "llmbench report --results" in (ROOT / "README.md").read_text()
 
 
-def test_every_request_of_the_project_survives_the_way_into_a_run_sheet():
+def data_of_studies() -> set[str]:
+    """The token files that studies of this project name, which lie where they were trained."""
+    rows = [row for f in STUDIES for row in read_yaml(f)["matrix"]]
+    return {path for row in rows for path in (row.get("data") or {}).get("paths", ())}
+
+
+def test_every_request_of_the_project_survives_the_way_into_a_run_sheet(tmp_path, monkeypatch):
     """Also those that are sound on a GPU only: their short form resolves to the same request."""
+    monkeypatch.chdir(project_with(tmp_path, data_of_studies()))
     requests = [
         load_run(f)
         for f in sorted((ROOT / "params").glob("*/*.yaml"))
         if f.parent.name not in ("studies", "accept")
     ]
-    requests += [
-        run
-        for f in sorted((ROOT / "params" / "studies").glob("*.yaml"))
-        for run in load_study(f).runs
-    ]
+    requests += [run for f in STUDIES for run in load_study(f).runs]
     assert len(requests) > 60
     given = {
         "model": "llama3.1-8b",
@@ -135,9 +143,10 @@ def test_a_study_where_one_run_is_asked_for(verb):
     )
 
 
-def test_every_study_resolves():
-    for file in sorted((ROOT / "params" / "studies").glob("*.yaml")):
-        shown = llmbench("show", str(file))
+def test_every_study_resolves(tmp_path):
+    project = project_with(tmp_path, data_of_studies())
+    for file in STUDIES:
+        shown = llmbench("show", str(file), cwd=project)
         assert shown.returncode == 0, shown.stderr
         assert shown.stdout.startswith(f"{file.stem}: "), "a study is named after its file"
 

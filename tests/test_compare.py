@@ -431,18 +431,19 @@ def test_a_strategy_that_trains_something_else_wins_nothing(tmp_path):
 def test_what_the_published_studies_say_of_the_same_training():
     """Levers, settings, splits and frameworks train the same; PowerSGD does not, and 1-bit Adam
     does not train at all if it freezes the variance too early. NeMo on a CPU trains the same and is
-    not compared: its steps ran through an adapter.
+    not compared: its steps ran through an adapter. torchtitan's gradients under ddp are half as
+    large as its own FSDP's; trials of what fits are too short to train.
     """
-    rows = query(
-        ROOT / "reports/published",
-        "SELECT name, fairness FROM groups WHERE study <> 'cpu-nodes-1gbit' AND fairness <> 'yes'",
-    )[1]
+    asked = "study NOT IN ('cpu-nodes-1gbit', 'cpu-memory-fit') AND fairness <> 'yes'"
+    rows = query(ROOT / "reports/published", f"SELECT name, fairness FROM groups WHERE {asked}")[1]
     told = {}
     for name, fairness in rows:
         told.setdefault(name, []).append(fairness)
     adapted = [said for name in told if name.endswith("-nemo") for said in told[name]]
     assert len(adapted) == 4 and all("through an adapter" in said for said in adapted)
     assert not any("apart" in said for said in adapted), "their losses are ours"
+    titan = [said for name in list(told) if name.endswith("-torchtitan") for said in told.pop(name)]
+    assert len(titan) == 2 and all("gradient norms are up to" in said for said in titan), titan
     others = {name for name in told if not name.endswith("-nemo")}
     assert others == {"powersgd", "onebit-early"} and "8.7e-02 apart" in told["powersgd"][0]
     assert told["onebit-early"][0].startswith("no: the loss does not fall")

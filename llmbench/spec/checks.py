@@ -329,6 +329,15 @@ def _check_data(spec: RunSpec) -> None:
             "data: megatron reads tokens: give paths, each PREFIX of PREFIX.bin and PREFIX.idx, and"
             " no tokenizer"
         )
+    if spec.data.kind == "synthetic" and (spec.data.paths or spec.data.tokenizer):
+        raise RequestError(
+            "data: synthetic tokens read no paths and no tokenizer; write kind: text, or leave"
+            " them out"
+        )
+
+# %% ../../nbs/15_spec/45_checks.ipynb #4766fc22
+def _check_files(spec: RunSpec) -> None:
+    "RequestError where a file of the data lies outside the project, or is not on this machine."
     settings = load_settings()
     root = settings.path("study", "data_root").resolve()
     for given in (*spec.data.paths, *filter(None, [spec.data.tokenizer])):
@@ -347,11 +356,6 @@ def _check_data(spec: RunSpec) -> None:
             raise RequestError(
                 f"data: {missing[0]}: no such file; paths are relative to the project's root"
             )
-    if spec.data.kind == "synthetic" and (spec.data.paths or spec.data.tokenizer):
-        raise RequestError(
-            "data: synthetic tokens read no paths and no tokenizer; write kind: text, or leave"
-            " them out"
-        )
 
 # %% ../../nbs/15_spec/45_checks.ipynb #d782dc5f
 def _check_weights(spec: RunSpec) -> None:
@@ -380,11 +384,13 @@ _CHECKS = (
     _check_lengths,
     _check_observers,
     _check_data,
-    _check_weights,
 )
+_ON_THIS_MACHINE = (_check_files, _check_weights)
 
 
-def check_request(spec: RunSpec) -> None:
-    "Raises RequestError, with what to write, for the first settings that exclude each other."
-    for check in _CHECKS:
+def check_request(spec: RunSpec, *, here: bool = True) -> None:
+    """Raises RequestError, with what to write, for the first settings that exclude each other.
+    here: look at the files of data and weights, too, which a run was trained on elsewhere.
+    """
+    for check in (*_CHECKS, *(_ON_THIS_MACHINE if here else ())):
         check(spec)

@@ -177,8 +177,8 @@ def resolve_run(given: dict[str, Any]) -> RunSpec:
     return _resolve(given, mend=True)
 
 # %% ../../nbs/15_spec/50_resolve.ipynb #404b11de
-def _resolve(given: dict[str, Any], mend: bool) -> RunSpec:
-    "mend: report the nearest valid layouts, too."
+def _resolve(given: dict[str, Any], mend: bool, here: bool = True) -> RunSpec:
+    "mend: report the nearest valid layouts, too. here: as for `check_request`."
     unknown = [k for k in given if k not in RunSpec.model_fields]
     if unknown:
         raise RequestError(unknown_name("key", str(unknown[0]), RunSpec.model_fields))
@@ -204,29 +204,27 @@ def _resolve(given: dict[str, Any], mend: bool) -> RunSpec:
     dp = dp if isinstance(dp, int) and dp >= 1 else 1
     full["batch"] = resolve_batch(given.get("batch", {}), dp=dp, seq_len=seq_len)
     full.setdefault("name", default_name(full["strategy"]["name"], world_size))
-    return _checked(full)
+    return _checked(full, here)
 
 # %% ../../nbs/15_spec/50_resolve.ipynb #2019d3d8
-def _checked(full: dict[str, Any]) -> RunSpec:
+def _checked(full: dict[str, Any], here: bool) -> RunSpec:
     full = {key: _with_tuples(key, value) for key, value in full.items()}
     try:
         check_onebit_name(full.get("optimizer"))
         spec = RunSpec(**full)
     except ValidationError as e:
         raise RequestError(one_line(e)) from None
-    check_request(spec)
+    check_request(spec, here=here)
     return spec
 
 # %% ../../nbs/15_spec/50_resolve.ipynb #29f197f0
 def resolve_recorded(study: str | None, record: Mapping[str, Any]) -> RunSpec:
-    """The request of a run file's `spec`, to predict with; RequestError where it is not whole.
+    """The request of a run file's `spec`; RequestError where it is not whole.
 
-    Data in files are taken as synthetic ones: memory, traffic and FLOPs do not depend on them.
+    Its files of data and weights are not looked at: they may lie on another machine, or anywhere,
+    so open none of them.
     """
-    asked = recorded_request(study, record)
-    if (asked.get("data") or {}).get("paths"):
-        asked["data"] = {"kind": "synthetic"}
-    return resolve_run(asked)
+    return _resolve(recorded_request(study, record), mend=True, here=False)
 
 # %% ../../nbs/15_spec/50_resolve.ipynb #df197e67
 def load_run(path: Path | str, overrides: list[str] = []) -> RunSpec:  # noqa: B006 (never changed)

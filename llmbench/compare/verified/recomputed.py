@@ -23,7 +23,8 @@ from ...core.lines import read_ranks
 from ...core.records import FIRST_STEPS, RESULT_END, RESULT_START, assemble
 from ...core.schema import dump_run
 from ...model.data import first_batches_fingerprint
-from ...spec.request import run_id, spec_hash
+from ...spec.request import recorded_request, run_id, spec_hash
+from ...spec.resolve import resolve_run
 from ...store.results import parse_run
 
 # %% ../../../nbs/70_compare/verified/10_recomputed.ipynb #364df371
@@ -80,7 +81,10 @@ def check_data(run: Mapping[str, Any]) -> RunCheck:
     if recorded is None or run["source"]["kind"] != "harness":
         return unknown(what, "none is recorded")
     try:
-        found = first_batches_fingerprint(request_of(run), steps=steps)
+        asked = resolve_run(
+            recorded_request(run["study"], run["spec"])
+        )  # files of this project only
+        found = first_batches_fingerprint(asked, steps=steps)
     except (LlmbenchError, OSError) as e:
         return unknown(what, str(e))
     if found != recorded and data["kind"] != "synthetic":

@@ -179,10 +179,8 @@ _FRONTIER = topic(
  | – | What grows: micro batch or sequence | Grows
  | 1 | Largest size that was trained | Largest that fits
  | GiB | Peak of the fullest rank at that size | Its peak (GiB)
-predicted_gib | GiB | Tensors of the fullest rank at that size, as predicted | Tensors, predicted (GiB)
  | 1 | Smallest size that ran out of memory | First that does not
  | GiB | Peak of the fullest rank before it ran out | Its peak before it failed (GiB)
-asked_gib | GiB | What a rank asked for when there was no more memory | Asked for last (GiB)
 asked_gib | GiB | What a rank asked for when there was no more memory | Asked for last (GiB)
     """,
     by="launch.sweep.fitting.frontier",
