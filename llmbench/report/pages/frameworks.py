@@ -181,6 +181,15 @@ def _run_of(bench: Workbench, row: Mapping[str, Any] | None) -> Mapping[str, Any
     return bench.runs.get(row["run_ids"][0]) if row else None
 
 
+def _kinds(rows: Sequence[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
+    return {(r["strategy"], r["world_size"]) for r in rows}
+
+
+def _request(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:
+    "The name of a request, where a study has several of one strategy; else None."
+    return row["name"] if len({r["spec_hash"] for r in rows}) > len(_kinds(rows)) else None
+
+
 _NO_SPEED = dict.fromkeys(("ratio", "beside_ratio", "tokens_per_s"))  # of a run by an adapter
 
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #b429a08c
@@ -195,17 +204,14 @@ def _judged(
     """Rows with title, counterpart, ratio, verdict, largest difference of the loss, and why one did
     not train.
     """
-    kinds, found = {(r["strategy"], r["world_size"]) for r in rows}, []
-    named = len({r["spec_hash"] for r in rows}) > len(kinds)  # several requests of one strategy
+    several, found = len(_kinds(rows)) > 1, []
     varies = (*(study.varies or DEFAULT_VARIES), "framework")
     for row in rows:
         other = counterpart(row, rows, reference)
         one, base = _run_of(bench, row), _run_of(bench, other)
         judged = run_verdict(one, base, varies) if one and base and row is not other else None
         more = {
-            "title": framework_label(
-                row, len(kinds) > 1, (other or row)["name"] if named else None
-            ),
+            "title": framework_label(row, several, _request(other or row, rows)),
             "ratio": speed_over(row, other),
             "verdict": judged,
             "apart": worst.get(_who(row)),

@@ -51,7 +51,7 @@ _WAIT_COLUMNS = [
 ]
 _WAIT_PCT = 1.0  # what a table tells of
 
-
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #2823cda2
 def waiting(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     "The sets that waited for batches for 1 % of their time or more, the longest wait first."
     found = [row for row in rows if (row["data_wait_pct"] or 0.0) >= _WAIT_PCT]
@@ -72,7 +72,7 @@ def wait_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
         f"**{md_text(late[0]['label'])}**: {rates[0]} tokens/s, and {rates[1]} without that wait."
     )
 
-
+# %% ../../../nbs/80_report/pages/60_sections.ipynb #b9a9c2f5
 def throughput_section(bench: Workbench, study: Study) -> str:
     "Bars of tokens per second, and the table behind them."
     rows = bench.rows("throughput", study.name)
