@@ -266,8 +266,8 @@ def _flagged(rows: Sequence[Mapping[str, Any]]) -> int | None:
 
 # %% ../../nbs/60_analysis/75_groups.ipynb #c64cb62f
 _MEDIANS = ("model_state_gib", "comm_exposed_pct", "loss_first", "loss_last", "mean_loss")
-_MEDIANS += ("data_wait_pct", "tokens_per_s_without_data_wait")
-_PROPORTIONAL = ("tflops_per_gpu", "mfu_pct", "hfu_pct")
+_MEDIANS += ("data_wait_pct",)
+_PROPORTIONAL = ("tflops_per_gpu", "mfu_pct", "hfu_pct", "tokens_per_s_without_data_wait")
 
 
 def _speed_columns(

@@ -47,12 +47,10 @@ _LIMIT = "memory limit per rank (default: the GPU's memory; half of the machine'
 # %% ../../nbs/90_cli/30_fit_verb.ipynb #3b76de61
 def _fit_study(file: Path | str, results: Path, how: dict[str, Any]) -> int:
     "Search for each request of a study that this harness trains, and print the frontier."
-    from llmbench.launch.sweep.fitting import frontier, frontier_table
+    from llmbench.launch.sweep.fitting import frontier_table, study_frontier
     from llmbench.spec.study import load_study
 
-    study = load_study(file)
-    own = [spec for spec in study.runs if spec.name not in study.under]
-    fits = frontier(own, results, **how)
+    fits = study_frontier(load_study(file), results, **how)
     out(frontier_table(fits, how["by"]))
     return 0 if all(found.largest for found in fits.values()) else 1
 

@@ -359,13 +359,13 @@ def train_study(study: Any, folder: Path, *, direct: bool = False, **how: Any) -
 # %% ../../nbs/90_cli/13_runs.ipynb #d8b08556
 def _after(study: Any, outcome: Any, command: str, folder: Path, fit: bool, force: bool) -> int:
     "Say what a trained study shows and, if asked, what fits; the exit code of the sweep."
-    from llmbench.launch.sweep.fitting import study_frontier
+    from llmbench.launch.sweep.fitting import frontier_table, study_frontier
 
     if not outcome.interrupted:
         _say_what_is_shown(study, command, folder)
     code = _report_outcome(outcome, folder / study.study)
     if fit and not outcome.interrupted:
-        out("\n" + study_frontier(study, folder, force=force))
+        out("\n" + frontier_table(study_frontier(study, folder, force=force)))
     return code
 
 # %% ../../nbs/90_cli/13_runs.ipynb #7295fbec

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset
 
+from ..core.files import write_text_atomic
 from .recording import place
 from ..model.data import rank_sequences, sequence_digests, source_for
 from ..model.decoder import Decoder, build_model
@@ -31,6 +32,10 @@ from ..train import mesh
 from ..train.strategies.base import learning_rate, make_adamw
 
 # %% ../../nbs/55_frameworks/25_parts.ipynb #49e92cf5
+def _leave(folder: Path, what: str, content: list[Any]) -> None:
+    write_text_atomic(folder / f"{what}-{place()[0]:03d}.json", json.dumps(content))
+
+
 class Numbered(Dataset):
     "The sequences of a run as (seq_len + 1) token ids; `of_step` gives the digests of taken ones."
 
@@ -56,7 +61,7 @@ class Numbered(Dataset):
 
     def leave_seen(self, folder: Path) -> None:
         "Write numbers and digests of the taken sequences to seen-NNN.json, which no log has."
-        (folder / f"seen-{place()[0]:03d}.json").write_text(json.dumps(sorted(self._seen.items())))
+        _leave(folder, "seen", sorted(self._seen.items()))
 
 # %% ../../nbs/55_frameworks/25_parts.ipynb #cd8a2eb8
 class RankBatches:
@@ -162,7 +167,7 @@ def allow_gloo() -> None:
 
 def leave_waits(folder: Path, waited_s: list[float | None]) -> None:
     "Write the seconds that this rank waited for the batches of each step to waits-NNN.json."
-    (folder / f"waits-{place()[0]:03d}.json").write_text(json.dumps(waited_s))
+    _leave(folder, "waits", waited_s)
 
 
 def leave(parts: Parts) -> None:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from .slow_disk import own_disk, possible, slow_disk, token_file
+from .slow_disk import NEEDS, own_disk, possible, slow_disk, token_file
 from ...core.files import project_root
 from ...model.token_files import bin_path
 
@@ -80,15 +80,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--force", action="store_true", help="repeat finished runs")
     asked = parser.parse_args(argv)
     if not possible():
+        sys.stderr.write(NEEDS)
+        return 2
+    places = project_root() / "results" / ".tokens"
+    if places.exists():  # its disk may still be mounted
         sys.stderr.write(
-            "a slow disk needs root, loop devices, mkfs.ext4 and control groups of version 1\n"
+            f"{places}: a study runs, or was killed; then type umount {places}/disk, and remove it\n"
         )
         return 2
     command = [sys.executable, "-m", "llmbench.cli", "sweep", asked.study, "--direct"]
     command += ["--results", asked.results, *(["--force"] if asked.force else [])]
-    root = project_root()
-    with two_places(root / "results" / ".tokens"):
-        return subprocess.run(command, cwd=root).returncode
+    with two_places(places):
+        return subprocess.run(command, cwd=project_root()).returncode
 
 # %% ../../../nbs/95_bench/beside/27_loader_study.ipynb #9637e7d6
 if __name__ == "__main__":

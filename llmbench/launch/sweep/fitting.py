@@ -244,7 +244,6 @@ def frontier_table(found: Mapping[str, Fit], by: Literal["micro", "seq_len"] = "
     return "\n".join(aligned([heads, *rows], right=range(1, len(heads))))
 
 # %% ../../../nbs/40_launch/sweep/30_fitting.ipynb #3dbba621
-def study_frontier(study: StudySpec, results: Path | str, **how: Any) -> str:
-    "That table for the requests of a study that this harness trains; `how` as for `find_largest`."
-    own = [spec for spec in study.runs if spec.name not in study.under]
-    return frontier_table(frontier(own, results, **how), how.get("by", "micro"))
+def study_frontier(study: StudySpec, results: Path | str, **how: Any) -> dict[str, Fit]:
+    "The frontier of the requests of a study that this harness trains; `how` as for `find_largest`."
+    return frontier([s for s in study.runs if s.name not in study.under], results, **how)

@@ -164,10 +164,10 @@ _FIT_COLUMNS = [
 ]
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #90808738
-def _most_gib(run: Mapping[str, Any] | None, column: str) -> float | None:
-    "The largest of a column of bytes over the ranks that tell it, in GiB; None where none does."
-    # a rank that ran out of memory ends the others, which then tell nothing
-    known = [rank[column] for rank in run["ranks"] if rank[column] is not None] if run else []
+def _asked_gib(run: Mapping[str, Any] | None) -> float | None:
+    "GiB that a rank asked for when there was no more memory; None where no rank says so."
+    asked = [rank["asked_bytes"] for rank in run["ranks"]] if run else []
+    known = [size for size in asked if size is not None]
     return max(known) / 2**30 if known else None
 
 
@@ -179,8 +179,7 @@ def frontier_rows(bench: Workbench, study: Study) -> list[dict[str, Any]]:
     more = [
         {
             "predicted_gib": _predicted(bench, {"run_id": row["largest_run"]}),
-            "failed_gib": _most_gib(bench.runs.get(row["failed_run"]), "peak_allocated_bytes"),
-            "asked_gib": _most_gib(bench.runs.get(row["failed_run"]), "asked_bytes"),
+            "asked_gib": _asked_gib(bench.runs.get(row["failed_run"])),
         }
         for row in rows
     ]
