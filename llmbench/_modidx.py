@@ -6859,6 +6859,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'llmbench/plan/own/schedule.py'),
                                             'llmbench.plan.own.schedule._advance': ( '20_plan/own/schedule.html#_advance',
                                                                                      'llmbench/plan/own/schedule.py'),
+                                            'llmbench.plan.own.schedule._followed_s': ( '20_plan/own/schedule.html#_followed_s',
+                                                                                        'llmbench/plan/own/schedule.py'),
                                             'llmbench.plan.own.schedule._needs': ( '20_plan/own/schedule.html#_needs',
                                                                                    'llmbench/plan/own/schedule.py'),
                                             'llmbench.plan.own.schedule._ranks': ( '20_plan/own/schedule.html#_ranks',

@@ -16,7 +16,6 @@ from notebooks import ROOT
 
 from llmbench.spec.strategies import STRATEGY_TABLE
 
-BIN = Path(sys.executable).parent
 ROW = """    StrategyRow(
         "zz-ddp", "replicas, gradients all-reduced in buckets of 1 MiB",
         "zz_ddp", "#2255aa", like="ddp", fixed={"bucket_mib": 1},
@@ -77,7 +76,7 @@ def project(tmp_path_factory) -> Path:
     """A copy of the project with one row and one notebook more, exported."""
     folder = tmp_path_factory.mktemp("project")
     for name in ("nbs", "llmbench", "params"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, folder / name)
     for name in ("pyproject.toml", "settings.ini", "README.md"):
         shutil.copyfile(ROOT / name, folder / name)
     table = folder / "nbs/15_spec/22_strategies.ipynb"
@@ -88,7 +87,9 @@ def project(tmp_path_factory) -> Path:
     cells = [_cell(1, "#| default_exp train.strategies.zz_ddp"), _cell(2, BUILD)]
     added = folder / "nbs/30_train/strategies/60_zz_ddp.ipynb"
     added.write_text(json.dumps(notebook | {"cells": cells}))
-    subprocess.run([BIN / "nbdev-export"], cwd=folder, check=True, capture_output=True)
+    export = "import sys; from nbdev.export import nb_export; [nb_export(f) for f in sys.argv[1:]]"
+    command = [sys.executable, "-c", export, table, added]  # the two that changed: a third of all
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
     return folder
 
 

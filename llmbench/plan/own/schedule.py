@@ -103,6 +103,19 @@ def _advance(clock: _Clock, rate: float, seconds: float, running: Sequence[_Rank
             rank.at, rank.core_s = rank.at + 1, None
 
 # %% ../../../nbs/20_plan/own/30_schedule.ipynb #46cacaf2
+def _followed_s(clock: _Clock, cores: float, width: float) -> float:
+    "Seconds until the last pass has ended. ValueError where one waits for ever."
+    while any(rank.at < len(rank.todo) for rank in clock.ranks):
+        running = clock.running()
+        computing = [rank for rank in running if rank.core_s > 0]
+        if not running:
+            raise ValueError(f"{len(clock.ranks)} stages: no pass can start")
+        rate = min(1.0, cores / (width * len(computing))) if computing else 1.0
+        ends = [rank.core_s / rate if rank.core_s > 0 else rank.wait_s for rank in running]
+        _advance(clock, rate, min(ends), running)
+    return clock.now
+
+
 def scheduled_s(
     strategy: Strategy,
     accum: int,
@@ -118,14 +131,7 @@ def scheduled_s(
     """
     if len(stages) != strategy.pp:
         raise ValueError(f"{len(stages)} stages for pp {strategy.pp}")
+    if strategy.pp == 1:  # nobody to wait for
+        return accum * (stages[0].core_s * max(1.0, width / cores) + stages[0].wait_s)
     last = strategy.pp * strategy.stages_per_rank - 1
-    clock = _Clock(_ranks(strategy, accum, stages), last)
-    while any(rank.at < len(rank.todo) for rank in clock.ranks):
-        running = clock.running()
-        computing = [rank for rank in running if rank.core_s > 0]
-        if not running:
-            raise ValueError(f"{strategy.schedule} of {strategy.pp} stages: no pass can start")
-        rate = min(1.0, cores / (width * len(computing))) if computing else 1.0
-        ends = [rank.core_s / rate if rank.core_s > 0 else rank.wait_s for rank in running]
-        _advance(clock, rate, min(ends), running)
-    return clock.now
+    return _followed_s(_Clock(_ranks(strategy, accum, stages), last), cores, width)

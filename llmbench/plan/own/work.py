@@ -8,6 +8,7 @@ __all__ = ['PassWork', 'StepWork', 'pass_work', 'step_work', 'Exchange', 'exchan
 # %% ../../../nbs/20_plan/own/20_work.ipynb #9d7e14c2
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from ...core.errors import RequestError
@@ -46,6 +47,7 @@ _OPERATIONS = 60  # of a layer, forward and backward, as in plan.predicted.produ
 _SPLIT_OPERATIONS = 40  # of them on split tensors
 _OF_ENDS = 20  # embedding, or norm, head and loss
 _OF_UPDATE = 15  # per tensor: clipping and AdamW, not fused
+_KEPT = lru_cache(maxsize=1024)  # a fit asks for the same requests with other constants
 _PER_LOGIT = 20  # bytes: the loss reads and writes logits in float32, forward and backward
 
 
@@ -67,6 +69,7 @@ def _layer_values(spec: RunSpec) -> float:
     return 6 * m.d_ff * gated + 4 * heads + 14 * m.d_model
 
 # %% ../../../nbs/20_plan/own/20_work.ipynb #97934e09
+@_KEPT
 def pass_work(spec: RunSpec, stage: int = 0) -> PassWork:
     """What a rank of a pipeline stage computes per micro batch. Recomputation repeats the forward
     pass. Raises RequestError for mixtures of experts, whose routing is not counted.
@@ -94,6 +97,7 @@ def pass_work(spec: RunSpec, stage: int = 0) -> PassWork:
     )  # fmt: skip
 
 # %% ../../../nbs/20_plan/own/20_work.ipynb #7ada30e1
+@_KEPT
 def step_work(spec: RunSpec, stage: int = 0) -> StepWork:
     """What a rank of a pipeline stage does per step besides its passes: its share of the update.
     The sharded state is what the row of the strategy says.
@@ -154,6 +158,7 @@ class StageExchange:
     data: Exchange
 
 
+@_KEPT
 def stage_exchange(spec: RunSpec, stage: int = 0) -> StageExchange:
     "What a rank of a pipeline stage exchanges per step. Raises ValueError where it is not derived."
     s, b, p = spec.strategy, spec.batch, spec.precision
