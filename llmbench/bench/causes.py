@@ -108,15 +108,16 @@ def late_batches(seconds: float) -> Iterator[None]:
 
 # %% ../../nbs/95_bench/72_causes.ipynb #415d7ad6
 _CGROUP = Path("/sys/fs/cgroup/cpu/llmbench-causes")  # version 1
-_PERIOD_US = 100_000
+_PERIOD_US = 100_000  # the kernel's own
 
 
 @contextlib.contextmanager
-def core_quota(part: float, cores: float) -> Iterator[None]:
+def core_quota(part: float, cores: float, period_us: int = _PERIOD_US) -> Iterator[None]:
     "All ranks of this host together have `part` of `cores`; each rank enters the block."
     with contextlib.suppress(FileExistsError):
         _CGROUP.mkdir()
-    (_CGROUP / "cpu.cfs_quota_us").write_text(str(int(part * cores * _PERIOD_US)))
+    (_CGROUP / "cpu.cfs_period_us").write_text(str(period_us))
+    (_CGROUP / "cpu.cfs_quota_us").write_text(str(int(part * cores * period_us)))
     (_CGROUP / "cgroup.procs").write_text(str(os.getpid()))
     try:
         yield
@@ -150,7 +151,9 @@ CAUSES = {
 COMPUTING, BESIDE = 0.05, 0.10  # of a step
 
 
-def plant(cause: str, rank: int, step_s: float, share: float = BESIDE) -> Any:
+def plant(
+    cause: str, rank: int, step_s: float, share: float = BESIDE, period_us: int = _PERIOD_US
+) -> Any:
     "What a rank does differently under a cause, as a context."
     if cause == "computing":
         return more_computing(COMPUTING * step_s)
@@ -159,7 +162,7 @@ def plant(cause: str, rank: int, step_s: float, share: float = BESIDE) -> Any:
     if cause == "slow rank" and rank == 1:
         return more_computing(share * step_s)
     if cause == "quota":
-        return core_quota(1 / (1 + 3 * share), cores=2)
+        return core_quota(1 / (1 + 3 * share), cores=2, period_us=period_us)
     if cause == "slow link" and rank == 0:
         return slow_link(4000.0)
     return contextlib.nullcontext()
