@@ -749,6 +749,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'llmbench.bench.card_plan.write_predictions': ( '95_bench/card_plan.html#write_predictions',
                                                                                           'llmbench/bench/card_plan.py')},
             'llmbench.bench.causes': { 'llmbench.bench.causes._arguments': ('95_bench/causes.html#_arguments', 'llmbench/bench/causes.py'),
+                                       'llmbench.bench.causes._enter_quota': ( '95_bench/causes.html#_enter_quota',
+                                                                               'llmbench/bench/causes.py'),
                                        'llmbench.bench.causes.block_rows': ('95_bench/causes.html#block_rows', 'llmbench/bench/causes.py'),
                                        'llmbench.bench.causes.causes_rows': ( '95_bench/causes.html#causes_rows',
                                                                               'llmbench/bench/causes.py'),

@@ -10,6 +10,7 @@ __all__ = ['SMALL', 'CAUSES', 'COMPUTING', 'BESIDE', 'COLUMNS', 'LATE_COLUMNS', 
 # %% ../../nbs/95_bench/72_causes.ipynb #17aecdd4
 import argparse
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -111,14 +112,23 @@ _CGROUP = Path("/sys/fs/cgroup/cpu/llmbench-causes")  # version 1
 _PERIOD_US = 100_000  # the kernel's own
 
 
-@contextlib.contextmanager
-def core_quota(part: float, cores: float, period_us: int = _PERIOD_US) -> Iterator[None]:
-    "All ranks of this host together have `part` of `cores`; each rank enters the block."
-    with contextlib.suppress(FileExistsError):
-        _CGROUP.mkdir()
+def _enter_quota(part: float, cores: float, period_us: int) -> None:
+    _CGROUP.mkdir(exist_ok=True)
     (_CGROUP / "cpu.cfs_period_us").write_text(str(period_us))
     (_CGROUP / "cpu.cfs_quota_us").write_text(str(int(part * cores * period_us)))
     (_CGROUP / "cgroup.procs").write_text(str(os.getpid()))
+
+
+@contextlib.contextmanager
+def core_quota(part: float, cores: float, period_us: int = _PERIOD_US) -> Iterator[None]:
+    "All ranks of this host together have `part` of `cores`; each rank enters the block."
+    while True:  # a rank that leaves its last training may take the group away meanwhile
+        try:
+            _enter_quota(part, cores, period_us)
+            break
+        except OSError as e:
+            if e.errno not in (errno.ENOENT, errno.ENODEV):
+                raise
     try:
         yield
     finally:

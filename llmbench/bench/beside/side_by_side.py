@@ -114,20 +114,23 @@ def members(asked: argparse.Namespace, names: Sequence[str], env: Mapping[str, s
 
 # %% ../../../nbs/95_bench/beside/17_side_by_side.ipynb #60a4790d
 def all_rows(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
-    "The rows of all causes, cycle by cycle; FileNotFoundError for one that did not train."
-    by_cause = [json.loads(_rows_file(folder, cause).read_text()) for cause in names]
-    rows = [row for cycle in zip(*by_cause, strict=True) for row in cycle]
+    "The rows of all causes, cycle by cycle, as far as all of them came."
+    files = [_rows_file(folder, cause) for cause in names]
+    by_cause = [json.loads(file.read_text()) if file.exists() else [] for file in files]
+    rows = [row for cycle in zip(*by_cause, strict=False) for row in cycle]
     return [{k: round(v, 7) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
 
 
-def measure(asked: argparse.Namespace, names: Sequence[str], folder: Path) -> None:
-    "Train with all causes, their steps interleaved, and write the rows."
+def measure(asked: argparse.Namespace, names: Sequence[str], folder: Path) -> int:
+    "Train with all causes, their steps interleaved, and write the rows; the cycles that all did."
     env = os.environ | {"OMP_NUM_THREADS": "1", "LLMBENCH_SIDE_BY_SIDE": str(folder)}
     subprocess.run(_command(asked, "plain", alone=True), env=env, check=True)
     with members(asked, names, env) as found:
         ready = [member for member in found if member.stopped()]
         interleave(ready, lambda member, _: member.turn())
-    write_rows(asked.out, all_rows(folder, names), COLUMNS)
+    rows = all_rows(folder, names)
+    write_rows(asked.out, rows, COLUMNS)
+    return len(rows) // len(names)
 
 # %% ../../../nbs/95_bench/beside/17_side_by_side.ipynb #20e231b1
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -157,8 +160,10 @@ def main(argv: list[str] | None = None) -> int:
     names = [cause for cause in CAUSES if possible().get(cause, True)]
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        measure(asked, names, Path(folder))
-    return 0
+        cycles = measure(asked, names, Path(folder))
+    if cycles < asked.count:
+        sys.stderr.write(f"{cycles} of {asked.count} cycles; a training failed, see above\n")
+    return int(cycles < asked.count)
 
 # %% ../../../nbs/95_bench/beside/17_side_by_side.ipynb #850702f0
 if __name__ == "__main__":

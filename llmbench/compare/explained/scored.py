@@ -53,13 +53,19 @@ class PlantedTrial:
 
 # %% ../../../nbs/70_compare/explained/50_scored.ipynb #fa80a390
 def planted_trials(
-    cycles: Cycles, expected: Mapping[str, str | None], without: str = "none"
+    cycles: Cycles,
+    expected: Mapping[str, str | None],
+    without: str = "none",
+    *,
+    paired: bool = False,
 ) -> list[PlantedTrial]:
-    "Trials of each planted cause: REPEATS cycles in a row each, none used twice."
+    """Trials of each planted cause: REPEATS cycles in a row each, none used twice. paired: the
+    trainings of a cycle took their steps in turns.
+    """
     starts = range(0, len(cycles) - REPEATS + 1, REPEATS)
     groups = [cycles[start : start + REPEATS] for start in starts]
     return [
-        PlantedTrial(cause, part, explain_times(*_sides(group, without, cause)))
+        PlantedTrial(cause, part, explain_times(*_sides(group, without, cause), paired=paired))
         for cause, part in expected.items()
         if part and cause in cycles[0]
         for group in groups
