@@ -136,7 +136,7 @@ def core_quota(part: float, cores: float, period_us: int = _PERIOD_US) -> Iterat
         with contextlib.suppress(OSError):  # another rank is still in it
             _CGROUP.rmdir()
 
-
+# %% ../../nbs/95_bench/72_causes.ipynb #98d2559c
 @contextlib.contextmanager
 def slow_link(mbit_s: float, card: str = "lo") -> Iterator[None]:
     "A card of this network namespace sends no more than `mbit_s`; one rank enters the block."

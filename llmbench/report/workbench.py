@@ -189,6 +189,12 @@ class _Files(_Folder):
         self.keep(file, folder, rows, columns)
         return columns, rows
 
+    def asked(self, sql: str, **values: str | None) -> list[tuple[Any, ...]]:
+        """Rows of SQL with a literal for each `$name` in it. Bound parameters would make DuckDB
+        import pandas, where that is installed.
+        """
+        return self.connection.execute(filled(sql, values)).fetchall()
+
     def query(self, name: str) -> str:
         "The text of the query `_sql/<name>.sql`."
         return (self.folder / "_sql" / f"{name}.sql").read_text(encoding="utf-8")

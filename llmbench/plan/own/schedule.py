@@ -115,7 +115,7 @@ def _followed_s(clock: _Clock, cores: float, width: float) -> float:
         _advance(clock, rate, min(ends), running)
     return clock.now
 
-
+# %% ../../../nbs/20_plan/own/30_schedule.ipynb #e54119bf
 def scheduled_s(
     strategy: Strategy,
     accum: int,

@@ -278,10 +278,9 @@ def judged_frameworks(bench: Workbench, study: Study) -> Frameworks | None:
     """The frameworks of a study, compared with their reference; None for a study with fewer than
     two.
     """
-    held = bench.connection.execute(
-        "SELECT count(DISTINCT framework) FROM groups WHERE study = $1", [study.name]
-    ).fetchone()
-    if held[0] < 2:
+    counted = "SELECT count(DISTINCT framework) FROM groups WHERE study = $study"
+    ((held,),) = bench.asked(counted, study=study.name)
+    if held < 2:
         return None
     rows = bench.rows("frameworks", study.name)
     reference, at = (

@@ -24,6 +24,7 @@ from .machine import machine_part
 from .run import request_yaml, run_page
 from ..parts import figure_md
 from ..workbench import Study, Workbench, drawn
+from ...store.literal import filled
 from ...store.results import read_results
 
 # %% ../../../nbs/80_report/pages/17_runpages.ipynb #462fd263
@@ -178,9 +179,8 @@ def _write_run_page(bench: Workbench, row: Mapping[str, Any], known: Steps) -> N
 
 def write_run_pages(bench: Workbench, study: str | None) -> None:
     "`runs/<run_id>.qmd`, the run file and its request for each run of a study."
-    found = bench.connection.execute(
-        f"SELECT {_COLUMNS} FROM runs WHERE study IS NOT DISTINCT FROM $1 ORDER BY run_id", [study]
-    )
+    of_study = "FROM runs WHERE study IS NOT DISTINCT FROM $study ORDER BY run_id"
+    found = bench.connection.execute(filled(f"SELECT {_COLUMNS} {of_study}", {"study": study}))
     names = [column[0] for column in found.description]
     rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
     for at in range(0, len(rows), _AT_ONCE):

@@ -94,11 +94,9 @@ def is_outside(bench: Workbench, text: StudyText) -> bool:
     trials of `llmbench fit`.
     """
     name = text.study.name
-    found = "SELECT count(*) FILTER (status = 'ok'), count(source_format) FROM runs WHERE study = ?"
-    ok, imported = bench.connection.execute(found, [name]).fetchone()
-    swept = bench.connection.execute(
-        "SELECT count(*) FROM studies WHERE study = ?", [name]
-    ).fetchone()[0]
+    counts = "count(*) FILTER (status = 'ok'), count(source_format)"
+    ((ok, imported),) = bench.asked(f"SELECT {counts} FROM runs WHERE study = $study", study=name)
+    ((swept,),) = bench.asked("SELECT count(*) FROM studies WHERE study = $study", study=name)
     if not ok:
         return text.answer is not None
     compared = text.answer is None or sum(len(c.contenders) for c in text.answer.contests) > 1

@@ -297,9 +297,9 @@ def vendor_rows(bench: Workbench, study: Study) -> list[dict[str, Any]]:
     """The sets of a study that holds both vendors; none of another, which is left without the
     queries' files, too.
     """
-    held = bench.connection.execute(
-        "SELECT DISTINCT platform FROM groups WHERE study = $1", [study.name]
-    ).fetchall()
+    held = bench.asked(
+        "SELECT DISTINCT platform FROM groups WHERE study = $study", study=study.name
+    )
     return (
         _with_vendor(bench.rows("vendors", study.name))
         if set(VENDORS) <= {platform for (platform,) in held}

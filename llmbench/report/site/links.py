@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from urllib.parse import unquote
 
 from ...core.errors import LlmbenchError
@@ -37,7 +37,7 @@ def _target(page: str, link: str) -> tuple[str, str]:
     path, _, anchor = unquote(html.unescape(link)).partition("#")
     path = path.partition("?")[0]
     anchor = "" if "=" in anchor else anchor  # a=b is a state that the page reads
-    return os.path.normpath(PurePosixPath(page).parent / path) if path else page, anchor
+    return os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page, anchor
 
 
 def missing_links(site: Path, pages: Mapping[str, PageLinks]) -> list[tuple[str, str]]:

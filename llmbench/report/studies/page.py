@@ -109,12 +109,10 @@ def _hosts(run: Mapping[str, Any]) -> Sequence[str]:
 def limits_of(bench: Workbench, study: Study) -> list[str]:
     "Sentences on what a study does not say."
     facts = "SELECT count(*) FILTER (platform = 'cpu'), count(*), count(source_format) FROM runs"
-    counted = bench.connection.execute(f"{facts} WHERE study = $1", [study.name]).fetchone()
-    cpu, runs, imported = counted
-    most = "SELECT max(repeats) FROM groups WHERE study = $1"
-    repeats = bench.connection.execute(most, [study.name]).fetchone()[0]
-    ids = "SELECT run_id FROM runs WHERE study = $1"
-    named = bench.connection.execute(ids, [study.name]).fetchall()
+    ((cpu, runs, imported),) = bench.asked(f"{facts} WHERE study = $study", study=study.name)
+    most = "SELECT max(repeats) FROM groups WHERE study = $study"
+    ((repeats,),) = bench.asked(most, study=study.name)
+    named = bench.asked("SELECT run_id FROM runs WHERE study = $study", study=study.name)
     hosts = {host for (run_id,) in named for host in _hosts(bench.runs.get(run_id) or {})}
     known = ((cpu == runs, _CPU), (imported > 0, _IMPORTED), ((repeats or 0) < 2, _ONCE))
     said = [sentence for holds, sentence in known if holds]

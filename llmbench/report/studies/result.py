@@ -57,12 +57,12 @@ class StudyResult:
 def group_of(bench: Workbench, study: Study) -> str:
     "Where a study stands on the first page: on-cpu, from-logs or on-accelerators."
     found = "SELECT count(source_format), count(*) FILTER (platform = 'cpu'), count(*) FROM runs"
-    where = [study.name]
-    imported, cpu, runs = bench.connection.execute(f"{found} WHERE study = $1", where).fetchone()
+    told = bench.asked(f"{found} WHERE study = $study", study=study.name)
+    ((imported, cpu, runs),) = told
     return "on-cpu" if cpu == runs else "from-logs" if imported else "on-accelerators"
 
 
-_ENDED = """SELECT status, count(*) FROM runs WHERE study = $1 GROUP BY status
+_ENDED = """SELECT status, count(*) FROM runs WHERE study = $study GROUP BY status
 ORDER BY count(*) DESC, status"""
 _OF_FAILED = ("label", "attempt", "run_id", "status", "reason")
 
@@ -73,7 +73,7 @@ def _runs_of(bench: Workbench, study: Study) -> dict[str, Any]:
     return {
         "failed": [{k: row.get(k) for k in _OF_FAILED} | {"study": study.title} for row in rows],
         "aside": bench.rows("quarantine", study.name),
-        "ended": bench.connection.execute(_ENDED, [study.name]).fetchall(),
+        "ended": bench.asked(_ENDED, study=study.name),
     }
 
 # %% ../../../nbs/80_report/studies/24_result.ipynb #db5d9133
