@@ -65,7 +65,7 @@ def _train_plain(steps: int, folder: Path) -> None:
         plain_step(folder, run)
 
 # %% ../../../nbs/95_bench/beside/17_side_by_side.ipynb #71e1c200
-def _command(asked: argparse.Namespace, cause: str, *, alone: bool) -> list[str]:
+def _command(asked: argparse.Namespace, cause: str, *, own_network: bool) -> list[str]:
     words = [f"--{name}={getattr(asked, name)}" for name in ("count", "steps", "ranks", "out")]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     command += [
@@ -76,7 +76,7 @@ def _command(asked: argparse.Namespace, cause: str, *, alone: bool) -> list[str]
         "--cause",
         cause,
     ]
-    if alone:
+    if not own_network:
         return command
     return ["unshare", "--net", "bash", "-c", 'ip link set lo up && exec "$@"', "_", *command]
 
@@ -106,7 +106,7 @@ def _members(asked: argparse.Namespace, names: Sequence[str], env: Mapping[str, 
         for cause in names:
             gates = Gates(asked.ranks, cause)
             ends.callback(gates.close)
-            command = _command(asked, cause, alone=cause != "slow link")
+            command = _command(asked, cause, own_network=cause == "slow link")
             process = ends.enter_context(subprocess.Popen(command, env={**env, **gates.environ}))
             ends.callback(process.terminate)
             found.append(_Member(process, gates))
@@ -124,7 +124,7 @@ def all_rows(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
 def _measure(asked: argparse.Namespace, names: Sequence[str], folder: Path) -> int:
     "Train with all causes, their steps interleaved, and write the rows; the cycles that all did."
     env = os.environ | {"OMP_NUM_THREADS": "1", "LLMBENCH_SIDE_BY_SIDE": str(folder)}
-    subprocess.run(_command(asked, "plain", alone=True), env=env, check=True)
+    subprocess.run(_command(asked, "plain", own_network=False), env=env, check=True)
     with _members(asked, names, env) as found:
         ready = [member for member in found if member.stopped()]
         interleave(ready, lambda member, _: member.turn())
@@ -157,7 +157,8 @@ def main(argv: list[str] | None = None) -> int:
         else:
             _train_cause(asked.cause, asked.count, asked.steps, folder)
         return 0
-    names = [cause for cause in CAUSES if possible().get(cause, True)]
+    here = possible()
+    names = [cause for cause in CAUSES if here.get(cause, True)]
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         cycles = _measure(asked, names, Path(folder))
