@@ -9082,6 +9082,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                 'llmbench/report/site/renderer.py'),
                                                'llmbench.report.site.renderer._has_chart': ( '80_report/site/renderer.html#_has_chart',
                                                                                              'llmbench/report/site/renderer.py'),
+                                               'llmbench.report.site.renderer._of_page': ( '80_report/site/renderer.html#_of_page',
+                                                                                           'llmbench/report/site/renderer.py'),
                                                'llmbench.report.site.renderer._plain': ( '80_report/site/renderer.html#_plain',
                                                                                          'llmbench/report/site/renderer.py'),
                                                'llmbench.report.site.renderer._quarto_for': ( '80_report/site/renderer.html#_quarto_for',

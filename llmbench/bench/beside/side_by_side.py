@@ -142,6 +142,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=60, help="cycles (default 60)")
     parser.add_argument("--steps", type=int, default=50, help="timed steps of each (default 50)")
     parser.add_argument("--ranks", type=int, default=2, help="ranks (default 2)")
+    parser.add_argument("--only", nargs="+", choices=CAUSES, help="these causes (default all)")
     parser.add_argument("--out", type=Path, required=True, help="the file of the rows")
     parser.add_argument("--cause", choices=("plain", *CAUSES), help=argparse.SUPPRESS)
     return parser.parse_args(argv)
@@ -158,7 +159,7 @@ def main(argv: list[str] | None = None) -> int:
             _train_cause(asked.cause, asked.count, asked.steps, folder)
         return 0
     here = possible()
-    names = [cause for cause in CAUSES if here.get(cause, True)]
+    names = [cause for cause in asked.only or CAUSES if here.get(cause, True)]
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         cycles = _measure(asked, names, Path(folder))

@@ -58,12 +58,13 @@ def planted_trials(
     without: str = "none",
     *,
     paired: bool = False,
+    repeats: int = REPEATS,
 ) -> list[PlantedTrial]:
-    """Trials of each planted cause: REPEATS cycles in a row each, none used twice. paired: the
+    """Trials of each planted cause: `repeats` cycles in a row each, none used twice. paired: the
     trainings of a cycle took their steps in turns.
     """
-    starts = range(0, len(cycles) - REPEATS + 1, REPEATS)
-    groups = [cycles[start : start + REPEATS] for start in starts]
+    starts = range(0, len(cycles) - repeats + 1, repeats)
+    groups = [cycles[start : start + repeats] for start in starts]
     return [
         PlantedTrial(cause, part, explain_times(*_sides(group, without, cause), paired=paired))
         for cause, part in expected.items()

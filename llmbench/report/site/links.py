@@ -43,18 +43,18 @@ def _target(page: str, link: str) -> tuple[str, str]:
 def missing_links(site: Path, pages: Mapping[str, PageLinks]) -> list[tuple[str, str]]:
     "`(page, link)` for every link that leads nowhere; `pages` by their place in the site."
     anchors = {page: set(found[1]) for page, found in pages.items()}
-    there: dict[str, bool] = {}
-    parted: dict[tuple[str, str], tuple[str, str]] = {}  # pages of a folder share most links
+    right: dict[str, set[str]] = {}  # by folder, whose pages share most links
     missing = []
     for page, (links, _) in sorted(pages.items()):
-        for link in links:
-            of = (page if link[:1] in "#?" else os.path.dirname(page), link)
-            target, anchor = parted.get(of) or parted.setdefault(of, _target(page, link))
-            if target not in there:
-                there[target] = target in anchors or (site / target).is_file()
-            known = anchors.get(target)
-            if not there[target] or (anchor and known is not None and anchor not in known):
+        known = right.setdefault(os.path.dirname(page), set())
+        for link in [link for link in links if link not in known]:
+            target, anchor = _target(page, link)
+            found = anchors.get(target)
+            there = found is not None or (site / target).is_file()
+            if not there or (anchor and found is not None and anchor not in found):
                 missing.append((page, link))
+            elif link[:1] not in ("#", "?", ""):  # those lead elsewhere from each page
+                known.add(link)
     return missing
 
 # %% ../../../nbs/80_report/site/19_links.ipynb #72e46fb8

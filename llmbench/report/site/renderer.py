@@ -72,11 +72,8 @@ def _template_variables(website: Website, page: Page, lists: Navigation) -> dict
     }
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #517590f3
-def pandoc_defaults(
-    website: Website, page: Page, lists: Navigation | None = None
-) -> dict[str, Any]:
-    "What pandoc is told about `page`, except its text; `lists`: those of the website's links."
-    theme = theme_folder(website.source)
+def _of_page(website: Website, page: Page, lists: Navigation) -> dict[str, Any]:
+    "What pandoc is told about `page`, except its text and the theme."
     footer = website.site.get("page-footer") or {}
     footer = {"left": footer} if isinstance(footer, str) else footer
     return {
@@ -85,18 +82,25 @@ def pandoc_defaults(
         "standalone": True,
         "wrap": "none",
         "fail-if-warnings": True,
-        "template": str(theme / "template.html"),
-        "filters": [str(theme / "filter.lua")],
         "html-math-method": {"method": "mathml"},
         "table-of-contents": bool(website.option(page, "toc", True)),
         "toc-depth": int(website.option(page, "toc-depth", 3)),
-        "variables": _template_variables(website, page, lists or Navigation(website)),
+        "variables": _template_variables(website, page, lists),
         "markdown-metadata": {
             "site-root": page.root,
             "number-sections": bool(website.option(page, "number-sections", False)),
             "footer": [footer[side] for side in ("left", "center", "right") if footer.get(side)],
         },
     }
+
+
+def pandoc_defaults(
+    website: Website, page: Page, lists: Navigation | None = None
+) -> dict[str, Any]:
+    "What pandoc is told about `page`, except its text; `lists`: those of the website's links."
+    theme = theme_folder(website.source)
+    of_theme = {"template": str(theme / "template.html"), "filters": [str(theme / "filter.lua")]}
+    return _of_page(website, page, lists or Navigation(website)) | of_theme
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #17103acf
 def render_page(website: Website, page: Page, scratch: Path) -> str:
@@ -195,7 +199,6 @@ def _rendered(
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #ea10f27f
 _GLOSSARY = "glossary.html"
-_OF_THE_THEME = ("template", "filters")  # paths; their content is in the stamp of kept parts
 
 
 class _PageRenderer:
@@ -209,8 +212,7 @@ class _PageRenderer:
 
     def key(self, page: Page, terms: Iterable[str]) -> str:
         "Everything that a page depends on: its text, its frame, and the terms that it links to."
-        told = pandoc_defaults(self.website, page, self._lists)
-        own = {key: value for key, value in told.items() if key not in _OF_THE_THEME}
+        own = _of_page(self.website, page, self._lists)  # the theme is in the stamp of kept parts
         return self.kept.key("page", page.url, page.text, own, sorted(terms))
 
     def made(self, page: Page, terms: set[str], scratch: Path) -> dict[str, Any]:

@@ -164,9 +164,9 @@ class Website:
         for table in (page.meta, self.config):
             formats = table.get("format")
             options = formats.get("html") if isinstance(formats, dict) else None
-            merged = table | (options if isinstance(options, dict) else {})
-            if key in merged:
-                return merged[key]
+            for found in (options if isinstance(options, dict) else {}, table):
+                if key in found:
+                    return found[key]
         return default
 
 # %% ../../../nbs/80_report/site/10_website.ipynb #980306b7
