@@ -46,7 +46,8 @@ def copied_package(folder: Path) -> Path:
 CELLS = """
 import os, sys
 from pathlib import Path
-from test_notebooks import read_notebook, run_cells
+from executed import run_cells
+from notebooks import read_notebook
 path = Path(sys.argv[1])
 os.chdir(path.parent)
 run_cells(read_notebook(path), slow=False)

@@ -126,10 +126,15 @@ def losses(project: Path, strategy: str) -> list[float]:
     return run["steps"]["loss"]
 
 
-def test_one_row_and_one_notebook_make_a_strategy(project):
-    """It trains as DDP does, and show, doctor, the prediction and the colours know it."""
-    assert not {"zz-ddp", "shards", "stage-one"} & set(STRATEGY_TABLE), "names of the test alone"
+@pytest.mark.slow  # in the quick set guide 45_strategy trains what it added beside DDP
+def test_an_added_strategy_trains_as_ddp_does(project):
+    """Its run file has the setting that its row fixes."""
     assert losses(project, "zz-ddp") == losses(project, "ddp")
+
+
+def test_one_row_and_one_notebook_make_a_strategy(project):
+    """Show, doctor, other frameworks, the prediction and the colours know it."""
+    assert not {"zz-ddp", "shards", "stage-one"} & set(STRATEGY_TABLE), "names of the test alone"
     for other in ("hf", "deepspeed", "lightning"):
         typed(project, "backend", other, "params/cpu/ddp.yaml", "--render", f"rendered/{other}")
     shown = typed(project, "show", "params/cpu/ddp.yaml", "-o", "strategy=zz-ddp")
