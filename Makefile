@@ -28,7 +28,7 @@ FORCE_FLAG := $(if $(FORCE),--force)
 TORCH_FROM ?= --torch-backend cpu
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) $(TORCH_FROM)
 
-.PHONY: help study sweep site docs test test-slow test-notebooks lab bench calibrate distances ancestors gpu-study nodes-study loader-study plan-study nemo-env duckdb-wasm notebooks outputs-check lock readme clean
+.PHONY: help study sweep site docs test test-slow test-notebooks lab bench calibrate distances ancestors gpu-study nodes-study loader-study commits-study plan-study nemo-env duckdb-wasm notebooks outputs-check lock readme clean
 .DELETE_ON_ERROR:
 
 help:
@@ -105,9 +105,10 @@ MISSING := for pair in $(CLUSTER_TOOLS); do PATH="$$PATH:/usr/sbin:/sbin" comman
 	@$(PIP) -e '.[export]'
 	@touch $@
 
+# aiobotocore[boto3] names the boto3 that fits; without it pip tries one boto3 after another, for longer than ten minutes.
 .venv/.store: .venv/.base
 	$(SAY) "  s3fs, and moto (95 MB with what they need), a server that speaks S3, for the object store's tests"
-	@$(PIP) -e '.[store]' 'moto[server]>=5.1'
+	@$(PIP) -e '.[store]' 'aiobotocore[boto3]' 'moto[server]>=5.1'
 	@touch $@
 
 .venv/.lab: .venv/.base
@@ -207,6 +208,13 @@ LOADER_RESULTS ?= results
 loader-study: .venv/.deepspeed .venv/.bench
 	$(SAY) "Training on tokens from memory and from a slow disk, under six frameworks"
 	@OMP_WAIT_POLICY=passive LLMBENCH_COMMAND='make loader-study' $(BIN)/python -m llmbench.bench.beside.loader_study --results $(LOADER_RESULTS) $(FORCE_FLAG)
+
+# The last commit of each day in turns, on a quiet machine; the page History shows them. COMMITS: others, the oldest first.
+COMMITS ?= $(shell git log --first-parent --format='%cs %h' | awk '!seen[$$1]++ {print $$2}' | tac)
+COMMITS_RESULTS ?= results
+commits-study: .venv/.base
+	$(SAY) "Training the same requests at several commits, in turns"
+	@OMP_WAIT_POLICY=passive LLMBENCH_COMMAND='make commits-study' $(BIN)/python -m llmbench.bench.beside.commits_study $(COMMITS) --results $(COMMITS_RESULTS)
 
 # What `llmbench plan --calibrate` learns and what it predicts, turn by turn, so that other load meets all of them (root, for the hosts).
 # A turn is one repeat of every request: finished repeats are skipped.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...analysis.steady import MIN_STEPS
-from ...compare.history import history_rows
+from ...compare.history import by_commit, history_rows
 from ...compare.select import baseline_names, load_baseline, parse_wanted
 from ...core.numbers import significant
 from ..charts import alt, chart_html
@@ -55,15 +55,15 @@ def _kept(folders: Iterable[Path]) -> list[Told]:
 
 # %% ../../../nbs/80_report/studies/30_history_page.ipynb #8d4ffa9a
 def requests_of(bench: Workbench, folders: Iterable[Path]) -> dict[tuple, list[Told]]:
-    """The runs of each request that was trained at several commits, in the order of time, by study,
-    name and hardware.
+    """The runs of each request that was trained at several commits, by commit and time; keys are
+    study, name and hardware.
     """
     seen: dict[tuple, Told] = {}
     kept = _kept(folders)
     for row, run in [*_own(bench, at_several=not kept), *kept]:
         seen.setdefault((row["run_id"], row["started_at"]), (row, run))
     found: dict[tuple, list[Told]] = {}
-    for row, run in sorted(seen.values(), key=lambda told: told[0]["started_at"] or ""):
+    for row, run in by_commit(seen.values()):
         found.setdefault((row["study"], row["name"], row["hardware"]), []).append((row, run))
     return {
         key: runs
