@@ -353,4 +353,4 @@ def test_communication_takes_as_long_as_its_bytes_over_the_bandwidth(tmp_path):
     ]
     built = subprocess.run(site, capture_output=True, text=True, timeout=300)
     assert built.returncode == 0, built.stderr
-    assert "within 20" in (tmp_path / "site/study-suite.html").read_text()
+    assert "within 20" in (tmp_path / "site/study-shaped.html").read_text()

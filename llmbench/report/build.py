@@ -186,7 +186,7 @@ def fill(
     results = study_results(bench, studies_of(bench.connection, settings), folders)
     write_other_runs(bench)
     _write_over_all(bench, results, folders)
-    for page in write_bench(measured, bench.folder):
+    for page in write_bench(measured, bench):
         drop_page(bench.folder, page)
     bench.write("_generated", "methods.md", text=methods_md())
     bench.write("_generated", "glossary.md", text=glossary_md())

@@ -32,7 +32,8 @@ from llmbench.report.parts import (
     table_md,
     text_column,
 )
-from ..workbench import Workbench, drawn
+from ..site.kept import content_stamp
+from ..workbench import Workbench, drawn, kept_part
 
 # %% ../../../nbs/80_report/advice/60_interruptions.ipynb #1a1fa9c3
 RECORD_GPUS, RECORD_DAYS, RECORD_STEP_S = 16_384, 54.0, 10.0
@@ -183,9 +184,8 @@ def _table(bench: Workbench, name: str, rows: Sequence[Mapping[str, Any]],
     return table_md(rows, columns, label=f"goodput-{name}", caption=said)
 
 # %% ../../../nbs/80_report/advice/60_interruptions.ipynb #ec5ec56c
-def write_goodput_page(bench: Workbench, measured: Path | None) -> None:
-    "Write `_generated/goodput.md`; `measured`: the folder of trainings that were ended on purpose."
-    rows, own = size_rows(record_job()), own_rows(bench)
+def _write_page(bench: Workbench, own: Sequence[Mapping[str, Any]], measured: Path | None) -> None:
+    rows = size_rows(record_job())
     chart = chart_html("goodput-sizes", sizes_chart(rows))
     links = f"[CSV](data/{FOLDER}/sizes.csv)"
     caption = (
@@ -204,6 +204,15 @@ def write_goodput_page(bench: Workbench, measured: Path | None) -> None:
         **ends_facts(measured, partial(_table, bench)),
     )
     bench.write("_generated", "goodput.md", text=text)
+
+# %% ../../../nbs/80_report/advice/60_interruptions.ipynb #b752bacc
+def write_goodput_page(bench: Workbench, measured: Path | None) -> None:
+    """Write `_generated/goodput.md`, or take it from an earlier report of the same own runs;
+    `measured`: the folder of trainings that were ended on purpose.
+    """
+    own = own_rows(bench)
+    depends = ["goodput", own, content_stamp([measured] if measured else [])]
+    kept_part(bench, depends, partial(_write_page, bench, own, measured))
 
 # %% ../../../nbs/80_report/advice/60_interruptions.ipynb #188c7daf
 def write_goodput(bench: Workbench, measured: Path | None = None) -> None:

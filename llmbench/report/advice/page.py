@@ -27,7 +27,7 @@ from llmbench.report.advice.eight_rows import (
 from .nccl import NCCL_CAPTION, NCCL_COLUMNS, nccl_rows
 from ..markup import Md, rendered
 from ..parts import Column, count_column, number_column, table_md, text_column
-from ..site.kept import program_stamp
+from ..site.kept import content_stamp
 from ..site.website import drop_page
 from ..workbench import Workbench, drawn, kept_part
 from ...store.published.edition import published_folder
@@ -107,7 +107,7 @@ def _of_tables(bench: Workbench, folder: Path, price: float | None) -> dict[str,
         "memory": partial(_card_memory, folder),
         "planned": lambda: [case_row(case) for case in CASES],
     }
-    depends = ["advice", str(folder), program_stamp([folder]), price]
+    depends = ["advice", str(folder), content_stamp([folder]), price]
     return {
         name: kept_part(bench, [*depends, name], make, shared=True) for name, make in makes.items()
     }

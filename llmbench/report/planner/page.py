@@ -18,7 +18,7 @@ from ...core.errors import RequestError
 from ..markup import Md, rendered
 from .choices import near_rows, plan_cards, plan_models
 from .model import model_js, model_numbers
-from ..site.kept import program_stamp
+from ..site.kept import content_stamp
 from ..site.website import drop_page
 from ..workbench import Workbench, drawn, kept_part
 from ...store.published.edition import published_folder
@@ -79,7 +79,7 @@ def write_plan(bench: Workbench, folder: Path | None = None) -> None:
     except RequestError:
         drop_page(bench.folder, "plan")
         return
-    depends = ["plan", str(folder), program_stamp([folder])]
+    depends = ["plan", str(folder), content_stamp([folder])]
     make = partial(drawn, bench, "page plan", partial(write_plan_page, bench, folder))
     problem = kept_part(bench, depends, make, shared=True)
     if problem:

@@ -210,10 +210,16 @@ class _PageRenderer:
         self.website, self.frames, self.problems, self.kept = website, frames, problems, kept
         self._lists = Navigation(website)
 
-    def key(self, page: Page, terms: Iterable[str]) -> str:
-        "Everything that a page depends on: its text, its frame, and the terms that it links to."
-        own = _of_page(self.website, page, self._lists)  # the theme is in the stamp of kept parts
-        return self.kept.key("page", page.url, page.text, own, sorted(terms))
+    def keys(self, pages: Iterable[Page], terms: Iterable[str]) -> dict[str, str]:
+        """By the place of a page everything that it depends on: its text, its frame, and the terms
+        that it links to.
+        """
+        found = self.kept.key("terms", sorted(terms))
+        # the theme is in the stamp of kept parts
+        framed = ((page, _of_page(self.website, page, self._lists)) for page in pages)
+        return {
+            page.url: self.kept.key("page", page.url, page.text, own, found) for page, own in framed
+        }
 
     def made(self, page: Page, terms: set[str], scratch: Path) -> dict[str, Any]:
         "A page as HTML, its links, and its entries of the search."
@@ -232,7 +238,7 @@ def _some_rendered(
     renderer: _PageRenderer, pages: Iterable[Page], terms: set[str], threads: ThreadPoolExecutor
 ) -> Made:
     "Pages that were kept, and the others from all cores."
-    keys = {page.url: renderer.key(page, terms) for page in pages}
+    keys = renderer.keys(pages, terms)
     found = {url: renderer.kept.get(key) for url, key in keys.items()}
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
@@ -263,9 +269,12 @@ def _all_rendered(website: Website, problems: list[str] | None, kept: KeptParts)
 def _write_pages(website: Website, made: Made, out: Path, kept: KeptParts) -> None:
     "The pages, and what the search knows of them."
     entries: list[Mapping[str, str]] = []
+    folders: dict[PurePosixPath, Path] = {}
     for page in website.pages.values():
-        target = below(out, page.url)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        if page.path.parent not in folders:
+            folders[page.path.parent] = folder = below(out, page.url).parent
+            folder.mkdir(parents=True, exist_ok=True)
+        target = folders[page.path.parent] / PurePosixPath(page.url).name
         kept.write(target, made[page.url]["html"].encode(), page.url)
         entries += made[page.url]["entries"]
     index = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))

@@ -204,7 +204,7 @@ def load_website(source: Path, problems: list[str] | None = None) -> Website:
     return Website(source, config, pages)
 
 # %% ../../../nbs/80_report/site/10_website.ipynb #0621cdd5
-_CODE_CELL = re.compile(r"^\s*```+\s*\{([a-z]\w*)[^}]*\}\s*$", re.MULTILINE)
+_CODE_CELL = re.compile(r"^[ \t]*```+[ \t]*\{([a-z]\w*)[^}]*\}[ \t]*$", re.MULTILINE)
 
 
 def _refuse_cells(text: str, path: PurePosixPath) -> None:

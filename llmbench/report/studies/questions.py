@@ -21,7 +21,7 @@ from ..parts import md_text
 from ..published.hardware import generation_ratio, trains_all
 from ..published.missing import drop_missing_pages
 from ..published.pages import Published, write_published
-from ..site.kept import program_stamp
+from ..site.kept import content_stamp
 from ..workbench import Workbench, drawn, kept_part
 
 # %% ../../../nbs/80_report/studies/40_questions.ipynb #fff218e3
@@ -145,7 +145,7 @@ def published_questions(bench: Workbench, folder: Path | None = None) -> list[Fr
     folder = drop_missing_pages(bench, folder)
     if folder is None:
         return []
-    depends = ["published", str(folder), program_stamp([folder])]
+    depends = ["published", str(folder), content_stamp([folder])]
     answers = kept_part(bench, depends, partial(_published_answers, bench, folder), shared=True)
     return [
         FrontQuestion(asked, page, Md(answer), Md(state)) for asked, page, answer, state in answers

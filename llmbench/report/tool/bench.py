@@ -9,12 +9,12 @@ __all__ = ['Facts', 'FORMATS', 'read_bench', 'witness_of', 'peer_rows', 'peers_p
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...analysis.pairs import largest_difference, paired_ratio
 from ...core.errors import LlmbenchError
-from ...core.files import write_json_atomic, write_text_atomic
 from ...core.numbers import significant
 from ..charts import chart_html
 from llmbench.report.parts import (
@@ -29,7 +29,8 @@ from llmbench.report.parts import (
     with_interval,
 )
 from ..ratios import growth_chart, ratio_chart
-from .ancestors import ancestors_part
+from .ancestors import ancestors_part, write_facts
+from ..workbench import Workbench, kept_part
 
 # %% ../../../nbs/80_report/tool/20_bench.ipynb #fa464deb
 Facts = Mapping[str, Any]
@@ -230,13 +231,12 @@ def _peer_figure(name: str, rows: Sequence[Mapping[str, Any]], facts: Facts, lin
     return figure_md(f"bench-{name}", html, caption=caption, links=links)
 
 # %% ../../../nbs/80_report/tool/20_bench.ipynb #8e484380
-def peers_part(name: str, facts: Facts, folder: Path) -> str:
+def peers_part(name: str, facts: Facts, report: Workbench) -> str:
     """Sentence, figure, table and circumstances of one comparison of peers; its facts and rows are
     left in data/bench.
     """
-    rows, data = peer_rows(facts), folder / "data" / "bench"
-    write_json_atomic(data / f"{name}.json", facts)
-    write_text_atomic(data / f"{name}.csv", csv_text(rows, list(rows[0])))
+    rows = peer_rows(facts)
+    write_facts(report, name, facts, csv_text(rows, list(rows[0])))
     links, columns = _links(name, name), _peer_columns(_WITNESS[rows[0]["witness"]])
     caption = (
         "Medians over all counted steps; ratios with their 95 % intervals over fresh processes, "
@@ -325,12 +325,11 @@ def _growth_figure(
     return figure_md(f"growth-{name}", html, caption=caption, links=links)
 
 # %% ../../../nbs/80_report/tool/20_bench.ipynb #dade2b1f
-def growth_part(facts: Facts, folder: Path) -> str:
+def growth_part(facts: Facts, report: Workbench) -> str:
     "Figures and table of how the commands grow, and what a start and a run of a sweep cost."
-    cases, data = _cases(facts), folder / "data" / "bench"
-    write_json_atomic(data / "growth.json", facts)
+    cases = _cases(facts)
     table = csv_text(cases, ("runs", "command", "wall_s", "cpu_s", "peak_mib"))
-    write_text_atomic(data / "growth.csv", table)
+    write_facts(report, "growth", facts, table)
     links = _links("growth", "growth")
     caption = f"Cost of one command in a fresh process. [{links}]{{.sources}}"
     parts = [_growth_figure(cases, *cost, links) for cost in _COSTS]
@@ -343,50 +342,52 @@ def growth_part(facts: Facts, folder: Path) -> str:
     return "\n".join([*parts, fixed if lines else ""])
 
 # %% ../../../nbs/80_report/tool/20_bench.ipynb #4d63a023
-def _peers_page(bench: Mapping[str, Facts], folder: Path) -> str:
+def _peers_page(bench: Mapping[str, Facts], report: Workbench) -> str:
     parts = (
         ("overhead", "The harness beside a bare loop"),
         ("peers", "Beside other frameworks"),
         ("card", "On a GPU, beside torchtitan"),
     )
     return "\n\n".join(
-        f"## {title} {{#bench-of-{name}}}\n\n{peers_part(name, bench[name], folder)}"
+        f"## {title} {{#bench-of-{name}}}\n\n{peers_part(name, bench[name], report)}"
         for name, title in parts
         if name in bench
     )
 
 
-def _growth_page(bench: Mapping[str, Facts], folder: Path) -> str:
+def _growth_page(bench: Mapping[str, Facts], report: Workbench) -> str:
     return (
-        f"## As results grow {{#growing}}\n\n{growth_part(bench['growth'], folder)}"
+        f"## As results grow {{#growing}}\n\n{growth_part(bench['growth'], report)}"
         if "growth" in bench
         else ""
     )
 
 
-_PAGES: dict[str, Callable[[Mapping[str, Facts], Path], str]] = {
+_PAGES: dict[str, Callable[[Mapping[str, Facts], Workbench], str]] = {
     "peers": _peers_page,
     "growth": _growth_page,
-    "ancestors": lambda bench, folder: (
-        ancestors_part(bench["ancestors"], folder) if "ancestors" in bench else ""
+    "ancestors": lambda bench, report: (
+        ancestors_part(bench["ancestors"], report) if "ancestors" in bench else ""
     ),
 }
 
 # %% ../../../nbs/80_report/tool/20_bench.ipynb #2500ad68
-def write_bench(bench: Mapping[str, Facts], folder: Path) -> list[str]:
-    """Write `_generated/<page>.md` for the pages that have facts; the names of those that have
-    none. Raises LlmbenchError for facts that lack a key.
+def write_bench(bench: Mapping[str, Facts], report: Workbench) -> list[str]:
+    """Write `_generated/<page>.md` for the pages that have facts, those of an earlier report where
+    the facts are the same; the names of those that have none. Raises LlmbenchError for facts that
+    lack a key.
     """
     empty = []
     for page, made in _PAGES.items():
         try:
-            text = made(bench, folder)
+            make = partial(made, bench, report)
+            text = kept_part(report, ["bench", page, bench], make, shared=True)
         except (KeyError, TypeError, IndexError, ValueError) as e:
             raise LlmbenchError(
                 f"bench files of the page {page}: not as expected: {type(e).__name__}: {e}"
             ) from e
         if text:
-            write_text_atomic(folder / "_generated" / f"{page}.md", text + "\n")
+            report.write("_generated", f"{page}.md", text=f"{text}\n")
         else:
             empty.append(page)
     return empty
