@@ -63,32 +63,36 @@ def _keep(results: Path, trained: Sequence[Path], versions: Sequence[str], name:
         os.replace(file, kept)
     os.replace(trained[-1] / name, results / name)
 
+# %% ../../../nbs/95_bench/beside/28_commits_study.ipynb #d7eca24a
+def _checked(study: str, versions: Sequence[str], results: Path, repo: Path) -> tuple[str, ...]:
+    versions = tuple(commit_hash(repo, version)[:10] for version in versions)
+    if len(set(versions)) < max(2, len(versions)):
+        given = f"{len(versions)} commits"
+        raise RequestError(f"{given}: name two or more, the oldest first, each once")
+    if (results / study).exists():
+        raise RequestError(f"{results / study} exists: remove it, or choose another --results")
+    return versions
 
+# %% ../../../nbs/95_bench/beside/28_commits_study.ipynb #7d4270d7
 def train_commits(
     study: Path, versions: Sequence[str], results: Path, repo: Path, turns: int
 ) -> None:
     """Train `study` at each commit, `turns` repeats in turns, and keep the runs in `results`.
 
-    Raises RequestError below two commits, for an unknown or repeated one, and where `results` holds the study;
-    LlmbenchError where a run does not end ok.
+    Raises RequestError below two commits, for an unknown or repeated one, and where `results` holds
+    the study; LlmbenchError where a run does not end ok.
     """
     name = read_yaml(study)["study"]
-    versions = tuple(commit_hash(repo, version)[:10] for version in versions)
-    if len(set(versions)) < max(2, len(versions)):
-        raise RequestError(
-            f"{len(versions)} commits: name two or more, the oldest first, each once"
-        )
-    if (results / name).exists():
-        raise RequestError(f"{results / name} exists: remove it, or choose another --results")
+    versions = _checked(name, versions, results, repo)
     results.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=results, prefix=".commits-") as scratch:
         trees = VersionTrees(versions, "", Path(scratch), repo)
         trained = [Path(scratch) / "results" / version for version in versions]
         try:
             for turn, place in in_turns(len(versions), turns):
-                print(f"turn {turn} of {turns}, {versions[place]}", flush=True)
-                newest = place == len(versions) - 1
-                copy = turn_file(study, turn, Path(scratch), newest)
+                sys.stdout.write(f"turn {turn} of {turns}, {versions[place]}\n")
+                sys.stdout.flush()
+                copy = turn_file(study, turn, Path(scratch), place == len(versions) - 1)
                 train_turn(trees.folder(place), copy, trained[place])
             _keep(results, trained, versions, name)
         finally:

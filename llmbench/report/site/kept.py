@@ -46,7 +46,7 @@ def content_stamp(read: Iterable[Path]) -> str:
     ]
     return hashlib.sha256(orjson.dumps(content)).hexdigest()
 
-
+# %% ../../../nbs/80_report/site/12_kept.ipynb #f27b6c78
 def program_stamp(read: Iterable[Path] = ()) -> str:
     "A hash of the program, of the libraries, and of the content of the files and folders `read`."
     package = Path(llmbench.__file__).parent

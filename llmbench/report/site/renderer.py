@@ -197,10 +197,10 @@ def _rendered(
             raise
         return render_page(website, failed_page(page.path, e, problems), scratch)
 
-# %% ../../../nbs/80_report/site/20_renderer.ipynb #ea10f27f
+# %% ../../../nbs/80_report/site/20_renderer.ipynb #a56cc495
 _GLOSSARY = "glossary.html"
 
-
+# %% ../../../nbs/80_report/site/20_renderer.ipynb #ea10f27f
 class _PageRenderer:
     "Renders pages of a website, or takes them from an earlier build."
 
@@ -211,9 +211,7 @@ class _PageRenderer:
         self._lists = Navigation(website)
 
     def keys(self, pages: Iterable[Page], terms: Iterable[str]) -> dict[str, str]:
-        """By the place of a page everything that it depends on: its text, its frame, and the terms
-        that it links to.
-        """
+        "By the place of a page a hash of its text, its frame, and the terms that it links to."
         found = self.kept.key("terms", sorted(terms))
         # the theme is in the stamp of kept parts
         framed = ((page, _of_page(self.website, page, self._lists)) for page in pages)

@@ -63,10 +63,10 @@ def requests_of(bench: Workbench, folders: Iterable[Path]) -> dict[tuple, list[T
     for row, run in [*_own(bench, at_several=not kept), *kept]:
         seen.setdefault((row["run_id"], row["started_at"]), (row, run))
     found: dict[tuple, list[Told]] = {}
-    for row, run in by_commit(seen.values()):
+    for row, run in seen.values():
         found.setdefault((row["study"], row["name"], row["hardware"]), []).append((row, run))
     return {
-        key: runs
+        key: by_commit(runs)  # of this request alone: another may have met a commit earlier
         for key, runs in found.items()
         if all(key[:2]) and len({row["git_commit"] for row, _ in runs}) > 1
     }
