@@ -64,7 +64,11 @@ def _keep(results: Path, trained: Sequence[Path], versions: Sequence[str], name:
     os.replace(trained[-1] / name, results / name)
 
 # %% ../../../nbs/95_bench/beside/28_commits_study.ipynb #d7eca24a
-def _checked(study: str, versions: Sequence[str], results: Path, repo: Path) -> tuple[str, ...]:
+def _checked(
+    study: str, versions: Sequence[str], results: Path, repo: Path, turns: int
+) -> tuple[str, ...]:
+    if turns < 1:
+        raise RequestError(f"--turns {turns}: at least 1")
     versions = tuple(commit_hash(repo, version)[:10] for version in versions)
     if len(set(versions)) < max(2, len(versions)):
         given = f"{len(versions)} commits"
@@ -79,11 +83,11 @@ def train_commits(
 ) -> None:
     """Train `study` at each commit, `turns` repeats in turns, and keep the runs in `results`.
 
-    Raises RequestError below two commits, for an unknown or repeated one, and where `results` holds
-    the study; LlmbenchError where a run does not end ok.
+    Raises RequestError below one turn or two commits, for an unknown or repeated commit, and where
+    `results` holds the study; LlmbenchError where a run does not end ok.
     """
     name = read_yaml(study)["study"]
-    versions = _checked(name, versions, results, repo)
+    versions = _checked(name, versions, results, repo, turns)
     results.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=results, prefix=".commits-") as scratch:
         trees = VersionTrees(versions, "", Path(scratch), repo)
@@ -112,7 +116,8 @@ def main(argv: list[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     study, results = Path(asked.study).resolve(), Path(asked.results).resolve()
     try:
-        turns = asked.turns or read_yaml(study).get("repeats", 1)
+        given = asked.turns is not None
+        turns = asked.turns if given else read_yaml(study).get("repeats", 1)
         train_commits(study, asked.commits, results, project_root(), turns)
     except LlmbenchError as e:
         sys.stderr.write(f"commits_study: {e}\n")
