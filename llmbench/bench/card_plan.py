@@ -18,10 +18,15 @@ from typing import Any
 
 import numpy as np
 
+
 from ..compare.planned.answer import machine_named
 from ..compare.planned.calibration import calibration, constants_hash, half_width_of
+
 from ..core.errors import RequestError
 from ..core.files import write_text_atomic
+from ..plan.layout_memory import memory_of
+from ..plan.own.accelerator import accelerator_constants, accelerator_parts
+from ..plan.own.place import RankPlace, Rates
 from ..plan.predicted.constants import calibration_keys
 from ..plan.predicted.imputed import imputed
 from ..plan.predicted.memory import memory, settled
@@ -38,7 +43,8 @@ _FAMILY = "torch"
 @dataclass(frozen=True)
 class CardPrediction:
     """A request before its run: `spec_hash` says which; seconds of a step with the ends of the 90 %
-    interval, GiB of tensors, and whether the calibration has rows like it.
+    interval, GiB of tensors, whether the calibration has rows like it, and seconds by the count of
+    this project's own work (None in files that are older than it).
     """
 
     name: str
@@ -49,6 +55,7 @@ class CardPrediction:
     live_memory_gib: float
     inside: bool
     constants: str
+    own_s: float | None = None
 
 # %% ../../nbs/95_bench/67_card_plan.ipynb #aefcd4cb
 def card_predictions(specs: Sequence[RunSpec], card: str) -> list[CardPrediction]:
@@ -59,17 +66,29 @@ def card_predictions(specs: Sequence[RunSpec], card: str) -> list[CardPrediction
     asked = arrays_of(specs, memory_gb, _FAMILY)
     full, _ = imputed(asked)
     seconds = step_seconds(full, machine, calibration()["time"])
-    tensors = memory(settled(arrays_of(specs, memory_gb))[0]).allocated_bytes
+    arrays = memory(settled(arrays_of(specs, memory_gb))[0]).allocated_bytes
+    tensors = [b if s.compile else memory_of(s, "cuda")["peak_bytes"]
+               for s, b in zip(specs, arrays, strict=True)]  # fmt: skip
+    own = [_own_s(spec, card) for spec in specs]
     known = {tuple(key) for key in calibration()["inside"]}
-    rows = zip(specs, seconds, tensors, calibration_keys(full, machine), strict=True)
-    return [_row(s, float(t), float(b), key in known) for s, t, b, key in rows]
+    rows = zip(specs, seconds, tensors, calibration_keys(full, machine), own, strict=True)
+    return [_row(s, float(t), float(b), key in known, o) for s, t, b, key, o in rows]
 
 
-def _row(spec: RunSpec, seconds: float, tensors: float, inside: bool) -> CardPrediction:
+def _own_s(spec: RunSpec, card: str) -> float:
+    "By this project's own work, before any run on this card."
+    start = {c.name: c.start for c in accelerator_constants()}
+    place = RankPlace(spec.world_size, spec.world_size)
+    return sum(accelerator_parts(card, spec, place, Rates(), start).values())
+
+
+def _row(
+    spec: RunSpec, seconds: float, tensors: float, inside: bool, own_s: float
+) -> CardPrediction:
     factor = math.exp(half_width_of(inside))
     return CardPrediction(
         spec.name, spec_hash(spec), _digits(seconds), _digits(seconds / factor),
-        _digits(seconds * factor), _digits(tensors / 2**30), inside, constants_hash(),
+        _digits(seconds * factor), _digits(tensors / 2**30), inside, constants_hash(), _digits(own_s),
     )  # fmt: skip
 
 
@@ -107,9 +126,11 @@ def read_predictions(folder: Path | str) -> list[CardPrediction]:
 def _read(row: Mapping[str, str]) -> CardPrediction:
     numbers = {n: float(row[n]) for n in ("step_time_s", "low_s", "high_s", "live_memory_gib")}
     inside = bool(int(row["inside"]))
+    own_s = float(row["own_s"]) if row.get("own_s") else None
     return CardPrediction(
-        row["name"], row["spec_hash"], inside=inside, constants=row["constants"], **numbers
-    )
+        row["name"], row["spec_hash"], inside=inside, constants=row["constants"], own_s=own_s,
+        **numbers,
+    )  # fmt: skip
 
 # %% ../../nbs/95_bench/67_card_plan.ipynb #ee652fba
 def _measured(run: Mapping[str, Any]) -> tuple[float, float | None]:

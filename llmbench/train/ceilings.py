@@ -59,6 +59,8 @@ def log_ceilings(spec: RunSpec, ranks: mesh.Ranks, rank_log: RankLog) -> None:
     """
     if ranks.device.type == "cpu":
         _check_products(spec, ranks, log_products(spec, ranks, rank_log), rank_log)
+    elif spec.precision.compute != "float8":  # torch.mm has no such product
+        log_products(spec, ranks, rank_log)
     links = {"all_reduce_bus_gb_s": all_reduce_bus_gb_s(ranks), "link_gb_s": link_gb_s(ranks)}
     path = "in_place" if ranks.device.type == "cpu" else "pinned"
     copies = dict(zip(("h2d_gb_s", "d2h_gb_s"), copy_gb_s(ranks.device), strict=True))
@@ -66,11 +68,17 @@ def log_ceilings(spec: RunSpec, ranks: mesh.Ranks, rank_log: RankLog) -> None:
     rank_log.write("neighbour", next_link_gb_s=next_link_gb_s(ranks))
 
 # %% ../../nbs/30_train/58_ceilings.ipynb #dbd419cb
+_SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}  # at which products are near their best rate
+
+
 def log_products(spec: RunSpec, ranks: mesh.Ranks, rank_log: RankLog) -> float:
     "Log and return TFLOP/s of this rank's matrix products, on all ranks at once."
     mesh.barrier()
-    reached = matmul_tflops(ranks.device, DTYPES[spec.precision.compute])
+    sizes = _SIZES["cpu" if ranks.device.type == "cpu" else "cuda"]
+    reached = matmul_tflops(ranks.device, DTYPES[spec.precision.compute], sizes)
     rank_log.write("ceiling", matmul_tflops=reached)
+    if ranks.device.type == "cuda":
+        torch.cuda.empty_cache()  # the matrices would count as reserved memory of the run
     return reached
 
 # %% ../../nbs/30_train/58_ceilings.ipynb #4c986e71

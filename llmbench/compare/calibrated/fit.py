@@ -53,11 +53,15 @@ def law_of(machine: CalibratedMachine) -> Law:
     return Law(accelerator_constants(), parts)
 
 # %% ../../../nbs/70_compare/calibrated/20_fit.ipynb #43bf3538
-def fitted_ranks(rows: Sequence[MeasuredRequest]) -> tuple[int, int]:
-    """The two smallest numbers of ranks. RequestError where all runs have the same, and where none
-    has measured products.
+def fitted_ranks(rows: Sequence[MeasuredRequest], on_cards: bool = False) -> tuple[int, int]:
+    """The two smallest numbers of ranks, on cards also one number twice. On cores RequestError
+    where all runs have the same, and where none has measured products.
     """
     counts = sorted({row.place.ranks for row in rows})
+    if on_cards:
+        return counts[0], counts[:2][-1]
+    if not rows:
+        raise RequestError("no run to calibrate with; type llmbench sweep STUDY")
     if len(counts) < 2:
         other = 2 if counts == [1] else 1
         raise RequestError(
@@ -77,8 +81,9 @@ def measured_rates(rows: Sequence[MeasuredRequest]) -> Rates:
     "Medians of what these runs measured before their steps."
     near = [x for r in rows if r.place.hosts == 1 for x in r.link_gb_s]
     far = [x for r in rows if r.place.hosts > 1 for x in r.message_gb_s]
+    products = [x for r in rows for x in r.product_tflops]
     return Rates(
-        median(x for r in rows for x in r.product_tflops),
+        median(products) if products else None,
         median(near) if near else None,
         median(far) if far else None,
     )

@@ -72,7 +72,7 @@ class MeasuredRequest:
     place: RankPlace
     turns_s: tuple[float, ...]
     live_bytes: int | None
-    product_tflops: tuple[float, ...]  # per thread, of the slowest rank
+    product_tflops: tuple[float, ...]  # per thread or card, of the slowest rank
     link_gb_s: tuple[float, ...]  # of an all-reduce
     message_gb_s: tuple[float, ...]  # from rank 0 to rank 1
     run_ids: tuple[str, ...]
@@ -101,11 +101,12 @@ def measured_request(runs: Iterable[Mapping[str, Any]]) -> MeasuredRequest:
     products, links, messages = [], [], []
     for run in runs:
         each = [d["matmul_tflops"] for d in run["env"]["devices"]]
-        products += [min(each) / place.threads] if each and all(each) else []
+        threads = place.threads if run["env"]["platform"] == "cpu" else 1
+        products += [min(each) / threads] if each and all(each) else []
         links += [x] if (x := run["transfer"]["all_reduce_bus_gb_s"]) else []
         messages += [x] if (x := run["transfer"]["link_gb_s"]) else []
-    live = [r["live_tensor_peak_bytes"] for run in runs for r in run["ranks"]]
-    live = [x for x in live if x]
+    ranks = [r for run in runs for r in run["ranks"]]
+    live = [x for r in ranks if (x := r["live_tensor_peak_bytes"] or r["peak_allocated_bytes"])]
     return MeasuredRequest(
         request_of(runs[0]), place, tuple(median(_timed(run)) for run in runs),
         max(live) if live else None, tuple(products), tuple(links), tuple(messages),

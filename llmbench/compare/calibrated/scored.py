@@ -85,7 +85,7 @@ def _without(
     for row in rows:
         others = [r for r in rows if r is not row]
         try:
-            fitted_ranks(others)
+            fitted_ranks(others, machine.platform != "cpu" and bool(others))
             fit = fit_own(machine, others)
             found[row.run_ids] = fit.law.step_s(row, fit.rates, fit.values)
         except RequestError:  # the only run on one rank, or on two hosts
@@ -106,7 +106,7 @@ def calibrated_rows(
     machine: CalibratedMachine, rows: Sequence[MeasuredRequest], apart: Mapping[str, int]
 ) -> OwnCalibration:
     "Fit the requests on the fewest ranks, and score all. Raises RequestError as `fitted_ranks`."
-    most = fitted_ranks(rows)[1]
+    most = fitted_ranks(rows, machine.platform != "cpu")[1]
     learned = [row for row in rows if row.place.ranks <= most]
     fit, without = fit_own(machine, learned), _without(machine, learned)
     start, requests = fit.law.start, []

@@ -43,11 +43,11 @@ def place_of(ranks: int, cores: int, hosts: int = 1) -> RankPlace:
 # %% ../../../nbs/20_plan/own/10_place.ipynb #3bed693f
 @dataclass(frozen=True)
 class Rates:
-    """What runs measured before their steps: TFLOP/s of large products per thread, GB/s of an
-    all-reduce within a host, GB/s of a message between hosts (None: never measured).
+    """What runs measured before their steps: TFLOP/s of large products per thread or card, GB/s of
+    an all-reduce within a host, GB/s of a message between hosts (None: never measured).
     """
 
-    product_tflops: float
+    product_tflops: float | None = None
     link_gb_s: float | None = None
     network_gb_s: float | None = None
 

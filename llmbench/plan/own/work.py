@@ -23,13 +23,26 @@ from ...spec.strategies import formulas_row
 class PassWork:
     "Of one micro batch on one rank, forward and backward."
 
-    product_flops: float
+    layer_flops: float  # of the products of layers
+    head_flops: float  # of the last product
     score_flops: float  # of attention
     rows: float  # tokens
     width: float  # columns of a product, of the width of the model
-    moved_bytes: float
+    layer_bytes: float  # that layers read and write besides products
+    logits: float
+    held: float  # parameters
     operations: float
     dispatched: float  # operations on tensors that are split over ranks (DTensor)
+
+    @property
+    def product_flops(self) -> float:
+        "Of all products."
+        return self.layer_flops + self.head_flops
+
+    @property
+    def moved_bytes(self) -> float:
+        "Memory-bound bytes on a processor: of layers, of the loss in float32, of gradients."
+        return self.layer_bytes + _PER_LOGIT * self.logits + _PER_GRADIENT * self.held
 
 
 @dataclass(frozen=True)
@@ -49,16 +62,23 @@ _OF_ENDS = 20  # embedding, or norm, head and loss
 _OF_UPDATE = 15  # per tensor: clipping and AdamW, not fused
 _KEPT = lru_cache(maxsize=1024)  # a fit asks for the same requests with other constants
 _PER_LOGIT = 20  # bytes: the loss reads and writes logits in float32, forward and backward
+_PER_GRADIENT = 8  # bytes: added to the gradient of earlier micro batches
 
 
-def _products(part: Part) -> int:
-    "Weights that a token is multiplied with on one rank."
+def _products(part: Part) -> tuple[int, int]:
+    "Weights that a token is multiplied with on one rank: of layers, and of the head."
     pieces = part.pieces()
-    tables = ("embedding", "positions")
-    found = sum(prod(size) for name, size in pieces.items()
-                if len(size) > 1 and name.split(".")[0] not in tables)  # fmt: skip
+    sizes = {name: prod(size) for name, size in pieces.items() if len(size) > 1}
+    of_layers = sum(n for name, n in sizes.items() if name.startswith("blocks."))
+    tables = ("embedding", "positions", "blocks")
+    head = sum(n for name, n in sizes.items() if name.split(".")[0] not in tables)
     tied = part.last and part.shape.tied_embeddings
-    return found + (prod(pieces["embedding.weight"]) if tied else 0)
+    return of_layers, head + (sizes["embedding.weight"] if tied else 0)
+
+
+def _spared(spec: RunSpec, layers: int) -> int:
+    "Weights of the last product of each layer, which recomputation does not need again."
+    return layers * spec.model.d_model * spec.model.d_ff // spec.strategy.tp
 
 
 def _layer_values(spec: RunSpec) -> float:
@@ -72,7 +92,7 @@ def _layer_values(spec: RunSpec) -> float:
 @_KEPT
 def pass_work(spec: RunSpec, stage: int = 0) -> PassWork:
     """What a rank of a pipeline stage computes per micro batch. Recomputation repeats the forward
-    pass. Raises RequestError for mixtures of experts, whose routing is not counted.
+    pass of the layers. Raises RequestError for mixtures of experts, whose routing is not counted.
     """
     if experts(spec.model)[0] > 1:
         raise RequestError(
@@ -83,15 +103,16 @@ def pass_work(spec: RunSpec, stage: int = 0) -> PassWork:
     tokens, layers = spec.batch.micro * spec.seq_len / s.cp, len(part.layers)
     again = spec.recompute == "full"
     size = _BYTES[spec.precision.compute]
-    held = sum(map(prod, part.pieces().values()))
-    logits = _PER_LOGIT * m.vocab_size * tokens * part.last
+    of_layers, head = _products(part)
     values = layers * size * tokens * _layer_values(spec) * (1 + again / 2)
     scores = 4 * tokens * spec.seq_len * m.n_heads * m.head_dim
     return PassWork(
-        product_flops=2 * tokens * _products(part) * (3 + again),
+        layer_flops=2 * tokens * (3 * of_layers + again * (of_layers - _spared(spec, layers))),
+        head_flops=2 * tokens * 3 * head,
         score_flops=layers * scores * (3.5 + again) / s.tp,
-        rows=tokens, width=m.d_model / s.tp,
-        moved_bytes=(values + logits) / s.tp + 8 * held,
+        rows=tokens, width=m.d_model / s.tp, layer_bytes=values / s.tp,
+        logits=m.vocab_size * tokens * part.last / s.tp,
+        held=sum(map(prod, part.pieces().values())),
         operations=(layers * _OPERATIONS + _OF_ENDS * (part.first + part.last)) * (1 + again / 3),
         dispatched=layers * _SPLIT_OPERATIONS * (s.tp > 1),
     )  # fmt: skip
