@@ -20,7 +20,7 @@ NEMO_PIP := .venv-nemo/bin/pip install --quiet --disable-pip-version-check
 TORCH := $(shell sed -n 's/^train = \["\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 NEMO := nemo_toolkit==2.7.3
 SAY := @printf '\033[1m%s\033[0m\n'
-GPU_STUDIES ?= $(patsubst %,params/studies/h200-%.yaml,gpt-124m llama-1b llama-8b-layers llama-8b-precision llama-8b-lengths)
+GPU_STUDIES ?= $(patsubst %,params/studies/h200-%.yaml,gpt-124m llama-1b llama-8b-layers llama-8b-precision llama-8b-lengths plan explain)
 TEST_WORKERS ?= 3
 GPU_PEERS ?= params/h200/llama-8b-layers.yaml
 FORCE_FLAG := $(if $(FORCE),--force)

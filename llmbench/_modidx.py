@@ -753,6 +753,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'llmbench.bench.card_plan._row': ('95_bench/card_plan.html#_row', 'llmbench/bench/card_plan.py'),
                                           'llmbench.bench.card_plan._write_errors': ( '95_bench/card_plan.html#_write_errors',
                                                                                       'llmbench/bench/card_plan.py'),
+                                          'llmbench.bench.card_plan.calibrated_seconds': ( '95_bench/card_plan.html#calibrated_seconds',
+                                                                                           'llmbench/bench/card_plan.py'),
                                           'llmbench.bench.card_plan.card_errors': ( '95_bench/card_plan.html#card_errors',
                                                                                     'llmbench/bench/card_plan.py'),
                                           'llmbench.bench.card_plan.card_predictions': ( '95_bench/card_plan.html#card_predictions',

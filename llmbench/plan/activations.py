@@ -49,6 +49,7 @@ class _Placed:
     reshard: bool = True  # FSDP frees a block's parameters between forward and backward
     reduce_bucket: int | None = None  # elements; None: DeepSpeed's default
     max_live: int | None = None  # gathered parameters that ZeRO-3 may hold
+    compiled: bool = False
 
 # %% ../../nbs/20_plan/15_activations.ipynb #1ca53a7e
 class _Counted(_Placed):
@@ -302,8 +303,10 @@ def saved_bytes(p: Placement) -> int:
 # %% ../../nbs/20_plan/15_activations.ipynb #ea670c2f
 def loss_bytes(p: Placement) -> int:
     """Bytes of the loss in backward: log-probabilities and two gradients (three for a split
-    vocabulary) in float32.
+    vocabulary) in float32. On a GPU a compiled loss keeps the logits and one gradient, as the head
+    computes them.
     """
     if p.tp > 1:
         return 16 * -(-p.shape.vocab_size // p.tp) * p.tokens
-    return 12 * p.shape.vocab_size * p.tokens
+    per_logit = 2 * p.bytes_per_value if p.compiled and not p.cpu else 12
+    return per_logit * p.shape.vocab_size * p.tokens

@@ -259,7 +259,7 @@ def _whole_memory(spec: RunSpec, platform: str) -> dict[str, Any]:
         compute=spec.precision.compute, reduce=spec.precision.reduce, recompute=spec.recompute,
         platform=platform, fused=spec.optimizer.fused, offload=s.offload,
         reshard=s.reshard_after_forward, reduce_bucket=s.reduce_bucket,
-        max_live=s.max_live_parameters,
+        max_live=s.max_live_parameters, compiled=spec.compile,
     )  # fmt: skip
 
 # %% ../../nbs/20_plan/40_layout_memory.ipynb #0604c428

@@ -308,9 +308,10 @@ def memory_per_rank(
     compute: str = "float32", reduce: str = "float32", recompute: str = "none",
     platform: str = "cpu", fused: bool = False, offload: str = "none", ep: int = 1,
     reshard: bool = True, reduce_bucket: int | None = None, max_live: int | None = None,
+    compiled: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Bytes that one rank allocates for tensors, by kind, and at its peak; eager, without the
-    allocator's rounding.
+    """Bytes that one rank allocates for tensors, by kind, and at its peak, without the allocator's
+    rounding; compiled: of the loss, else as eager.
 
     dp: ranks that share the state (hsdp: of a group), or replicas. Raises ValueError for an unknown
     dtype, recompute or strategy (`layout_memory` has split ones). Source: the derivation in this
@@ -325,6 +326,7 @@ def memory_per_rank(
     return memory_at(Placement(
         shape, strategy, dp, *batch, compute, reduce, *kernels, *offloaded,
         ep=ep, reshard=reshard, reduce_bucket=reduce_bucket, max_live=max_live,
+        compiled=compiled,
     ))  # fmt: skip
 
 # %% ../../nbs/20_plan/20_memory.ipynb #090e52a3

@@ -74,9 +74,13 @@ def _what_differs(e: Explained) -> str:
     return f"{words}; {_claimed(e.found)}"
 
 # %% ../../../nbs/70_compare/explained/40_words.ipynb #35155391
+_NAMED = 0.01  # of the difference; a smaller part is in the table alone
+
+
 def _claimed(found: Explanation) -> str:
     "The claimed parts of the sign of the whole, then those of the other."
-    claimed = [c for c in found.causes if c.claimed]
+    least_s = _NAMED * abs(found.total.seconds)
+    claimed = [c for c in found.causes if c.claimed and abs(c.difference.seconds) >= least_s]
     along = [c for c in claimed if c.difference.seconds * found.total.seconds > 0]
     parts = [f"{PARTS[c.part]} ({_of_it(c, found.total)} of it)" for c in along]
     none = "no part is claimed as its cause"

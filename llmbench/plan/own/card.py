@@ -56,9 +56,7 @@ def _unaligned(spec: RunSpec, k: Values) -> float:
     return k["unaligned"] if spec.model.vocab_size % 8 else 1.0
 
 
-def product_parts(
-    spec: RunSpec, work: PassWork, m: MachineArrays, k: Values
-) -> dict[str, float]:
+def product_parts(spec: RunSpec, work: PassWork, m: MachineArrays, k: Values) -> dict[str, float]:
     "Seconds of the products of layers, of the last product, and of attention, of a micro batch."
     shape = _half_at(work.rows, k["few_rows"]) * _half_at(work.width, k["narrow"])
     sixteen = 1e12 * float(m.measured_16) * k["product"] * shape
