@@ -29,7 +29,9 @@ def number(value: Any) -> float | None:
     if (
         isinstance(value, bool)
         or not isinstance(value, (int, float, str))
-        or (isinstance(value, str) and len(value) > 64)
+        or (
+            isinstance(value, str) and (len(value) > 64 or "_" in value)
+        )  # 1_0 is 10 in Python alone
     ):
         return None
     try:

@@ -20,7 +20,7 @@ from ..text import text_lines
 _LINE = re.compile(r"(?<![\w/])step:(\d{1,15}) - (\S.*)$")
 _SECOND = re.compile(r"(?<![\w/])step:\d{1,15} - ")
 _PAIR = re.compile(
-    r"([\w@][\w/()@.+-]*):(?:np\.\w+\()?([-+]?[\w.]+(?:[eE][-+]?\d+)?)\)?(?= - |\s*$)"
+    r"(?<!\S)([\w@][\w/()@.+-]*):(?:np\.\w+\()?([-+]?[\w.]+(?:[eE][-+]?\d+)?)\)?(?= - |\s*$)"
 )
 _COLUMNS = {
     "perf/time_per_step": ("time_s", 1),

@@ -60,7 +60,7 @@ _MICRO_STEPS = re.compile(r"setting number of microbatches to constant (\d{1,9})
 def optimizer_facts(line: str) -> dict[str, Any]:
     "Facts of the optimizer and the dtype, from NeMo's print of its OptimizerConfig."
     hit = _OPTIMIZER.search(line)
-    told = dict(re.findall(r"(\w+)='?([^,'()]+)'?(?=[,)]|$)", hit[1])) if hit else {}
+    told = dict(re.findall(r"(?<!\w)(\w+)='?([^,'()]+)'?(?=[,)]|$)", hit[1])) if hit else {}
     facts: dict[str, Any] = {
         "spec.optimizer.name": word(told.get("optimizer", "")),
         "spec.optimizer.lr": real(told.get("lr", "")),
