@@ -743,6 +743,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'llmbench/bench/card_plan.py'),
                                           'llmbench.bench.card_plan._digits': ( '95_bench/card_plan.html#_digits',
                                                                                 'llmbench/bench/card_plan.py'),
+                                          'llmbench.bench.card_plan._found': ( '95_bench/card_plan.html#_found',
+                                                                               'llmbench/bench/card_plan.py'),
                                           'llmbench.bench.card_plan._measured': ( '95_bench/card_plan.html#_measured',
                                                                                   'llmbench/bench/card_plan.py'),
                                           'llmbench.bench.card_plan._own_s': ( '95_bench/card_plan.html#_own_s',

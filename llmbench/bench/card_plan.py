@@ -72,7 +72,7 @@ def card_predictions(specs: Sequence[RunSpec], card: str) -> list[CardPrediction
     rows = zip(specs, seconds, tensors, calibration_keys(full, machine), own, strict=True)
     return [_row(s, float(t), float(b), key in known, o) for s, t, b, key, o in rows]
 
-
+# %% ../../nbs/95_bench/67_card_plan.ipynb #97c4530e
 def _own_s(spec: RunSpec, card: str) -> float:
     "By this project's own work, before any run on this card."
     start = {c.name: c.start for c in accelerator_constants()}
@@ -86,7 +86,8 @@ def _row(
     factor = math.exp(half_width_of(inside))
     return CardPrediction(
         spec.name, spec_hash(spec), _digits(seconds), _digits(seconds / factor),
-        _digits(seconds * factor), _digits(tensors / 2**30), inside, constants_hash(), _digits(own_s),
+        _digits(seconds * factor), _digits(tensors / 2**30), inside, constants_hash(),
+        _digits(own_s),
     )  # fmt: skip
 
 
@@ -222,6 +223,13 @@ _USAGE = """usage: python -m llmbench.bench.card_plan --study FILE --card NAME -
 """
 
 # %% ../../nbs/95_bench/67_card_plan.ipynb #ead83cd1
+def _found(results: str, folder: Path, fit: str) -> list[dict]:
+    runs = read_results([Path(results)]).runs.values()
+    names = [name for name in fit.split(",") if name]
+    known = calibrated_seconds(results, names) if names else None
+    return card_errors(read_predictions(folder), list(runs), known)
+
+# %% ../../nbs/95_bench/67_card_plan.ipynb #ae5b92d7
 def main(arguments: Sequence[str]) -> int:
     "Predict or compare; 2 for a wrong request."
     given = dict(zip(arguments[::2], arguments[1::2], strict=False))
@@ -235,10 +243,7 @@ def main(arguments: Sequence[str]) -> int:
             rows = card_predictions(load_study(given["--study"]).runs, given["--card"])
             sys.stdout.write(f"{len(rows)} predictions in {write_predictions(rows, folder)}\n")
             return 0
-        runs = read_results([Path(given["--results"])]).runs.values()
-        names = [name for name in given.get("--fit", "").split(",") if name]
-        known = calibrated_seconds(given["--results"], names) if names else None
-        found = card_errors(read_predictions(folder), list(runs), known)
+        found = _found(given["--results"], folder, given.get("--fit", ""))
     except RequestError as error:
         sys.stderr.write(f"card_plan: {error}\n")
         return 2
@@ -246,7 +251,7 @@ def main(arguments: Sequence[str]) -> int:
     sys.stdout.write("".join(f"{n}: {v}\n" for n, v in card_scores(found).items()))
     return 0
 
-
+# %% ../../nbs/95_bench/67_card_plan.ipynb #4c999173
 def _write_errors(rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
     text = io.StringIO()
     writer = csv.DictWriter(text, tuple(rows[0]), lineterminator="\n")

@@ -76,7 +76,7 @@ def fitted_ranks(rows: Sequence[MeasuredRequest], on_cards: bool = False) -> tup
         )
     return counts[0], counts[1]
 
-
+# %% ../../../nbs/70_compare/calibrated/20_fit.ipynb #341c142a
 def measured_rates(rows: Sequence[MeasuredRequest]) -> Rates:
     "Medians of what these runs measured before their steps."
     near = [x for r in rows if r.place.hosts == 1 for x in r.link_gb_s]

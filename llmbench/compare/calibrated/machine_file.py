@@ -24,8 +24,11 @@ from ...spec.request import RunSpec
 
 # %% ../../../nbs/70_compare/calibrated/40_machine_file.ipynb #fe9fbe50
 MACHINE_SCHEMA = "llmbench.machine/1"
-_RATES = {"product_tflops": "TFLOP/s per thread or card", "link_gb_s": "GB/s of an all-reduce on a host",
-          "network_gb_s": "GB/s between hosts"}  # fmt: skip
+_RATES = {
+    "product_tflops": "TFLOP/s per thread or card",
+    "link_gb_s": "GB/s of an all-reduce on a host",
+    "network_gb_s": "GB/s between hosts",
+}
 
 
 def _digits(value: float | None) -> float | None:

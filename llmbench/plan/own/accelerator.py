@@ -80,7 +80,8 @@ def own_machine(device: str, place: RankPlace, rates: Rates) -> MachineArrays:
     fastest = rates.product_tflops or card.reached.get("bfloat16", UNKNOWN)
     return known_machine(MachineArrays(
         generation=_generation(card), peak_16=card.peak_tflops.get("bfloat16", UNKNOWN),
-        peak_8=card.peak_tflops.get("fp8", UNKNOWN), measured_16=fastest, measured_8=card.reached.get("fp8", UNKNOWN),
+        peak_8=card.peak_tflops.get("fp8", UNKNOWN), measured_16=fastest,
+        measured_8=card.reached.get("fp8", UNKNOWN),
         memory_gbs=card.bandwidth_gb_s, domain=place.ranks / place.hosts, link_gbs=link,
         network_gbs=rates.network_gb_s or UNKNOWN,
     ))  # fmt: skip

@@ -44,7 +44,7 @@ class PassWork:
         "Memory-bound bytes on a processor: of layers, of the loss in float32, of gradients."
         return self.layer_bytes + _PER_LOGIT * self.logits + _PER_GRADIENT * self.held
 
-
+# %% ../../../nbs/20_plan/own/20_work.ipynb #a5e95277
 @dataclass(frozen=True)
 class StepWork:
     "Of an optimizer step on one rank, besides its passes."
@@ -64,7 +64,7 @@ _KEPT = lru_cache(maxsize=1024)  # a fit asks for the same requests with other c
 _PER_LOGIT = 20  # bytes: the loss reads and writes logits in float32, forward and backward
 _PER_GRADIENT = 8  # bytes: added to the gradient of earlier micro batches
 
-
+# %% ../../../nbs/20_plan/own/20_work.ipynb #3366fbe2
 def _products(part: Part) -> tuple[int, int]:
     "Weights that a token is multiplied with on one rank: of layers, and of the head."
     pieces = part.pieces()
