@@ -7591,6 +7591,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'llmbench/report/answer.py'),
                                         'llmbench.report.answer._scaled': ('80_report/answer.html#_scaled', 'llmbench/report/answer.py'),
                                         'llmbench.report.answer._size': ('80_report/answer.html#_size', 'llmbench/report/answer.py'),
+                                        'llmbench.report.answer._widest': ('80_report/answer.html#_widest', 'llmbench/report/answer.py'),
                                         'llmbench.report.answer._without_ranks': ( '80_report/answer.html#_without_ranks',
                                                                                    'llmbench/report/answer.py'),
                                         'llmbench.report.answer.answer_of': ( '80_report/answer.html#answer_of',

@@ -7,6 +7,7 @@ __all__ = ['Contest', 'contests_of', 'contests_by_model', 'Fairness', 'fairness_
            'fairness_badge', 'set_apart', 'Answer', 'answer_of', 'single_sentence']
 
 # %% ../../nbs/80_report/55_answer.ipynb #37e32ddd
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -161,12 +162,25 @@ def fairness_among(
         [str(fair(first, other, varies or DEFAULT_VARIES)) for other in others or [first]]
     )
 
+# %% ../../nbs/80_report/55_answer.ipynb #a7e0497c
+_APART = re.compile(r" up to (\d\.\de[-+]\d+) apart")
+
+
+def _widest(reasons: Sequence[str]) -> list[str]:
+    "Of lines that differ in how far two runs are apart, the one with the most."
+    kept: dict[str, tuple[float, str]] = {}
+    for reason in reasons:
+        hit = _APART.search(reason)
+        size, same = (float(hit[1]), _APART.sub("", reason)) if hit else (0.0, reason)
+        kept[same] = max(kept.get(same, (size, reason)), (size, reason))
+    return [reason for _, reason in kept.values()]
+
 
 def reason_lines(fairness: Fairness) -> list[str]:
-    """The reasons as lines of a list; facts that were not recorded, which are names without a
-    value, share the last one.
+    """The reasons as lines of a list, each column's largest difference once; facts that were not
+    recorded, which are names without a value, share the last one.
     """
-    known = [r for r in fairness.reasons if " " in r]
+    known = _widest([r for r in fairness.reasons if " " in r])
     unknown = [r for r in fairness.reasons if " " not in r]
     return known + ([f"not recorded by every run: {', '.join(unknown)}"] if unknown else [])
 
