@@ -73,21 +73,25 @@ def card_predictions(specs: Sequence[RunSpec], card: str) -> list[CardPrediction
     return [_row(s, float(t), float(b), key in known, o) for s, t, b, key, o in rows]
 
 # %% ../../nbs/95_bench/67_card_plan.ipynb #97c4530e
-def _own_s(spec: RunSpec, card: str) -> float:
-    "By this project's own work, before any run on this card."
+def _own_s(spec: RunSpec, card: str) -> float | None:
+    """By this project's own work, before any run on this card; None for several cards, whose links
+    nobody has measured, and for a mixture of experts, whose routing is not counted.
+    """
+    if spec.world_size > 1 or spec.model.n_experts > 1:
+        return None
     start = {c.name: c.start for c in accelerator_constants()}
     place = RankPlace(spec.world_size, spec.world_size)
     return sum(accelerator_parts(card, spec, place, Rates(), start).values())
 
 
 def _row(
-    spec: RunSpec, seconds: float, tensors: float, inside: bool, own_s: float
+    spec: RunSpec, seconds: float, tensors: float, inside: bool, own_s: float | None
 ) -> CardPrediction:
     factor = math.exp(half_width_of(inside))
     return CardPrediction(
         spec.name, spec_hash(spec), _digits(seconds), _digits(seconds / factor),
         _digits(seconds * factor), _digits(tensors / 2**30), inside, constants_hash(),
-        _digits(own_s),
+        own_s and _digits(own_s),
     )  # fmt: skip
 
 

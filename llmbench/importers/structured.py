@@ -24,7 +24,7 @@ from .runs import judge as judge_end
 from .text import size_bytes
 
 # %% ../../nbs/50_importers/45_structured.ipynb #0becb815
-# 1_0 is a number in Python alone; nobody prints 11.e5, a lost digit makes it of 11.0e5 or 11.25
+# As in NUMBER of text: 1_0 is one in Python alone, and 11.e5 may have lost a digit.
 _DAMAGED = ("_", ".e", ".E")
 
 

@@ -163,7 +163,7 @@ env.devices[].uuid_hash | – | Hash of the device's identifier: tells cards apa
 env.devices[].memory_gib | GiB | Memory of the device
 env.devices[].power_limit_w | W | Power limit of the device
 env.devices[].clock_mhz | MHz | Clock limit of the device
-env.devices[].matmul_tflops | TFLOP/s | A measured matrix product, all ranks at once: the ceiling of a CPU
+env.devices[].matmul_tflops | TFLOP/s | A measured matrix product, all ranks at once: the ceiling of a CPU, and how near a card comes to its peak
 env.driver | – | Driver of the accelerator
 env.cuda | – | CUDA toolkit of torch
 env.rocm | – | ROCm of torch

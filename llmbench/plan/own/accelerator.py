@@ -6,6 +6,7 @@
 __all__ = ['accelerator_constants', 'own_machine', 'accelerator_parts']
 
 # %% ../../../nbs/20_plan/own/60_accelerator.ipynb #09adcd6c
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -22,13 +23,13 @@ from ..predicted.constants import time_constants, time_values
 from llmbench.plan.predicted.exchanged import (
     context_seconds,
     gathering_seconds,
-    gradient_seconds,
     pipeline_seconds,
     tensor_seconds,
 )
 from ..predicted.imputed import imputed
 from ..predicted.machine import GENERATIONS, MachineArrays, known_machine
 from ..predicted.requests import arrays_of
+from ..predicted.step import seen_gradients
 from ...spec.request import RunSpec
 
 # %% ../../../nbs/20_plan/own/60_accelerator.ipynb #13902c46
@@ -48,7 +49,7 @@ def accelerator_constants() -> tuple[Constant, ...]:
 
 # %% ../../../nbs/20_plan/own/60_accelerator.ipynb #136b4381
 def _card(device: str) -> Accelerator:
-    asked = (a for a in ACCELERATORS if a.name.lower().startswith(f"{device} "))  # hardware: h100
+    asked = (a for a in ACCELERATORS if re.split(r"[ -]", a.name)[0].lower() == device)  # h100
     if (card := accelerator(device) or next(asked, None)) is None:
         raise RequestError(
             f"{device}: its peak and its memory bandwidth are not known here; add the card to"
@@ -107,12 +108,6 @@ _EXCHANGES = {
     "gathering": gathering_seconds, "pipeline sends": pipeline_seconds,
 }  # fmt: skip
 
-
-def _seen_gradients(a: LayoutArrays, m: MachineArrays, k: Mapping[str, float], turn: float):
-    "Seconds of the gradients that the last backward pass, two thirds of a turn, does not hide."
-    whole = float(np.ravel(gradient_seconds(a, m, k))[0])
-    return k["dp_seen"] * whole + max(0.0, (1 - k["dp_seen"]) * whole - 0.66 * turn)
-
 # %% ../../../nbs/20_plan/own/60_accelerator.ipynb #ea290979
 def accelerator_parts(
     device: str, spec: RunSpec, place: RankPlace, rates: Rates, k: Mapping[str, float]
@@ -130,7 +125,8 @@ def accelerator_parts(
     if spec.world_size > 1:
         links = time_values(**{name: k[name] for name in _LINKS})
         turns = slowest | _exchanged(layouts, machine, links, alone)
-        parts["gradients"] = _seen_gradients(layouts, machine, links, sum(turns.values()))
+        turn = np.asarray(sum(turns.values()))
+        parts["gradients"] = np.ravel(seen_gradients(layouts, machine, links, turn))[0]
     parts |= {name: spec.batch.accum * seconds for name, seconds in turns.items()}
     parts["bubble"] = sum(turns.values()) * (s.pp - 1) / max(1, s.stages_per_rank)
     parts["update"] = max(card_update_s(spec, machine, k, number) for number in range(s.pp))
