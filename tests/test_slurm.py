@@ -306,7 +306,10 @@ def test_what_goes_wrong_before_the_ranks_start_is_reported(cluster, tmp_path):
 def test_srun_may_start_every_rank(cluster, tmp_path):
     """One task a rank, four ranks on two hosts, without an agent."""
     ask = tmp_path / "ask.yaml"
-    ask.write_text(yaml.safe_dump(BASE | {"study": "slurm", "world_size": 4, "strategy": "fsdp"}))
+    asked = BASE | {"study": "slurm", "world_size": 4, "strategy": "fsdp"}
+    # without an agent the ranks wait for each other while they import torch, on shared cores
+    asked |= {"timeouts": {"run_s": 2400, "collective_s": 60}}
+    ask.write_text(yaml.safe_dump(asked))
     options = [
         "--nodes",
         "2",

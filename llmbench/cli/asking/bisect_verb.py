@@ -15,6 +15,7 @@ from ..verbs import OptionalPath, Prose, Whole, option, out
 # %% ../../../nbs/90_cli/asking/35_bisect_verb.ipynb #62a4d6b6
 _FILE = "a parameter file of a run, as each commit has it; not with --command"
 _VERSIONS = "other versions (images, packages), a line each, the good one first"
+_DETECT = "stop where a change of this many percent is excluded (default 3)"
 _COMMAND = "what trains one: {version}, {folder} and {results} are filled in"
 
 
@@ -27,9 +28,10 @@ def bisect(
     repo: Annotated[OptionalPath, option("their repository (default: this folder)", "DIR")] = None,
     versions: Annotated[OptionalPath, option(_VERSIONS, "FILE")] = None,
     command: Annotated[str | None, option(_COMMAND, "COMMAND")] = None,
-    sure: Annotated[float, option("probability that is sure enough (default 0.95)", "P")] = 0.95,
-    ends: Annotated[Whole, option("most pairs of good and bad (default 20)", "N")] = 20,
-    pairs: Annotated[Whole, option("most pairs in all (default 200)", "N")] = 200,
+    sure: Annotated[float, option("probability that is sure enough (default 0.98)", "P")] = 0.98,
+    ends: Annotated[Whole, option("most pairs of good and bad (default 150)", "N")] = 150,
+    pairs: Annotated[Whole, option("most pairs in all (default 600)", "N")] = 600,
+    detect: Annotated[float, option(_DETECT, "PCT")] = 3.0,
     format: Prose = "text",
 ) -> int:
     "Find the first version that is slower, by trainings in pairs; 3 where they do not tell."
@@ -37,7 +39,7 @@ def bisect(
     from llmbench.compare.bisected.words import bisect_command
 
     places = {"repo": repo and Path(repo), "versions": versions and Path(versions)}
-    how = {"command": command, "limits": BisectLimits(sure, ends, pairs), "style": format}
+    how = {"command": command, "limits": BisectLimits(sure, ends, pairs, detect), "style": format}
     how["say"] = lambda line: sys.stderr.write(f"{line}\n")
     text, code = bisect_command(file, good=good, bad=bad, **places, **how)
     out(text)

@@ -8,37 +8,50 @@ __all__ = ['Measure', 'BisectLimits', 'Bisected', 'bisected']
 # %% ../../../nbs/70_compare/bisected/20_search.ipynb #c22039f3
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import expm1
+from math import expm1, log1p
 
-from .posterior import PairedTime, ends_differ, first_slow, next_place
+from llmbench.compare.bisected.posterior import (
+    PairedTime,
+    ends_interval,
+    first_slow,
+    looks_of,
+    next_place,
+)
 from ...core.errors import RequestError
 
 # %% ../../../nbs/70_compare/bisected/20_search.ipynb #529fd93d
 @dataclass(frozen=True)
 class BisectLimits:
-    """When a search ends: the probability that is sure enough, pairs of the ends, pairs in all."""
+    """When a search ends: the probability that is sure enough, most pairs of the ends and in all,
+    and the least change worth finding, in percent.
+    """
 
-    sure: float = 0.95
-    ends: int = 20
-    pairs: int = 200
+    sure: float = 0.98
+    ends: int = 150
+    pairs: int = 600
+    least_pct: float = 3.0
 
     def __post_init__(self) -> None:
         if not 0.5 < self.sure < 1:
-            raise RequestError(f"sure {self.sure:g}: write a probability above 0.5, such as 0.95")
+            raise RequestError(f"sure {self.sure:g}: write a probability above 0.5, such as 0.98")
         if min(self.ends, self.pairs) < 3:
             raise RequestError("fewer than 3 pairs show nothing; allow more")
+        if not 0 < self.least_pct < 100:
+            raise RequestError(f"a change of {self.least_pct:g} %: write one above 0, such as 3")
 
 # %% ../../../nbs/70_compare/bisected/20_search.ipynb #30309e9b
 @dataclass(frozen=True)
 class Bisected:
     """What a search found: the first slow version (None: nothing, or not sure), its probability,
-    how many percent slower it and those after it are, and the measurements.
+    how many percent slower it and those after it are, whether the ends differ (None: the pairs
+    do not tell) with the 95 % interval of how many percent, and the measurements.
     """
 
     first: int | None
     probability: float | None
     slower_pct: float | None
-    ends_differ: bool
+    ends_differ: bool | None
+    ends_pct: tuple[float, float]
     measured: tuple[PairedTime, ...]
 
     @property
@@ -50,22 +63,36 @@ class Bisected:
 Measure = Callable[[int], float]  # log of the step time of a version over the good one beside it
 
 
-def _shown_ends(measure: Measure, last: int, most: int) -> tuple[list[PairedTime], bool]:
+def _differ(low: float, high: float, least: float) -> bool | None:
+    "Whether an interval of a log ratio excludes 0; False if it excludes `least`; None: neither."
+    if low > 0 or high < 0:
+        return True
+    return False if max(-low, high) < least else None
+
+
+def _ends(measure: Measure, last: int, limits: BisectLimits) -> Bisected:
+    "The bad version beside the good one, until the interval decides or no pair is left."
     measured: list[PairedTime] = []
-    while (found := ends_differ(measured, last, most)) is None:
-        measured.append(PairedTime(last, measure(last)))
-    return measured, found
+    looks = looks_of(limits.ends)
+    for pairs in looks:
+        measured.extend(PairedTime(last, measure(last)) for _ in range(pairs - len(measured)))
+        low, high = ends_interval(measured, last, len(looks))
+        if (differ := _differ(low, high, log1p(limits.least_pct / 100))) is not None:
+            break
+    interval = (100 * expm1(low), 100 * expm1(high))
+    return Bisected(None, None, None, differ, interval, tuple(measured))
 
-
+# %% ../../../nbs/70_compare/bisected/20_search.ipynb #0c903945
 def bisected(measure: Measure, last: int, limits: BisectLimits = BisectLimits()) -> Bisected:
     """The first of the versions 1 … last that is slower than version 0 (or faster: the search is
     the same). RequestError without a version.
     """
     if last < 1:
         raise RequestError("there is no version after the good one")
-    measured, differ = _shown_ends(measure, last, limits.ends)
-    if not differ:
-        return Bisected(None, None, None, False, tuple(measured))
+    ends = _ends(measure, last, limits)
+    if not ends.ends_differ:
+        return ends
+    measured = list(ends.measured)
     chances = first_slow(measured, last)
     while chances.max() < limits.sure and len(measured) < limits.pairs:
         place = next_place(chances)
@@ -73,6 +100,6 @@ def bisected(measure: Measure, last: int, limits: BisectLimits = BisectLimits())
         chances = first_slow(measured, last)
     first, top = int(chances.argmax()) + 1, float(chances.max())
     slow = [one.log_ratio for one in measured if one.place >= first]
-    sure = top >= limits.sure
+    named = first if top >= limits.sure else None
     pct = 100 * expm1(sum(slow) / len(slow))
-    return Bisected(first if sure else None, top, pct, True, tuple(measured))
+    return Bisected(named, top, pct, True, ends.ends_pct, tuple(measured))

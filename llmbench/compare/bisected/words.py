@@ -24,7 +24,11 @@ def bisected_sentence(found: Bisected, versions: Sequence[str]) -> str:
     "What was found, how surely, and after how many runs."
     runs = f"{found.runs} runs"
     if not found.ends_differ:
-        return f"no difference between {versions[0]} and {versions[-1]} is shown by {runs}"
+        low, high = (f"{end:+.1f}" for end in found.ends_pct)
+        shown = f"{low} to {high} % of {versions[0]} ({runs})"
+        if found.ends_differ is False:
+            return f"{versions[-1]} is as fast as {versions[0]}: its step time is within {shown}"
+        return f"the runs do not tell whether {versions[-1]} differs: {shown}"
     pct = found.slower_pct or 0.0
     change = f"{significant(abs(pct), 2)} % {'slower' if pct > 0 else 'faster'}"
     if found.first is None:
