@@ -211,8 +211,10 @@ def _complain(error: Exception) -> None:
 
 # %% ../../nbs/90_cli/65_main.ipynb #e273cbf9
 def with_values(argv: Sequence[str]) -> list[str]:
-    "The words of a command line; `run --resume` as `--resume=`, `--resume DIR` as `--resume=DIR`."
-    words, rest = [], list(argv)
+    """The words of a command line; `run --resume` as `--resume=`, `--resume DIR` as `--resume=DIR`;
+    a query may begin with a comment of SQL, which is no option.
+    """
+    words, rest = [], [f" {w}" if w[:2] == "--" and w[2:3].isspace() else w for w in argv]
     if rest[:1] != ["run"]:
         return rest
     while rest and rest[0] != "--":

@@ -87,16 +87,15 @@ def report(
     return int(bool(outcome.problems))
 
 # %% ../../nbs/90_cli/15_reading.ipynb #51b5c294
-_WHICH_RUNS = (
-    "a run id, columns of runs as key=value joined by commas, or published:ID, a published row"
-)
+_RUNS = "a run id, or columns of runs as key=value joined by commas"
+_WHICH_RUNS = f"{_RUNS}; or published:ID, a published row"
 _OTHER = "what A is compared with, in the same way (default: A in the --baseline)"
 _BROKEN = (
     "exit 1 if the whole interval shows A slower than B by more than this (3%), "
     "or the two may not be compared; unsure is 0"
 )
 Where = Annotated[
-    tuple[str, ...], option("a filter for A and B, as key=value; may be repeated", "k=v")
+    tuple[str, ...], option("a filter of the runs, as key=value; may be repeated", "k=v")
 ]
 Limit = Annotated[str | None, option(_BROKEN, "PCT")]
 Varies = Annotated[tuple[str, ...], option("a key that may differ too; may be repeated", "KEY")]
@@ -215,7 +214,7 @@ def baseline(
 
 # %% ../../nbs/90_cli/15_reading.ipynb #7da425bf
 def history(
-    filter: Annotated[str, option(_WHICH_RUNS)],
+    filter: Annotated[str, option(_RUNS)],
     /,
     *,
     where: Annotated[Where, option("a further filter, as key=value; may be repeated")] = (),

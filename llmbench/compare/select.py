@@ -181,6 +181,7 @@ def ambiguous(text: str, rows: Sequence[Row], count: int) -> str:
     for column in _TELL_APART:
         values = sorted({str(r[column]) for r in rows})
         if len(values) > 1:
+            count = max(count, len(values))
             return (
                 f"{text} means {count} different sets of repeats; "
                 f"add {_listed([f'{column}={v}' for v in values])}"
@@ -213,8 +214,11 @@ def _no_match(pool: RunPool, wanted: Wanted) -> str:
         return f"no run '{wanted.run_id}'{where}; {hint}"
     for column, value in wanted.filters:
         if value not in (known := pool.values(column)):
+            close = near(value, known)
             there = (
-                f"there {'is' if len(known) == 1 else 'are'} {_listed(known, 'and')}"
+                f"did you mean {_listed(close)}?"
+                if close
+                else f"there {'is' if len(known) == 1 else 'are'} {_listed(known, 'and')}"
                 if known
                 else "it was not recorded"
             )

@@ -74,7 +74,7 @@ class _Named(_Category):
         if self.decision.rival is None:
             return "no rival"
         tied = self.decision.tied or (self.decision.rival,)
-        return self.winner or f"not shown: {few_names([c.name for c in (order[0], *tied)])}"
+        return self.winner or f"undecided: {few_names([c.name for c in (order[0], *tied)])}"
 
 # %% ../../nbs/80_report/57_categories.ipynb #ac5ff652
 class Win(_Named):

@@ -88,7 +88,7 @@ def winners_text(results: Path | None, names: Sequence[str] = (), style: str = "
     if not found:
         raise RequestError(
             "no study has two comparable sets of repeats at equal ranks, so there is no winner;"
-            " run a study: llmbench sweep params/studies/cpu-quickstart.yaml"
+            " run one: llmbench sweep FILE; params/studies has some"
         )
     if style == "json":
         return orjson.dumps([win_facts(*one) for one in found], option=orjson.OPT_INDENT_2).decode()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..verbs import OptionalPath, Results, option, out, results_folder
-from ...core.errors import RequestError
+from ...core.errors import LlmbenchError, RequestError
 
 # %% ../../../nbs/90_cli/gates/10_accept_verb.ipynb #e5dba67d
 def written(path: Path | str, text: str, force: bool, option_name: str) -> Path:
@@ -40,6 +40,25 @@ def _drafted(typed: dict[str, Any]) -> str:
     path = written(typed["file"], text, typed["force"], "--out")
     return f"{path}: edit it, then llmbench accept {typed['study']} --expect {path}\n"
 
+# %% ../../../nbs/90_cli/gates/10_accept_verb.ipynb #5d2b54b9
+def _check_files(found: Any, results: Path) -> None:
+    """LlmbenchError for a judged run file whose request, steps or result do not fit to each other,
+    as `llmbench verify` says.
+    """
+    from llmbench.compare.verified.recomputed import check_lines, check_printed, check_request
+
+    sets = [line.figure.repeats for line in found.lines if line.figure.repeats]
+    files = {row["run_id"]: row["file"] for one in sets for row in one.rows}
+    runs = {run["run_id"]: run for one in sets for run in one.runs}
+    for run_id, file in files.items():
+        run, folder = runs[run_id], (results / file.partition("/")[2]).parent
+        checks = [*check_request(run), check_lines(run, folder), check_printed(run, folder)]
+        if wrong := [check.what for check in checks if check.verdict == "differs"]:
+            raise LlmbenchError(
+                f"{run_id} does not fit to itself ({', '.join(wrong)}), so nothing is judged; type"
+                f" llmbench verify {run_id} --results {results}"
+            )
+
 # %% ../../../nbs/90_cli/gates/10_accept_verb.ipynb #709b9a99
 def _judged(typed: dict[str, Any]) -> tuple[str, int]:
     "The text of an acceptance and its exit code."
@@ -58,7 +77,9 @@ def _judged(typed: dict[str, Any]) -> tuple[str, int]:
     if limit == 0:
         raise RequestError(f"--min-detectable {least}: write a percentage above 0, such as 3%")
     file = read_expectations(typed["expect"])
-    found = judge(typed["study"], file, results_folder(typed["results"]), min_detectable_pct=limit)
+    results = results_folder(typed["results"])
+    found = judge(typed["study"], file, results, min_detectable_pct=limit)
+    _check_files(found, results)
     if typed["page"] is not None:
         path = written(typed["page"], acceptance_page(found), typed["force"], "--page")
         sys.stderr.write(f"{path}\n")

@@ -61,22 +61,35 @@ def _tolerance(metric: str, values: Sequence[float]) -> float | None:
     return max(_LEAST_TOLERANCE[metric], math.ceil(10 * width - 1e-9) / 10)
 
 # %% ../../../nbs/70_compare/accepted/60_sources.ipynb #1500379c
-def _set_lines(rows: Sequence[Mapping[str, Any]], source: str) -> list[dict[str, Any]]:
-    "The lines of one set of repeats."
+def _why_no_line(metric: str, values: Sequence[float | None]) -> str | None:
+    "Why repeats give no line for a metric; None where they give one."
+    if None in values:
+        return f"no {metric} in all repeats"
+    tolerance = _tolerance(metric, values)
+    if tolerance is None:
+        return f"no interval of {metric}"
+    return (
+        f"{metric} varies by {tolerance:,.0f} %: train more repeats" if tolerance >= 100 else None
+    )
+
+
+def _set_lines(rows: Sequence[Mapping[str, Any]], source: str) -> tuple[list[dict], list[str]]:
+    "The lines of one set of repeats, and what has none."
     first = rows[0]
     known = ("name", "spec_hash") if first["spec_hash"] else ("run_id",)
     where = {c: first[c] for c in known if first[c] is not None}
     under = {c: first[c] for c in _UNDER if first[c] is not None}
-    found = []
+    found, left = [], []
     for metric in _LEAST_TOLERANCE:
         values = [row[metric] for row in rows]
-        if None in values or (tolerance := _tolerance(metric, values)) is None or tolerance >= 100:
+        if why := _why_no_line(metric, values):
+            left.append(why)
             continue
         estimate = group_interval([[v] for v in values]).estimate
         said = f"{source}: {len(rows)} repeats"
         found.append({"where": where, "metric": metric, "expected": _digits(estimate),
-                      "tolerance_pct": tolerance, "under": under, "source": said})  # fmt: skip
-    return found
+                      "tolerance_pct": _tolerance(metric, values), "under": under, "source": said})  # fmt: skip
+    return found, left
 
 # %% ../../../nbs/70_compare/accepted/60_sources.ipynb #1ae01050
 _Found = tuple[list[dict[str, Any]], list[str]]
@@ -96,12 +109,14 @@ def from_runs(pool: ResultsPool | BaselinePool, study: str | None, source: str) 
         sets.setdefault((row["spec_hash"] or row["run_id"], row["hardware"]), []).append(row)
     lines, left = [], []
     for some in sets.values():
-        made = _set_lines(some, source)
+        made, missing = _set_lines(some, source)
         lines += made
         name = some[0]["name"] or some[0]["run_id"]
         if not made:
             left.append(f"{name}: {len(some)} repeat, which has no interval" if len(some) == 1
                         else f"{name}: no throughput, memory or loss in all repeats")  # fmt: skip
+        else:
+            left += [f"{name}: {why}" for why in missing]
     return lines, left
 
 # %% ../../../nbs/70_compare/accepted/60_sources.ipynb #d4a76c13

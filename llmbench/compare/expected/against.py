@@ -15,7 +15,7 @@ from typing import Any
 
 from ...analysis.fairness import Difference, Verdict, judge
 from ..select import ResultsPool, parse_wanted, pick
-from ...core.errors import RequestError, unknown_name
+from ...core.errors import RequestError, near
 from ...core.numbers import aligned, significant
 from ...store.published.view import read_published
 
@@ -52,7 +52,10 @@ def published_row(word: str, folder: Path | str | None = None) -> Row:
     wanted = word.removeprefix(MARK)
     rows = {r["row_id"]: r for r in read_published(folder)}
     if wanted not in rows:
-        raise RequestError(unknown_name("published row", wanted, rows).partition("; allowed")[0])
+        close = near(wanted, rows)
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        every = 'llmbench query "SELECT row_id FROM published" lists all'
+        raise RequestError(f"unknown published row '{wanted}'; {hint}{every}")
     return rows[wanted]
 
 

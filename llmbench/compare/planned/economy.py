@@ -15,12 +15,14 @@ from statistics import median
 
 import numpy as np
 
-from ...analysis.cost import TERMS, load_prices, price_of, prices_of
+from ...analysis.cost import TERMS, Price, load_prices, price_of, prices_of
 from ...core.accelerators import ACCELERATORS
 from ...core.errors import RequestError
+from ...core.files import load_settings
 from ...plan.goodput.checkpoint import DEFAULT_STORAGE, KEPT, SavedState, Storage
 from ...plan.goodput.failures import DEFAULT_RATE, DEFAULT_RESTART, FailureRate, Restart
 from ...plan.goodput.job import Cluster, GoodputPlan, goodput_of
+from ...spec.project.packaged import packaged
 from ...store.published.agreement import PUBLISHED_NAMES
 from ...store.published.edition import Edition, published_folder, read_edition
 
@@ -79,9 +81,15 @@ class Offers:
     newest: str  # the date of the newest offer
 
 
+def _prices() -> tuple[Price, ...]:
+    "The price table of the project; in a folder without one that of llmbench."
+    file = load_settings().path("cost", "prices")
+    return load_prices(file if file.exists() else packaged("params/prices.yaml"))
+
+
 def offers_of(card: str) -> dict[str, Offers]:
     "The dated offers of a card by kind: on_demand, spot, committed. Kinds without one are absent."
-    known = [p for p in prices_of(card, load_prices()) if p.currency == "USD"]
+    known = [p for p in prices_of(card, _prices()) if p.currency == "USD"]
     found = {}
     for kind in _KINDS:
         of_kind = [p for p in known if p.term.startswith(kind)]
@@ -105,7 +113,7 @@ def hour_of(card: str, e: Economy) -> Hour | None:
     if e.price is not None:
         return Hour(e.price, "as given")
     if not e.spot:
-        usual = price_of(card, load_prices())
+        usual = price_of(card, _prices())
         if usual is None:
             return None
         own = any(p.mine for p in usual.prices)

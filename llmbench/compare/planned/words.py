@@ -50,6 +50,8 @@ def _told_apart(facts: Mapping[str, Any]) -> str:
     word = {"time": "faster", "cost": "cheaper"}.get(rank)
     if word is None:
         return f"ordered by {rank}: the chances above are those of a shorter step than the first's"
+    if facts["layouts_that_fit"] == 1:
+        return "one layout was asked for, or fits: there is no other to tell it from"
     if not count:
         return f"1 is told from all others: none has a chance of 10 % or more to be {word}"
     last = (

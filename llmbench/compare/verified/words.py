@@ -69,6 +69,7 @@ def verified_sentence(one: Verified) -> str:
     wrong = [check.what for check in one.checks if check.verdict == "differs"]
     said = f"{one.run_id}: " + (
         f"does not fit to itself: {', '.join(wrong)}" if wrong
+        else "nothing could be checked" if set(ends) == {"unknown"}
         else f"{ends.count('same')} of {len(ends)} checks hold, none fails"
     )  # fmt: skip
     unclear = ends.count("unknown")
@@ -120,8 +121,12 @@ def verify_command(
     run: str, results: Path | str, *, style: str = "text", where: Sequence[str] = (),
     signers: Path | None = None, key: Path | None = None,
 ) -> tuple[str, int]:  # fmt: skip
-    "The text and the exit code of `llmbench verify`. RequestError for an unknown style."
+    """The text and the exit code of `llmbench verify`: 1 where a file does not fit to itself, 3
+    where of a run nothing could be checked. RequestError for an unknown style.
+    """
     if style not in VERIFIED_STYLES:
         raise RequestError(unknown_name("format", style, VERIFIED_STYLES))
     found = verified(run, results, where=where, signers=signers, key=key)
-    return VERIFIED_STYLES[style](found), int(not all(one.holds for one in found))
+    unchecked = any(all(c.verdict == "unknown" for c in one.checks) for one in found)
+    code = 1 if not all(one.holds for one in found) else 3 if unchecked else 0
+    return VERIFIED_STYLES[style](found), code

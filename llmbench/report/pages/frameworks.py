@@ -319,13 +319,18 @@ def _said_table(study: Study, said: Sequence[Mapping[str, Any]]) -> str:
         return ""
     return study_table(study, "frameworks-said", said, _SAID, _SAID_TABLE, "frameworks_said")
 
+# %% ../../../nbs/80_report/pages/55_frameworks.ipynb #49d8a813
+def _any_compared(rows: Sequence[Mapping[str, Any]]) -> bool:
+    "Whether a framework has something beside it; logs of different trainings have not."
+    return any(r["ratio"] is not None or r["adapter"] or r["status"] != "ok" for r in rows)
+
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #15d0d844
 def frameworks_section(bench: Workbench, study: Study) -> str | None:
     """Sentences, figures and tables of a study that holds more than one framework; None for any
     other.
     """
     found = judged_frameworks(bench, study)
-    if found is None:
+    if found is None or not _any_compared(found.rows):
         return None
     said = bench.rows("frameworks_said", study.name)
     parts = [

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['winner_rows', 'winners_table', 'contender_rows', 'contenders_table', 'setting_facts', 'fairness_note', 'own_price',
-           'costs_part', 'headline', 'answer_sentences', 'answer_part', 'sets_part', 'costs_section', 'setting_part']
+           'costs_part', 'headline', 'answer_sentences', 'answer_part', 'sets_part', 'costs_section',
+           'strategy_settings', 'setting_part']
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #749be469
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from llmbench.compare.winner import (
     speed_sentences,
 )
 from ...core.numbers import significant
+from ...spec.request import Strategy
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #5cf44268
 from ...core.escape import few_names
@@ -183,7 +185,7 @@ def _who(decision: Decision) -> Md:
     if decision.claimed:
         return Md(f"**{md_text(decision.order[0].name)}**")
     names = [decision.order[0].name, *(c.name for c in decision.tied)]
-    return Md("not shown: " + md_text(few_names(names)))
+    return Md("undecided: " + md_text(few_names(names)))
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #47164a31
 def _card(title: str, decision: Decision, best: Interval, unit: str, basis: str) -> dict[str, Any]:
@@ -335,9 +337,26 @@ def costs_section(answer: Answer) -> Md | None:
         return None
     return rendered("costs.md", study=answer.study, costs=costs, links=_sources(answer))
 
+# %% ../../../nbs/80_report/pages/70_overview.ipynb #3f807430
+_DEFAULTS = {key: field.default for key, field in Strategy.model_fields.items()}
+_DEGREES = ("name", "dp", "tp", "pp", "cp", "ep")  # what the label of a set has
+
+
+def strategy_settings(strategy: Mapping[str, Any]) -> str:
+    "The settings of a strategy that are not the defaults: 'reduce_bucket 786,432, …'; may be empty."
+    own = {k: v for k, v in strategy.items() if k not in _DEGREES and v != _DEFAULTS.get(k)}
+    return ", ".join(f"{k} {v:,}" if type(v) is int else f"{k} {v}" for k, v in own.items())
+
+
+def _settings_of(answer: Answer) -> dict[str, str]:
+    "The same of the sets of a study, in a row of its own where there are some."
+    sets = {c.label or c.name: c.runs[0]["spec"] for t in answer.contests for c in t.contenders}
+    own = {label: strategy_settings(spec.get("strategy") or {}) for label, spec in sets.items()}
+    words = "; ".join(f"{label}: {said}" for label, said in own.items() if said)
+    return {"Strategy settings that are not the defaults": words} if words else {}
+
 
 def setting_part(answer: Answer) -> Md:
     "What was run where, folded."
-    return fold_out(
-        "Model, machine, batch, versions and commit", facts_table(setting_facts(answer))
-    )
+    facts = facts_table(setting_facts(answer) | _settings_of(answer))
+    return fold_out("Model, machine, batch, versions and commit", facts)

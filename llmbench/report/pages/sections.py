@@ -63,14 +63,15 @@ def wait_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
     late = waiting(rows)
     if not late:
         return ""
-    shares = [significant(row["data_wait_pct"], 2) for row in (late[-1], late[0])]
-    span = shares[0] if len(late) == 1 else f"{shares[0]} to {shares[1]}"
-    sets = "One set" if len(late) == 1 else f"{len(late)} sets"
-    rates = [significant(late[0][k], 4) for k in ("tokens_per_s", "tokens_per_s_without_data_wait")]
-    return (
-        f"{sets} of {len(rows)} waited for batches for {span} % of the time, most of all "
-        f"**{md_text(late[0]['label'])}**: {rates[0]} tokens/s, and {rates[1]} without that wait."
+    longest, least = late[0], significant(late[-1]["data_wait_pct"], 2)
+    rates = [significant(longest[k], 4) for k in ("tokens_per_s", "tokens_per_s_without_data_wait")]
+    words = (
+        f"**{md_text(longest['label'])}** waited longest for batches, "
+        f"{significant(longest['data_wait_pct'], 2)} % of its time: {rates[0]} tokens/s, and "
+        f"{rates[1]} without that wait."
     )
+    more = f" {len(late)} of {len(rows)} sets waited for {least} % or more."
+    return words + more * (len(late) > 1)
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #b9a9c2f5
 def throughput_section(bench: Workbench, study: Study) -> str:
@@ -245,6 +246,8 @@ def scaling_section(bench: Workbench, study: Study) -> str | None:
         return "No run of the baseline finished, so nothing can be said about scaling.\n"
     if not study.baseline and len(everything) == 1:
         return None
+    if len({row["world_size"] for row in everything}) == 1:
+        return None  # nothing was scaled; Speed has the same sets beside each other
     baseline, efficient = _baseline_of(rows), _known(rows, "scaling_efficiency_pct")
     several = len(efficient) > 1
     return study_part(

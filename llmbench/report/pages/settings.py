@@ -137,7 +137,11 @@ def _sentence(rows: Sequence[Mapping[str, Any]], base: str) -> str:
         if r["ratio"].excludes(1.0) and not r["ratio"].steps_only and r["ratio"].estimate > 1
     ]
     if not shown:
-        return f"No setting is shown to train faster than {md_text(base)} and to the same loss.\n"
+        once = all(r["ratio"].steps_only for r in fair) and fair
+        why = ": each was trained once, which says nothing about the next run" if once else ""
+        return (
+            f"No setting is shown to train faster than {md_text(base)} and to the same loss{why}.\n"
+        )
     best = max(shown, key=lambda r: r["ratio"].estimate)
     return (
         f"**{md_text(best['label'])}** trains {ratio_cell(best['ratio'])} times as fast as "
@@ -232,6 +236,21 @@ def _settings_table(study: Study, rows: Sequence[Mapping[str, Any]], name: str) 
     )
     return study_table(study, "settings", rows, columns, caption, "settings")
 
+# %% ../../../nbs/80_report/pages/30_settings.ipynb #53bf2e45
+_SAME = ("model", "seq_len", "global_tokens")
+_OTHERS = (
+    "{others} of {sets} sets train another model, sequence length or number of tokens per step "
+    "than {name}; they are not in this section.\n"
+)
+
+
+def _alike(
+    rows: Sequence[Mapping[str, Any]], base: Mapping[str, Any]
+) -> tuple[list[Mapping[str, Any]], int]:
+    "The rows that train the model of the baseline on as many tokens per step, and how many do not."
+    alike = [row for row in rows if all(row.get(k) == base.get(k) for k in _SAME)]
+    return alike, len(rows) - len(alike)
+
 # %% ../../../nbs/80_report/pages/30_settings.ipynb #f401a22b
 def settings_section(bench: Workbench, study: Study) -> str | None:
     """What settings add: ratios to the baseline, the table with loss parity, and the losses; None
@@ -247,12 +266,18 @@ def settings_section(bench: Workbench, study: Study) -> str | None:
     at, name = beside_location([*sets.values()]), base["label"].partition(" △")[0]
     of_base = {"baseline": base["spec_hash"], "hardware": base["hardware"]}
     apart = bench.rows("settings_parity", study.name, **of_base)
+    rows, others = _alike(rows, base)
+    if len(rows) == 1:
+        return None
+    labels = {row["label"] for row in rows}
+    apart = [row for row in apart if row["label"] in labels]
     rows = _beside_base(rows, sets, base["label"], apart, runs_of(bench, runs))
     ratios = _drawn(rows, sets, base["label"], at)
     losses, limits = [r | {"strategy": r["label"]} for r in apart], map(_at_most, rows)
     parts = [
         _sentence(rows, name),
         _memory_sentence(rows, base, name),
+        _OTHERS.format(others=others, sets=others + len(rows), name=md_text(name)) * bool(others),
         _unfair(rows),
         ratio_figure(study, "settings", ratios, name, "contenders"),
         _settings_table(study, rows, name),

@@ -157,7 +157,9 @@ def pairs_of(
     """
     best: dict[tuple, dict[str, Mapping[str, Any]]] = {}
     for row in sorted(
-        (r for r in rows if r["tokens_per_s_per_gpu"]), key=lambda r: -r["tokens_per_s_per_gpu"]
+        # an unknown model is not the same as another unknown one
+        (r for r in rows if r["tokens_per_s_per_gpu"] and r["model"] is not None),
+        key=lambda r: -r["tokens_per_s_per_gpu"],
     ):
         for key in ((row["model"], row["strategy"]), ()):
             best.setdefault(key, {}).setdefault(row["vendor"], row)

@@ -52,6 +52,8 @@ def nav_html(items: Iterable[NavItem], page: Page, *, flat: bool = False) -> str
     parts = []
     for item in items:
         inner = nav_html(item.items, page, flat=flat)
+        if item.target is None and not inner:  # its pages were left out
+            continue
         group = inner and f"<ul>{inner}</ul>"
         parts.append(inner if flat and inner else f"<li>{_nav_link(item, page)}{group}</li>")
     return "".join(parts)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.escape import one_line
-from ..pages.overview import headline
+from ..pages.overview import headline, strategy_settings
 from ..pages.runpages import write_run_pages
 from ..pages.summary import StudyText, is_outside, study_text
 from .card import study_card
@@ -77,10 +77,24 @@ def _runs_of(bench: Workbench, study: Study) -> dict[str, Any]:
     }
 
 # %% ../../../nbs/80_report/studies/24_result.ipynb #db5d9133
+def _settings(bench: Workbench, study: Study) -> dict[str, str]:
+    "The settings of a strategy that are not the defaults, by the hash of its request."
+    first = "SELECT DISTINCT ON (spec_hash) spec_hash, run_ids[1] FROM groups WHERE study = $study"
+    found = bench.asked(f"{first} ORDER BY spec_hash, run_ids[1]", study=study.name)
+    specs = {one: (bench.runs.get(run_id) or {}).get("spec") for one, run_id in found}
+    return {
+        one: strategy_settings(spec["strategy"])
+        for one, spec in specs.items()
+        if spec and spec.get("strategy")
+    }
+
+
 def _compared(bench: Workbench, text: StudyText) -> dict[str, Any]:
     "The sets of a study, and what may be said of two of them."
     study = text.study
-    sets = [set_of(study, row) for row in bench.rows("compare", study.name)]
+    own = _settings(bench, study)
+    rows = bench.rows("compare", study.name)
+    sets = [set_of(study, row, own.get(row["spec_hash"]) or None) for row in rows]
     pairs = pairs_of(text.answer) if text.answer is not None else []
     return {"sets": sets, "pairs": [pair | {"page": f"{study.page}.html"} for pair in pairs]}
 

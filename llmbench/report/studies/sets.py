@@ -55,12 +55,15 @@ def _values(row: Mapping[str, Any]) -> dict[str, list[float | None]]:
     return found
 
 
-def set_of(study: Study, row: Mapping[str, Any]) -> dict[str, Any]:
-    "A row of compare.sql as the page Compare reads it."
+def set_of(study: Study, row: Mapping[str, Any], settings: str | None = None) -> dict[str, Any]:
+    """A row of compare.sql as the page Compare reads it; settings: those of its strategy that are
+    not the defaults.
+    """
     facts = {key: row[key] for key in _FACTS if row[key] is not None}
     label = row["label"]
     page = f"{study.page}.html"
-    return facts | {"label": label, "study": study.title, "page": page, "values": _values(row)}
+    facts |= {"label": label, "study": study.title, "page": page, "values": _values(row)}
+    return facts | {"id": study.name, "hash": row["spec_hash"], "settings": settings}
 
 # %% ../../../nbs/80_report/studies/20_sets.ipynb #361ba952
 _MOST_PAIRED = 12  # of one contest: 66 pairs

@@ -33,7 +33,7 @@ function say(text, isError = false) {
 // ---- what to type elsewhere
 const quoted = (text) => "'" + text.replace(/'/g, "'\\''") + "'";
 function typed() {
-  command.textContent = `llmbench query ${quoted(box.value.trim())}`;
+  command.textContent = `llmbench query ${quoted(box.value.trim())} --results DIR`;
 }
 
 function save(name, type, text) {

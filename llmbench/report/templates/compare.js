@@ -6,7 +6,7 @@ const D = JSON.parse(document.getElementById("compare-data").textContent);
 const root = document.getElementById("compare");
 const FILTERS = { study: "Study", model: "Model", hardware: "Hardware", world_size: "Ranks", strategy: "Strategy" };
 const FACTS = { model: "Model", strategy: "Strategy", world_size: "Ranks", hardware: "Hardware", framework: "Framework",
-  precision: "Precision", seq_len: "Sequence length", global_tokens: "Global tokens", micro_batch: "Micro batch", repeats: "Repeats" };
+  precision: "Precision", seq_len: "Sequence length", global_tokens: "Global tokens", micro_batch: "Micro batch", settings: "Strategy settings other than the defaults", repeats: "Repeats" };
 const DEFAULTS = { metric: D.metrics[0].column, study: "", model: "", hardware: "", world_size: "", strategy: "",
   show: "absolute", axis: "linear", a: "", b: "", all: "" };
 const FIRST = 40;
@@ -181,7 +181,15 @@ function two() {
     el("tr", {}, el("th", { scope: "row" }, words), el("td", {}, String(x[name] ?? "–")), el("td", {}, String(y[name] ?? "–")), el("td", {}, "differs")));
   const why = reasons.length ? el("ul", {}, ...reasons.map((reason) => el("li", {}, reason))) : null;
   const table = el("div", { class: "table-scroll", tabindex: "0" }, el("table", {}, el("thead", {}, head), el("tbody", {}, ...values, ...facts)));
-  return el("div", { class: "compare-two" }, el("p", { class: "compare-said" }, sentence), why, table, el("p", { class: "compare-note" }, "The same in a shell: ", el("code", {}, "llmbench compare FILTER FILTER")));
+  return el("div", { class: "compare-two" }, el("p", { class: "compare-said" }, sentence), why, table, inShell(x, y));
+}
+
+function inShell(x, y) { // null where a set has no hash of a request, as an imported log
+  if (!x.hash || !y.hash) return null;
+  const where = x.id === y.id ? ` --where study=${x.id}` : "";
+  const command = `llmbench compare spec_hash=${x.hash} spec_hash=${y.hash}${where} --results DIR`;
+  if (!/^[\w.=/ -]*$/.test(command)) return null; // a name that a shell would read in another way
+  return el("p", { class: "compare-note" }, "The same in a shell: ", el("code", {}, command));
 }
 
 function draw() {

@@ -305,9 +305,11 @@ function showCards(q, found) {
   part("cards").replaceChildren(...cards);
 }
 
+const formatWords = (precision) => precision === "fp8" ? "float8" : "16 bits"; // the calibration takes bf16 and fp16 together
+
 function showSummary(q, found) {
   const words = layoutWords(found.c, found.a.dp), which = found.inside ? "inside" : "outside";
-  const where = [M.GENERATIONS[q.machine.generation], q.state.precision, q.state.framework, found.a.n_expert > 0 ? "mixture" : "dense"].join(", ");
+  const where = [M.GENERATIONS[q.machine.generation], formatWords(q.state.precision), q.state.framework, found.a.n_expert > 0 ? "mixture" : "dense"].join(", ");
   part("summary").replaceChildren(
     el("p", { class: "plan-words" }, el("b", {}, words), ` · ${significant(found.a.micro_steps, 6)} micro steps · ${commas(q.sequences)} sequences of ${commas(q.seq)} tokens per step`),
     el("p", {}, fitBadge(found.chance), " ", el("span", { class: "badge " + (found.inside ? "yes" : "unknown") }, which + " the calibration"), " ",
@@ -394,7 +396,7 @@ function showBest() {
       aligned(gib(row.peak)), row.chance.toFixed(2), usd, i ? row.worse.toFixed(2) : ""], BEST_HEADS));
   });
   const same = found.best.slice(1).filter((row) => row.worse >= 0.1).length;
-  part("best").replaceChildren(el("p", {}, `Of ${commas(found.looked)} layouts the fastest that fit. ${same} of the next ${found.best.length - 1} cannot be told from the first: the chance that they are faster is 10 % or more. A click takes a layout.`),
+  part("best").replaceChildren(el("p", {}, `Of ${commas(found.looked)} layouts that were looked at, the ${found.best.length} fastest that fit (dp: replicas, mb: sequences of a micro batch, v: stages per rank). ${same} of the ${found.best.length - 1} below the first cannot be told from the first: the chance that they are faster is 10 % or more. A click takes a layout.`),
     tableOf("The best layouts", BEST_HEADS, rows));
   if (focused >= 0) box.querySelectorAll(".plan-take")[focused]?.focus();
 }
