@@ -8366,6 +8366,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                            'llmbench/report/pages/settings.py'),
                                                 'llmbench.report.pages.settings._memory_sentence': ( '80_report/pages/settings.html#_memory_sentence',
                                                                                                      'llmbench/report/pages/settings.py'),
+                                                'llmbench.report.pages.settings._said': ( '80_report/pages/settings.html#_said',
+                                                                                          'llmbench/report/pages/settings.py'),
                                                 'llmbench.report.pages.settings._same_loss': ( '80_report/pages/settings.html#_same_loss',
                                                                                                'llmbench/report/pages/settings.py'),
                                                 'llmbench.report.pages.settings._sentence': ( '80_report/pages/settings.html#_sentence',

@@ -18,7 +18,7 @@ _VERSIONS = "other versions (images, packages), a line each, the good one first"
 _DETECT = "stop where a change of this many percent is excluded (default 3)"
 _COMMAND = "what trains one: {version}, {folder} and {results} are filled in"
 
-
+# %% ../../../nbs/90_cli/asking/35_bisect_verb.ipynb #7144c2f1
 def bisect(
     file: Annotated[str | None, option(_FILE)] = None,
     /,

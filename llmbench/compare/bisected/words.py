@@ -41,7 +41,7 @@ def bisected_sentence(found: Bisected, versions: Sequence[str]) -> str:
         f"{100 * (found.probability or 0):.0f} %: {change} ({runs})"
     )
 
-
+# %% ../../../nbs/70_compare/bisected/40_words.ipynb #cd3194ab
 def _rows(found: Bisected, versions: Sequence[str]) -> list[tuple[str, ...]]:
     "The measured versions in their order, with how much slower each pair was."
     by_place: dict[int, list[float]] = {}

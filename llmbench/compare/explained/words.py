@@ -147,7 +147,7 @@ def _part_rows(e: Explained) -> list[tuple[str, ...]]:
 
 
 def _heads(e: Explained) -> tuple[str, ...]:
-    return ("ms per step", *e.names, "difference", "95 %", "of all", "")
+    return ("ms per step", *e.names, "difference", "95 %", "of all", "verdict")
 
 
 def _kernel_rows(e: Explained) -> list[tuple[str, ...]]:

@@ -80,7 +80,7 @@ class Offers:
     count: int
     newest: str  # the date of the newest offer
 
-
+# %% ../../../nbs/70_compare/planned/44_economy.ipynb #50befff9
 def _prices() -> tuple[Price, ...]:
     "The price table of the project; in a folder without one that of llmbench."
     file = load_settings().path("cost", "prices")

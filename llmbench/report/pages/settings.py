@@ -251,6 +251,15 @@ def _alike(
     alike = [row for row in rows if all(row.get(k) == base.get(k) for k in _SAME)]
     return alike, len(rows) - len(alike)
 
+# %% ../../../nbs/80_report/pages/30_settings.ipynb #5a33c212
+def _said(
+    rows: Sequence[Mapping[str, Any]], base: Mapping[str, Any], name: str, others: int
+) -> str:
+    "The sentences of the section; `others`: how many sets are not in it."
+    left = _OTHERS.format(others=others, sets=others + len(rows), name=md_text(name))
+    words = (_sentence(rows, name), _memory_sentence(rows, base, name), left * bool(others))
+    return "\n".join((*words, _unfair(rows)))
+
 # %% ../../../nbs/80_report/pages/30_settings.ipynb #f401a22b
 def settings_section(bench: Workbench, study: Study) -> str | None:
     """What settings add: ratios to the baseline, the table with loss parity, and the losses; None
@@ -275,10 +284,7 @@ def settings_section(bench: Workbench, study: Study) -> str | None:
     ratios = _drawn(rows, sets, base["label"], at)
     losses, limits = [r | {"strategy": r["label"]} for r in apart], map(_at_most, rows)
     parts = [
-        _sentence(rows, name),
-        _memory_sentence(rows, base, name),
-        _OTHERS.format(others=others, sets=others + len(rows), name=md_text(name)) * bool(others),
-        _unfair(rows),
+        _said(rows, base, name, others),
         ratio_figure(study, "settings", ratios, name, "contenders"),
         _settings_table(study, rows, name),
         loss_figure(study, "settings-loss", losses, name, limits, "settings_parity"),

@@ -114,7 +114,7 @@ def measured_line(bench: Workbench) -> Md:
     counted = "SELECT count(*), count(*) FILTER (status = 'ok') FROM runs"
     runs, ok = bench.connection.sql(counted).fetchone()
     return Md(
-        f"{ok:,} of {runs:,} runs finished; every number is computed from their run files, has its "
+        f"{ok:,} of {runs:,} runs finished; each of their figures is computed from run files, has its "
         "SQL and its rows, and a definition."
     )
 
