@@ -185,13 +185,40 @@ def _add(draft: Draft, key: str, facts: Facts, file: str) -> bool:
     draft.facts.update(new)
     return bool(new)
 
+# %% ../../nbs/50_importers/12_supplied.ipynb #d1ae6794
+_PADDED_TO, _MOST_PADDED = 64, 1024  # entries of a vocabulary: a multiple of 128 per tensor rank
+
+
+def _as_trained(draft: Draft, facts: Facts) -> Facts:
+    """The facts of a model as the log has it: its vocabulary where that is the model's and padded,
+    and as many positions as were trained.
+    """
+    said, own = draft.facts.get("spec.model.vocab_size"), facts["spec.model.vocab_size"]
+    is_padded = said and said % _PADDED_TO == 0 and own < said < own + _MOST_PADDED
+    sizes = {"vocab_size": said} if is_padded else {}
+    if positions := draft.facts.get("spec.model.max_seq_len"):
+        sizes["max_seq_len"] = positions
+    shape = preset(facts["spec.model.name"]).model_copy(update=sizes)
+    sizes["parameters"] = parameter_count(shape)
+    return facts | {f"spec.model.{name}": size for name, size in sizes.items()}
+
+
+def _as_logged(draft: Draft, key: str, facts: Facts) -> Facts:
+    "The facts of a name, less what the log states of it without contradiction."
+    if key == "model":
+        return _as_trained(draft, facts)
+    if key == "precision":  # the compute format is what the name says
+        open_ = ("spec.precision.param", "spec.precision.reduce")
+        return {k: v for k, v in facts.items() if k not in open_ or draft.facts.get(k) is None}
+    return facts
+
 # %% ../../nbs/50_importers/12_supplied.ipynb #aa4ef70c
 def supply(draft: Draft, supplied: dict[str, Facts], file: str) -> None:
     """Add the facts that the log of a draft lacks, and name them in `draft.supplied`. RequestError
     where the log says something else.
     """
     for key, facts in sorted(supplied.items(), key=lambda item: item[0] == "hardware"):
-        facts = dict(facts)
+        facts = _as_logged(draft, key, dict(facts))
         if name := facts.pop("device", None):
             facts |= _devices(draft, name)
         if _add(draft, key, facts, file):

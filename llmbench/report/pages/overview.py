@@ -344,7 +344,8 @@ _DEGREES = ("name", "dp", "tp", "pp", "cp", "ep")  # what the label of a set has
 
 def strategy_settings(strategy: Mapping[str, Any]) -> str:
     "The settings of a strategy that are not the defaults: 'reduce_bucket 786,432'; or empty."
-    own = {k: v for k, v in strategy.items() if k not in _DEGREES and v != _DEFAULTS.get(k)}
+    known = {k: v for k, v in strategy.items() if k not in _DEGREES and v is not None}
+    own = {k: v for k, v in known.items() if v != _DEFAULTS.get(k)}
     return ", ".join(f"{k} {v:,}" if type(v) is int else f"{k} {v}" for k, v in own.items())
 
 
