@@ -8234,6 +8234,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                               'llmbench/report/pages/overview.py'),
                                                 'llmbench.report.pages.overview._steps': ( '80_report/pages/overview.html#_steps',
                                                                                            'llmbench/report/pages/overview.py'),
+                                                'llmbench.report.pages.overview._unclaimed': ( '80_report/pages/overview.html#_unclaimed',
+                                                                                               'llmbench/report/pages/overview.py'),
                                                 'llmbench.report.pages.overview._verdict': ( '80_report/pages/overview.html#_verdict',
                                                                                              'llmbench/report/pages/overview.py'),
                                                 'llmbench.report.pages.overview._who': ( '80_report/pages/overview.html#_who',

@@ -291,6 +291,15 @@ def answer_sentences(answer: Answer) -> list[str]:
     around = filter(None, (_scope(answer), single_sentence(answer)))
     return [*headline(answer), *around, *(s for c in others for s in _speed_of(answer, c))]
 
+# %% ../../../nbs/80_report/pages/70_overview.ipynb #a6ca2530
+_MOST_UNCLAIMED = 8  # rows without a claim that a page shows unfolded
+
+
+def _unclaimed(answer: Answer) -> int:
+    "How many rows of winners a page folds away: all of many, where none is claimed; else 0."
+    wins = wins_of(answer)
+    return len(wins) if len(wins) > _MOST_UNCLAIMED and not any(w.winner for w in wins) else 0
+
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #6200137e
 def _verdict(answer: Answer) -> Fairness:
     "The verdict on the contest that the cards are about."
@@ -317,6 +326,7 @@ def answer_part(answer: Answer) -> Md:
         verdict=fairness_badge(_verdict(answer)),
         note=fairness_note(answer),
         winners=winners_table(answer),
+        folded=_unclaimed(answer),
         interleaved=any(answer.speed(c).interleaved for c in answer.contests),
         links=_sources(answer),
     )
