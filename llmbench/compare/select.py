@@ -169,7 +169,10 @@ def _set_of(row: Row) -> tuple:
     return row["study"], row["spec_hash"] or row["run_id"], row["hardware"]
 
 
-def _listed(items: Sequence[str], word: str = "or", most: int = 6) -> str:
+_SHOWN = 6  # values of a list
+
+
+def _listed(items: Sequence[str], word: str = "or", most: int = _SHOWN) -> str:
     shown = [*items[:most], *(["…"] if len(items) > most else [])]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} {word} {shown[-1]}"
 
@@ -214,11 +217,10 @@ def _no_match(pool: RunPool, wanted: Wanted) -> str:
         return f"no run '{wanted.run_id}'{where}; {hint}"
     for column, value in wanted.filters:
         if value not in (known := pool.values(column)):
-            close = near(value, known)
+            close = near(value, known) if len(known) > _SHOWN else ()  # else all are in sight
+            hint = f"did you mean {_listed(close)}? " if close else ""
             there = (
-                f"did you mean {_listed(close)}?"
-                if close
-                else f"there {'is' if len(known) == 1 else 'are'} {_listed(known, 'and')}"
+                f"{hint}there {'is' if len(known) == 1 else 'are'} {_listed(known, 'and')}"
                 if known
                 else "it was not recorded"
             )

@@ -216,6 +216,10 @@ _WORDS = topic(
  | – | Name of a fact | Name
  | – | Value of the fact beside it | Value
  | – | Fastest set of repeats; none where the difference is not shown or the runs are not comparable | Winner
+ | – | What a step is spent on: one of the parts that add up to it | Part of a step
+ | ms | Milliseconds per step that a set takes longer than the fastest with as many ranks and tokens, or a part of that; 95 % interval over repeats; negative: shorter | Longer per step (ms)
+ | % | Share of a part in the difference of the steps; other parts may go the other way | Share of the difference (%)
+ | – | claimed where the interval of a part excludes 0 at a level that counts how many parts there are | Cause
  | – | Field of the run file | Field
  | – | What a difference in the field means for a comparison | A difference means
  | – | Between which runs the field is compared | Looked at between

@@ -11,9 +11,9 @@ from statistics import fmean
 from typing import Any
 
 from ...analysis.ranks.late import straggling
-from ...compare.explained.causes import explain_runs
+from ...compare.explained.causes import TimeDifference, explain_runs
 from ...compare.explained.parts import PARTS, step_time
-from ...compare.explained.words import Explained, explained_sentence, parts_markdown
+from ...compare.explained.words import Explained, explained_sentence
 from ...core.numbers import significant
 from ..charts import chart_html
 from llmbench.report.parts import (
@@ -25,6 +25,7 @@ from llmbench.report.parts import (
     site_folder,
     table_md,
     text_column,
+    with_interval,
 )
 from ..shares import parts_chart
 from ..workbench import Study, Workbench
@@ -121,10 +122,43 @@ def _sentences(slower: Sequence[Explained]) -> str:
     return "\n".join(f"- {words[0].upper()}{words[1:]}." for words in said) + "\n"
 
 
-def _differences(slower: Sequence[Explained]) -> str:
+def _difference_rows(one: Explained) -> list[dict[str, Any]]:
+    "The parts of a difference that are not 0, and the whole."
+    total = one.found.total
+    causes = [c for c in one.found.causes if c.difference.a_s or c.difference.b_s]
+    parts = [(PARTS[c.part], c.difference, "claimed" if c.claimed else None) for c in causes]
+    return [
+        {
+            "label": one.names[1], "part": part, "cause": claim,
+            "longer": with_interval(*(None if v is None else 1000 * v for v in _ends(found))),
+            "share": round(100 * found.seconds / total.seconds),
+        }
+        for part, found, claim in [*parts, ("the whole step", total, None)]
+    ]  # fmt: skip
+
+
+def _ends(found: TimeDifference) -> tuple[float, float | None, float | None]:
+    return found.seconds, found.low_s, found.high_s
+
+# %% ../../../nbs/80_report/studies/07_why.ipynb #22811dc9
+_DIFFERENCE_COLUMNS = [
+    text_column("Run", "label"),
+    text_column("Part of a step", "part"),
+    text_column("Longer per step (ms)", "longer"),
+    number_column("Share of the difference (%)", "share"),
+    text_column("Cause", "cause"),
+]
+_WITH = "Each set beside the fastest with as many ranks and tokens, named in the sentence above. "
+
+
+def _differences(slower: Sequence[Explained], name: str, links: str) -> str:
     "What each difference is made of, also the parts that go the other way; empty without one."
-    tables = ["\n".join(parts_markdown(one)) for one in slower]
-    return fold_out("Each difference by its parts", "\n\n".join(tables)) if tables else ""
+    rows = [row for one in slower for row in _difference_rows(one)]
+    if not rows:
+        return ""
+    caption = f"{_WITH}[{links}]{{.sources}}"
+    table = table_md(rows, _DIFFERENCE_COLUMNS, label=name, caption=caption)
+    return fold_out("Each difference by its parts", table)
 
 # %% ../../../nbs/80_report/studies/07_why.ipynb #6f7b7620
 def why_part(bench: Workbench, study: Study) -> str | None:
@@ -152,5 +186,5 @@ def why_part(bench: Workbench, study: Study) -> str | None:
     same = f"The same in numbers. [{links}]{{.sources}}"
     table = table_md(rows, _columns(rows), label=name, caption=same)
     slower = slower_sets(sets)
-    folded = [fold_out("Each part", table), _differences(slower)]
+    folded = [fold_out("Each part", table), _differences(slower, f"{name}-apart", links)]
     return "\n".join([_sentences(slower), chart, *folded])
