@@ -145,7 +145,7 @@ _DIFFERENCE_COLUMNS = [
     text_column("Run", "label"),
     text_column("Part of a step", "part"),
     text_column("Longer per step (ms)", "longer"),
-    number_column("Share of the difference (%)", "share"),
+    text_column("Share of the difference (%)", "share"),
     text_column("Cause", "cause"),
 ]
 _WITH = "Each set beside the fastest with as many ranks and tokens, named in the sentence above. "
