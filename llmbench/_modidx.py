@@ -8060,8 +8060,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                              'llmbench/report/pages/frameworks.py'),
                                                   'llmbench.report.pages.frameworks._adapter_sentence': ( '80_report/pages/frameworks.html#_adapter_sentence',
                                                                                                           'llmbench/report/pages/frameworks.py'),
-                                                  'llmbench.report.pages.frameworks._any_compared': ( '80_report/pages/frameworks.html#_any_compared',
-                                                                                                      'llmbench/report/pages/frameworks.py'),
                                                   'llmbench.report.pages.frameworks._judged': ( '80_report/pages/frameworks.html#_judged',
                                                                                                 'llmbench/report/pages/frameworks.py'),
                                                   'llmbench.report.pages.frameworks._kinds': ( '80_report/pages/frameworks.html#_kinds',

@@ -1,5 +1,6 @@
 """The first page, the page of a study and Compare in a real browser, opened as files."""
 
+import re
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -196,6 +197,11 @@ def test_two_sets_side_by_side_with_the_claim_of_the_command(reader):
     assert reader.js("location.hash").count("=") == 2
     reader.driver.refresh()
     assert reader.js(SAID).startswith("Claimed: ddp"), "the address holds the choice"
+    assert reader.faults() == {}, "also in the table of two sets, whose headings sort"
+    shell = reader.js("document.querySelector('.compare-two code').textContent")
+    assert re.fullmatch(
+        r"llmbench compare( spec_hash=\w+,framework=llmbench){2} --where \S+ --results DIR", shell
+    )
     reader.driver.execute_script(PRESS.format("B: zero3"))
     reader.driver.execute_script(PRESS.format("B: single"))
     assert reader.js(SAID).startswith("No claim"), "unequal ranks"

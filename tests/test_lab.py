@@ -178,7 +178,9 @@ def test_a_chart_is_drawn_and_no_other_host_is_asked(lab, browser):
 
 
 PICKERS = "[...document.querySelectorAll('.jp-OutputArea-output .widget-dropdown select')]"
-EXPLORED = f"{PICKERS}.length === 2 && !!document.querySelector('.widget-html-content svg')"
+# The notebook goes on through all studies after its chart is there, until its kernel is idle.
+EXPLORED = f"""{PICKERS}.length === 2 && !!document.querySelector('.widget-html-content svg')
+    && document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status === 'idle'"""
 
 
 def pick(driver, number: int, words: str) -> None:

@@ -217,9 +217,8 @@ def test_repeats_are_added_until_a_difference_can_be_shown(tmp_path):
     file, results = study_file(tmp_path, SHOWN), tmp_path / "results"
     first = llmbench("sweep", file, results)
     again = f"type llmbench sweep {file} --results {results} --detect 3"
-    restless = (
-        "it takes more than 1,000 repeats"  # two repeats beside other work may differ by half
-    )
+    # two repeats beside other work may differ by half, and no number of repeats is enough then
+    restless = "it takes more than 1,000 repeats"
     assert first.returncode == 0 and (again in first.stderr) != (restless in first.stderr), first
 
     more = llmbench("sweep", file, results, "--detect", "0.01", "--most-repeats", "4")

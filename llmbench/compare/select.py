@@ -160,13 +160,15 @@ _TELL_APART = (
     "micro_batch",
     "grad_accum",
     "hardware",
+    "framework",
     "name",
     "spec_hash",
 )
 
 # %% ../../nbs/70_compare/10_select.ipynb #ecad5cb3
 def _set_of(row: Row) -> tuple:
-    return row["study"], row["spec_hash"] or row["run_id"], row["hardware"]
+    "What repeats have in common; several frameworks may have trained one request."
+    return row["study"], row["spec_hash"] or row["run_id"], row["framework"], row["hardware"]
 
 
 _SHOWN = 6  # values of a list
@@ -184,7 +186,6 @@ def ambiguous(text: str, rows: Sequence[Row], count: int) -> str:
     for column in _TELL_APART:
         values = sorted({str(r[column]) for r in rows})
         if len(values) > 1:
-            count = max(count, len(values))
             return (
                 f"{text} means {count} different sets of repeats; "
                 f"add {_listed([f'{column}={v}' for v in values])}"
@@ -248,7 +249,7 @@ def pick(pool: RunPool, wanted: Wanted) -> RepeatSet:
     if (count := len({_set_of(r) for r in done})) > 1:
         raise RequestError(ambiguous(wanted.text, done, count))
     lost = [
-        r["status"] for r in rows if r["status"] != "ok" and _set_of(r)[:2] == _set_of(done[0])[:2]
+        r["status"] for r in rows if r["status"] != "ok" and _set_of(r)[:3] == _set_of(done[0])[:3]
     ]
     failed = {status: lost.count(status) for status in dict.fromkeys(lost)}
     return RepeatSet(wanted.text, tuple(pool.run(r) for r in done), tuple(done), failed)

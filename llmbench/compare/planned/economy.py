@@ -82,9 +82,13 @@ class Offers:
 
 # %% ../../../nbs/70_compare/planned/44_economy.ipynb #50befff9
 def _prices() -> tuple[Price, ...]:
-    "The price table of the project; in a folder without one that of llmbench."
-    file = load_settings().path("cost", "prices")
-    return load_prices(file if file.exists() else packaged("params/prices.yaml"))
+    """The price table of the project; that of llmbench where there is none at the usual place.
+    RequestError for another file that settings.ini names and that is missing.
+    """
+    settings = load_settings()
+    file, usual = settings.path("cost", "prices"), settings.root / "params" / "prices.yaml"
+    is_missing = file == usual and not file.exists()
+    return load_prices(packaged("params/prices.yaml") if is_missing else file)
 
 
 def offers_of(card: str) -> dict[str, Offers]:

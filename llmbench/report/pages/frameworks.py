@@ -49,6 +49,7 @@ def counterpart(
         for r in rows
         if r["framework"] == reference
         and r["status"] == "ok"
+        and r["model"] is not None  # an unknown model is not the same as another unknown one
         and all(r[k] == row[k] for k in _SAME)
     ]
     return next((r for r in same if r["spec_hash"] == row["spec_hash"]), same[0] if same else None)
@@ -276,17 +277,18 @@ _SAID = [
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #321bdb30
 def judged_frameworks(bench: Workbench, study: Study) -> Frameworks | None:
     """The frameworks of a study, compared with their reference; None for a study with fewer than
-    two.
+    two, and for logs of different trainings that declare no comparison.
     """
     counted = "SELECT count(DISTINCT framework) FROM groups WHERE study = $study"
     ((held,),) = bench.asked(counted, study=study.name)
     if held < 2:
         return None
     rows = bench.rows("frameworks", study.name)
-    reference, at = (
-        reference_framework(rows),
-        calm_location([r["platform"] for r in rows if r["status"] == "ok"]),
-    )
+    reference = reference_framework(rows)
+    others = [r for r in rows if r["framework"] != reference]
+    if not study.of_frameworks and not any(counterpart(r, rows, reference) for r in others):
+        return None
+    at = calm_location([r["platform"] for r in rows if r["status"] == "ok"])
     apart = bench.rows("frameworks_loss", study.name, reference=reference)
     return Frameworks(
         reference,
@@ -319,18 +321,13 @@ def _said_table(study: Study, said: Sequence[Mapping[str, Any]]) -> str:
         return ""
     return study_table(study, "frameworks-said", said, _SAID, _SAID_TABLE, "frameworks_said")
 
-# %% ../../../nbs/80_report/pages/55_frameworks.ipynb #49d8a813
-def _any_compared(rows: Sequence[Mapping[str, Any]]) -> bool:
-    "Whether a framework has something beside it; logs of different trainings have not."
-    return any(r["ratio"] is not None or r["adapter"] or r["status"] != "ok" for r in rows)
-
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #15d0d844
 def frameworks_section(bench: Workbench, study: Study) -> str | None:
     """Sentences, figures and tables of a study that holds more than one framework; None for any
     other.
     """
     found = judged_frameworks(bench, study)
-    if found is None or not _any_compared(found.rows):
+    if found is None:
         return None
     said = bench.rows("frameworks_said", study.name)
     parts = [

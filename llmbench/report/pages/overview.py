@@ -356,12 +356,14 @@ def strategy_settings(strategy: Mapping[str, Any]) -> str:
     "The settings of a strategy that are not the defaults: 'reduce_bucket 786,432'; or empty."
     known = {k: v for k, v in strategy.items() if k not in _DEGREES and v is not None}
     own = {k: v for k, v in known.items() if v != _DEFAULTS.get(k)}
-    return ", ".join(f"{k} {v:,}" if type(v) is int else f"{k} {v}" for k, v in own.items())
+    words = {k: f"{v:,}" if type(v) is int else str(v) for k, v in own.items()}
+    return ", ".join(f"{k} {v.lower() if type(own[k]) is bool else v}" for k, v in words.items())
 
 
 def _settings_of(answer: Answer) -> dict[str, str]:
     "The same of the sets of a study, in a row of its own where there are some."
-    sets = {c.label or c.name: c.runs[0]["spec"] for t in answer.contests for c in t.contenders}
+    known = [c for contest in answer.contests for c in contest.contenders if c.runs]
+    sets = {c.label or c.name: c.runs[0]["spec"] for c in known}
     own = {label: strategy_settings(spec.get("strategy") or {}) for label, spec in sets.items()}
     words = "; ".join(f"{label}: {said}" for label, said in own.items() if said)
     return {"Strategy settings that are not the defaults": words} if words else {}

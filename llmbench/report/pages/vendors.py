@@ -152,8 +152,8 @@ def pairs_of(
     runs: Mapping[str, Mapping[str, Any]],
     varies: Sequence[str] = DEFAULT_VARIES,
 ) -> list[Pair]:
-    """A pair for each model and strategy that both vendors have, and the one over all; `runs` are
-    run files by id.
+    """A pair for each model and strategy that both vendors have, and the one over all strategies
+    where the fastest of both trained one model; `runs` are run files by id.
     """
     best: dict[tuple, dict[str, Mapping[str, Any]]] = {}
     for row in sorted(
@@ -165,7 +165,8 @@ def pairs_of(
             best.setdefault(key, {}).setdefault(row["vendor"], row)
     both = {key: found for key, found in best.items() if len(found) == len(VENDORS)}
     named = {key: " · ".join(short_label(v or "unknown") for v in key) for key in both if key}
-    over_all = {(): "over all"} if both else {}
+    one_model = both and len({row["model"] for row in both[()].values()}) == 1
+    over_all = {(): "over all"} if one_model else {}
     return [
         _judged(title, both[key], runs, varies)
         for key, title in sorted(named.items(), key=lambda i: i[1]) + list(over_all.items())
@@ -340,7 +341,7 @@ def _pairs_table(study: Study, pairs: Sequence[Pair]) -> str:
     ]
     caption = (
         "The fastest set of each vendor for each model and strategy "
-        "that both trained, and over all."
+        "that both trained, and over all strategies where that is one model."
     )
     return study_table(study, "vendor-pairs", facts, columns, caption, "vendors")
 

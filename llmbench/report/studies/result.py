@@ -85,7 +85,7 @@ def _settings(bench: Workbench, study: Study) -> dict[str, str]:
     return {
         one: strategy_settings(spec["strategy"])
         for one, spec in specs.items()
-        if spec and spec.get("strategy")
+        if one and spec and spec.get("strategy")  # logs without a request share no settings
     }
 
 

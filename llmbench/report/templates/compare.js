@@ -172,7 +172,7 @@ function two() {
   const x = chosen("a"), y = chosen("b");
   if (!x || !y) return el("p", { class: "compare-note" }, "Choose A and B in the list to put two sets beside each other.");
   const [sentence, reasons] = said(x, y);
-  const head = el("tr", {}, ...["", "A: " + x.label, "B: " + y.label, "A / B"].map((text) => el("th", { scope: "col" }, text)));
+  const head = el("tr", {}, ...["Figure or setting", "A: " + x.label, "B: " + y.label, "A / B"].map((text) => el("th", { scope: "col" }, text)));
   const values = D.metrics.filter((m) => x.values[m.column] && y.values[m.column]).map((m) => {
     const [v, w] = [x.values[m.column], y.values[m.column]];
     return el("tr", {}, el("th", { scope: "row" }, m.words), el("td", {}, withSpan(v)), el("td", {}, withSpan(w)), el("td", {}, w[0] ? (v[0] / w[0]).toFixed(3) : "–"));
@@ -187,8 +187,9 @@ function two() {
 function inShell(x, y) { // null where a set has no hash of a request, as an imported log
   if (!x.hash || !y.hash) return null;
   const where = x.id === y.id ? ` --where study=${x.id}` : "";
-  const command = `llmbench compare spec_hash=${x.hash} spec_hash=${y.hash}${where} --results DIR`;
-  if (!/^[\w.=/ -]*$/.test(command)) return null; // a name that a shell would read in another way
+  const word = (one) => `spec_hash=${one.hash}${one.framework ? `,framework=${one.framework}` : ""}`;
+  const command = `llmbench compare ${word(x)} ${word(y)}${where} --results DIR`;
+  if (!/^[\w.,=/ -]*$/.test(command)) return null; // a name that a shell would read in another way
   return el("p", { class: "compare-note" }, "The same in a shell: ", el("code", {}, command));
 }
 
