@@ -169,8 +169,9 @@ def _write_over_all(
     "The first page, and the pages over all studies."
     published = published_questions(bench)
     data = write_compare_page(bench, results)
-    newest = write_history_page(bench, folders)
-    write_front(bench, results, questions_of(bench, published, data, newest))
+    changes = write_history_page(bench, folders)
+    questions = questions_of(bench, published, data, changes.newest)
+    write_front(bench, results, questions, changes.by_study)
     write_runs_page(bench, results)
 
 # %% ../../nbs/80_report/60_build.ipynb #1ade67fe

@@ -35,11 +35,14 @@ def _shown(card: Mapping[str, Any]) -> dict[str, Any]:
     return {**card, "picture": picture, "verdict": Md(card["verdict"])}
 
 
-def grouped_cards(results: Sequence[StudyResult]) -> list[dict[str, Any]]:
+def grouped_cards(
+    results: Sequence[StudyResult], changes: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
     "Title, note and cards of each group that has any; the first one also says that it has none."
     cards: dict[str, list[dict[str, Any]]] = {}
     for result in results:
-        cards.setdefault(result.group, []).append(_shown(result.card))
+        change = (changes or {}).get(result.study.name)
+        cards.setdefault(result.group, []).append(_shown(result.card) | {"change": change})
     return [
         {"anchor": anchor, "title": title, "cards": cards.get(anchor, []),
          "note": Md(note if anchor in cards else none)}
@@ -49,13 +52,16 @@ def grouped_cards(results: Sequence[StudyResult]) -> list[dict[str, Any]]:
 
 # %% ../../../nbs/80_report/studies/50_front.ipynb #93cf9972
 def write_front(
-    bench: Workbench, results: Sequence[StudyResult], questions: Sequence[FrontQuestion]
+    bench: Workbench,
+    results: Sequence[StudyResult],
+    questions: Sequence[FrontQuestion],
+    changes: Mapping[str, str] | None = None,
 ) -> None:
-    "Write `_generated/front.md`."
+    "Write `_generated/front.md`; `changes`: what the newest commit changed, by study."
 
     def page() -> Md:
         outside = Md(outside_part({r.study.name: r.ended for r in results if r.outside}))
-        groups = grouped_cards([r for r in results if not r.outside])
+        groups = grouped_cards([r for r in results if not r.outside], changes)
         return rendered("front.md", questions=questions, groups=groups, outside=outside)
 
     bench.write("_generated", "front.md", text=drawn(bench, "first page", partial(page)))

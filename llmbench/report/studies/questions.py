@@ -16,6 +16,7 @@ from typing import Any
 from ...compare.planned.answer import PlanQuestion, plan
 from ...compare.planned.facts import as_facts
 from ...core.numbers import significant
+from ...plan.predicted.arrays import FAMILIES
 from ..markup import Md
 from ..parts import md_text
 from ..published.hardware import generation_ratio, trains_all
@@ -42,18 +43,28 @@ _MODEL = "llama3.1-8b"
 PLAN_ADDRESS = Md(f"#model={_MODEL}&gpus={_GPUS}&tokens={_TOKENS}&seq={_LENGTH}")
 
 
+def _fastest(framework: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    "What the planner says of the example under a family of frameworks, and its first layout."
+    question = PlanQuestion(_MODEL, "h100", (_GPUS,), _TOKENS, _LENGTH, framework=framework)
+    facts = as_facts(plan(question, most=1), 1)
+    return facts, facts["layouts"][0]
+
+
 def layout_line() -> Md:
-    "The first layout of the planner for Llama 3.1 8B on eight H100, with its P10 to P90."
-    found = plan(PlanQuestion(_MODEL, "h100", (_GPUS,), _TOKENS, _LENGTH), most=1)
-    facts = as_facts(found, 1)
-    first = facts["layouts"][0]
+    """The first layout of the planner for Llama 3.1 8B on eight H100 under Megatron, with its P10
+    to P90, and the slowest and the fastest that other frameworks reach.
+    """
+    facts, first = _fastest("megatron")
     rate, ends = first["tokens_per_s_per_gpu"], (first["step_time_s_p10"], first["step_time_s_p90"])
     spread = [_TOKENS / _GPUS / s for s in reversed(ends)]
+    others = {f: _fastest(f)[1]["tokens_per_s_per_gpu"] for f in FAMILIES if f != "megatron"}
+    slow, fast = min(others, key=others.__getitem__), max(others, key=others.__getitem__)
     return Md(
-        f"Llama 3.1 8B on eight H100: {md_text(first['layout'])} is predicted fastest, "
-        f"{significant(rate)} ({significant(spread[0])} to {significant(spread[1])}) tokens/s per "
-        f"GPU; {facts['cannot_be_told_from_first']} of {facts['layouts_that_fit']} layouts that "
-        "fit cannot be told from it."
+        f"Llama 3.1 8B on eight H100 under Megatron: {md_text(first['layout'])} is predicted "
+        f"fastest, {significant(rate)} ({significant(spread[0])} to {significant(spread[1])}) "
+        f"tokens/s per GPU; {facts['cannot_be_told_from_first']} of {facts['layouts_that_fit']} "
+        f"layouts that fit cannot be told from it. The fastest of other frameworks: "
+        f"{significant(others[slow])} ({slow}) to {significant(others[fast])} ({fast})."
     )
 
 # %% ../../../nbs/80_report/studies/40_questions.ipynb #1e4d7de9
