@@ -127,6 +127,22 @@ def test_images_install_nothing_but_by_hash(name):
     assert "!docker/*.lock" in (ROOT / ".dockerignore").read_text()
 
 
+@pytest.mark.parametrize("name", LOCKS)
+def test_images_are_given_each_file_that_the_package_installs(name):
+    """A pattern may name no file; setuptools refuses a name without its file."""
+    text = (DOCKER / f"Dockerfile.{name}").read_text()
+    lines = re.findall(r"^COPY (.*) /src/", text, re.MULTILINE)
+    copied = {word for line in lines for word in line.split()}
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    named = [file for files in tools["data-files"].values() for file in files if "*" not in file]
+    shown = (ROOT / ".dockerignore").read_text().splitlines()
+    for file in named:
+        places = {str(place) for place in (Path(file), *Path(file).parents)}
+        assert places & copied, f"{file} is not copied"
+        assert {f"!{place}" for place in places} & set(shown), f"{file} is ignored"
+    assert "settings.ini" in named
+
+
 # --- slow: a real tool
 
 needs_tool = pytest.mark.skipif(TOOL is None, reason="needs podman or docker")

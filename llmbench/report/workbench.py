@@ -8,6 +8,7 @@ __all__ = ['Study', 'Workbench', 'drawn', 'study_figure', 'study_table', 'study_
 
 # %% ../../nbs/80_report/45_workbench.ipynb #ba495fb0
 import hashlib
+import os
 import re
 import traceback
 from collections import Counter
@@ -148,26 +149,27 @@ class _Folder:
     kept: KeptParts = field(default_factory=KeptParts, kw_only=True)
 
     _written: dict[str, str] | None = field(default=None, init=False)
-    _places: dict[tuple[str, ...], Path] = field(default_factory=dict, init=False)
+    _folders: dict[str, str] = field(default_factory=dict, init=False)
 
     def write(self, *names: str, text: str) -> Path:
         "Write a file of the report; raises LlmbenchError for one that would not lie in its folder."
+        name = "/".join(names)
         if self._written is not None:
-            self._written["/".join(names)] = text
-        path = self._place(names)
-        self.kept.write(path, text.encode(), "/".join(names))  # need not reach the disk: a copy
-        return path
+            self._written[name] = text
+        path = self.place(name)
+        self.kept.write(path, text.encode(), name)  # need not reach the disk: a copy
+        return Path(path)
 
-    def _place(self, names: tuple[str, ...]) -> Path:
-        "Where a file is written, its folder made; a folder that was checked is not checked again."
-        *folder, name = names
-        known = self._places.get(tuple(folder))
-        if known and _PLAIN_NAME.fullmatch(name):
-            return known / name
-        path = below(self.folder, *names)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._places[tuple(folder)] = path.parent
-        return path
+    def place(self, name: str) -> str:
+        """Where a file is written, its folder made; a folder that was checked is not checked again.
+        A path as text, for there are thousands.
+        """
+        folder, _, file = name.rpartition("/")
+        if folder not in self._folders or not _PLAIN_NAME.fullmatch(file):
+            path = below(self.folder, *name.split("/"))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._folders[folder] = str(path.parent)
+        return os.path.join(self._folders[folder], file)
 
 # %% ../../nbs/80_report/45_workbench.ipynb #b94e4d96
 class _Files(_Folder):
@@ -332,16 +334,14 @@ def keep_part(bench: Workbench, key: str, made: Mapping[str, Any], *, shared: bo
     "The value of a part that was made; it is kept for the next report, if nothing went wrong."
     if not made["problems"]:
         kept = bench.kept.shared if shared else bench.kept
-        kept.put(key, {"files": made["files"], "value": made["value"]})
+        kept.put_part(key, made["value"], made["files"], bench.place)
     return made["value"]
 
 
 def found_part(bench: Workbench, key: str, *, shared: bool = False) -> dict[str, Any] | None:
     "A part of an earlier report, its files written; None where there is none."
-    found = (bench.kept.shared if shared else bench.kept).get(key)
-    for place, text in found["files"].items() if found else ():
-        bench.write(*place.split("/"), text=text)
-    return found
+    kept = bench.kept.shared if shared else bench.kept
+    return kept.take_part(key, bench.place)
 
 # %% ../../nbs/80_report/45_workbench.ipynb #5be8e827
 def kept_part(

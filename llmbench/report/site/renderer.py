@@ -15,8 +15,9 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -202,13 +203,23 @@ _GLOSSARY = "glossary.html"
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #ea10f27f
 class _PageRenderer:
-    "Renders pages of a website, or takes them from an earlier build."
+    "Renders pages of a website into `out`, or takes them from an earlier build."
 
     def __init__(
-        self, website: Website, frames: Frames, problems: list[str] | None, kept: KeptParts
+        self, website: Website, out: Path, problems: list[str] | None, kept: KeptParts
     ) -> None:
-        self.website, self.frames, self.problems, self.kept = website, frames, problems, kept
+        self.website, self.out, self.problems, self.kept = website, out, problems, kept
         self._lists = Navigation(website)
+        self._folders: dict[str, str] = {}
+
+    def at(self, url: str) -> str:
+        "Where a page is written, its folder made."
+        place, _, name = url.rpartition("/")
+        if place not in self._folders:
+            folder = below(self.out, url).parent
+            folder.mkdir(parents=True, exist_ok=True)
+            self._folders[place] = str(folder)
+        return os.path.join(self._folders[place], name)
 
     def keys(self, pages: Iterable[Page], terms: Iterable[str]) -> dict[str, str]:
         "By the place of a page a hash of its text, its frame, and the terms that it links to."
@@ -219,62 +230,64 @@ class _PageRenderer:
             page.url: self.kept.key("page", page.url, page.text, own, found) for page, own in framed
         }
 
-    def made(self, page: Page, terms: set[str], scratch: Path) -> dict[str, Any]:
-        "A page as HTML, its links, and its entries of the search."
-        text = _rendered(self.website, page, self._lists, self.frames, scratch, self.problems)
-        if terms and page.url != _GLOSSARY:
-            text = link_terms(text, page.root + _GLOSSARY, terms)
-        found = page.meta.get("search", True) is not False
-        entries = search_entries(text, page.url, page.title) if found else []
-        return {"html": text, "links": page_links(text), "entries": entries}
+# %% ../../../nbs/80_report/site/20_renderer.ipynb #ccf9f693
+def _made(
+    renderer: _PageRenderer, page: Page, terms: set[str], frames: Frames, scratch: Path
+) -> tuple[str, dict[str, Any]]:
+    "A page as HTML; its links, and its entries of the search."
+    website, lists = renderer.website, renderer._lists
+    text = _rendered(website, page, lists, frames, scratch, renderer.problems)
+    if terms and page.url != _GLOSSARY:
+        text = link_terms(text, page.root + _GLOSSARY, terms)
+    found = page.meta.get("search", True) is not False
+    entries = search_entries(text, page.url, page.title) if found else []
+    return text, {"links": page_links(text), "entries": entries}
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #b05d7c26
-Made = dict[str, dict[str, Any]]  # by the place of a page: its html, links and entries
+Made = dict[str, dict[str, Any]]  # by the place of a page: its links, and its entries of the search
 
 
-def _some_rendered(
-    renderer: _PageRenderer, pages: Iterable[Page], terms: set[str], threads: ThreadPoolExecutor
+def _some_written(
+    renderer: _PageRenderer,
+    pages: Sequence[Page],
+    terms: set[str],
+    threads: ThreadPoolExecutor,
+    frames: Frames,
 ) -> Made:
-    "Pages that were kept, and the others from all cores."
-    keys = renderer.keys(pages, terms)
-    found = {url: renderer.kept.get(key) for url, key in keys.items()}
+    "Write pages that were kept, and the others from all cores."
+    keys, kept, at = renderer.keys(pages, terms), renderer.kept, renderer.at
+    parts = {url: kept.take_part(key, at) for url, key in keys.items()}
+    found = {url: part["value"] for url, part in parts.items() if part}
+    missing = [page for page in pages if page.url not in found]
+    before = len(renderer.problems or ())
     with tempfile.TemporaryDirectory() as scratch:
-        place = Path(scratch)
-        missing = [page for page in renderer.website.pages.values() if page.url in keys]
-        missing = [page for page in missing if found[page.url] is None]
-        before = len(renderer.problems or ())
-        made = threads.map(lambda page: renderer.made(page, terms, place), missing)
-        found |= dict(zip((page.url for page in missing), made, strict=True))
-    if len(renderer.problems or ()) == before:
-        for page in missing:
-            renderer.kept.put(keys[page.url], found[page.url])
+        make = partial(_made, renderer, terms=terms, frames=frames, scratch=Path(scratch))
+        made = list(threads.map(make, missing))
+    good = len(renderer.problems or ()) == before
+    for page, (text, value) in zip(missing, made, strict=True):
+        kept.write(at(page.url), text.encode(), page.url)
+        if good:
+            kept.put_part(keys[page.url], value, {page.url: text}, at)
+        found[page.url] = value
     return found
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #fe69e49f
-def _all_rendered(website: Website, problems: list[str] | None, kept: KeptParts) -> Made:
+def _all_written(website: Website, out: Path, problems: list[str] | None, kept: KeptParts) -> Made:
     "All pages of a website; that of the glossary first, because its anchors are the terms."
     cores = os.cpu_count() or 1
     pages = list(website.pages.values())
     first = [page for page in pages if page.url == _GLOSSARY]
     with PandocPages(cores) as pandoc, ThreadPoolExecutor(cores) as threads:
-        renderer = _PageRenderer(website, Frames(pandoc.render), problems, kept)
-        glossary = _some_rendered(renderer, first, set(), threads)
+        renderer, frames = _PageRenderer(website, out, problems, kept), Frames(pandoc.render)
+        glossary = _some_written(renderer, first, set(), threads, frames)
         terms = {anchor for made in glossary.values() for anchor in made["links"][1] if anchor}
         others = [page for page in pages if page.url != _GLOSSARY]
-        return glossary | _some_rendered(renderer, others, terms, threads)
+        return glossary | _some_written(renderer, others, terms, threads, frames)
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #53cf6ffe
-def _write_pages(website: Website, made: Made, out: Path, kept: KeptParts) -> None:
-    "The pages, and what the search knows of them."
-    entries: list[Mapping[str, str]] = []
-    folders: dict[PurePosixPath, Path] = {}
-    for page in website.pages.values():
-        if page.path.parent not in folders:
-            folders[page.path.parent] = folder = below(out, page.url).parent
-            folder.mkdir(parents=True, exist_ok=True)
-        target = folders[page.path.parent] / PurePosixPath(page.url).name
-        kept.write(target, made[page.url]["html"].encode(), page.url)
-        entries += made[page.url]["entries"]
+def _write_search(website: Website, made: Made, out: Path) -> None:
+    "What the search knows of the pages."
+    entries = [entry for page in website.pages.values() for entry in made[page.url]["entries"]]
     index = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
     search = out / "assets" / "search.js"
     search.write_text(f"window.LLMBENCH_SEARCH = {index};\n", encoding="utf-8")
@@ -284,9 +297,9 @@ def _render_with_pandoc(
     source: Path, out: Path, problems: list[str] | None, kept: KeptParts, *, move: bool
 ) -> None:
     website = load_website(source, problems)
-    made = _all_rendered(website, problems, kept)
     copy_files(website, theme_folder(source), out, move=move)
-    _write_pages(website, made, out, kept)
+    made = _all_written(website, out, problems, kept)
+    _write_search(website, made, out)
     if any(map(_has_chart, website.pages.values())):
         shutil.copyfile(write_chart_assets(source, kept), out / "assets" / "charts.js")
     check_links(website, out, {url: found["links"] for url, found in made.items()}, problems)

@@ -204,18 +204,27 @@ def load_website(source: Path, problems: list[str] | None = None) -> Website:
     return Website(source, config, pages)
 
 # %% ../../../nbs/80_report/site/10_website.ipynb #0621cdd5
-_CODE_CELL = re.compile(r"^[ \t]*```+[ \t]*\{([a-z]\w*)[^}]*\}[ \t]*$", re.MULTILINE)
+_CODE_CELL = re.compile(r"```+[ \t]*\{([a-z]\w*)[^}]*\}[ \t]*$", re.MULTILINE)
+
+
+def _code_cell(text: str) -> str | None:
+    "The language of the first cell that begins a line, or None; looked for at the ticks alone."
+    for cell in _CODE_CELL.finditer(text):
+        line = text[text.rfind("\n", 0, cell.start()) + 1 : cell.start()]
+        if not line.strip(" \t"):
+            return cell[1]
+    return None
 
 
 def _refuse_cells(text: str, path: PurePosixPath) -> None:
     "Text that is not executed holds no cell that Quarto would execute."
-    if cell := _CODE_CELL.search(text):
+    if cell := _code_cell(text):
         raise RequestError(
-            f"{path}: the {cell[1]} cell is not executed; to show it write {{.{cell[1]}}}, to run "
+            f"{path}: the {cell} cell is not executed; to show it write {{.{cell}}}, to run "
             "a python cell of the page itself write execute: {enabled: true} in its front matter"
         )
 
-
+# %% ../../../nbs/80_report/site/10_website.ipynb #2025209f
 def _load_page(source: Path, path: PurePosixPath, variables: dict, config: dict) -> Page:
     raw = (source / path).read_text(encoding="utf-8")
     own = front_matter(raw, str(path))
