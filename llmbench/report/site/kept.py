@@ -72,7 +72,7 @@ def _same(earlier: str, content: bytes) -> bool:
     except OSError:
         return False
 
-
+# %% ../../../nbs/80_report/site/12_kept.ipynb #6053ba02
 def _in_place(path: str, make: Callable[[], object]) -> None:
     "Make a file; one that is there goes first, for it may be a link to the earlier site."
     try:
@@ -90,7 +90,7 @@ def _link(earlier: str, path: str) -> bool:
         return False
     return True
 
-
+# %% ../../../nbs/80_report/site/12_kept.ipynb #a1060d8a
 def write_or_link(path: Path | str, content: bytes, earlier: str | None) -> None:
     "Write a file in place of one that may be there; a link to `earlier` where that is the same."
     path = os.fspath(path)

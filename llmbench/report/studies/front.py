@@ -28,7 +28,7 @@ _GROUPS = (
      "nothing about the speed of GPUs.", ""),
 )  # fmt: skip
 
-
+# %% ../../../nbs/80_report/studies/50_front.ipynb #98ea5cfb
 def _shown(card: Mapping[str, Any]) -> dict[str, Any]:
     "A card whose picture and verdict are markup already."
     picture = card["picture"] and Md(card["picture"])

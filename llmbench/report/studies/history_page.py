@@ -135,7 +135,7 @@ _NONE = (
     "`llmbench compare --baseline NAME` show the difference."
 )
 
-
+# %% ../../../nbs/80_report/studies/30_history_page.ipynb #a63bcf80
 @dataclass(frozen=True)
 class Changes:
     "The newest change of the site as one line, None where there is none; the newest of each study."
