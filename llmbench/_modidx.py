@@ -8524,6 +8524,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                     'llmbench/report/planner/choices.py'),
                                                  'llmbench.report.planner.choices._known': ( '80_report/planner/choices.html#_known',
                                                                                              'llmbench/report/planner/choices.py'),
+                                                 'llmbench.report.planner.choices._left_out': ( '80_report/planner/choices.html#_left_out',
+                                                                                                'llmbench/report/planner/choices.py'),
                                                  'llmbench.report.planner.choices._links': ( '80_report/planner/choices.html#_links',
                                                                                              'llmbench/report/planner/choices.py'),
                                                  'llmbench.report.planner.choices._rounded': ( '80_report/planner/choices.html#_rounded',

@@ -20,6 +20,7 @@ from ...compare.planned.rows import machine_columns
 from ...plan.predicted.arrays import FAMILIES
 from ...plan.predicted.requests import preset_columns
 from ..published.dots import source_link
+from ..published.planned import LeftOutFiles, has_left_out
 from ...spec.presets import PRESETS, preset
 from ...store.published.edition import published_folder, read_edition
 from ...store.published.shapes import architectures, shape_of
@@ -94,6 +95,13 @@ def _framework_of(family: str) -> str:
     return family_of(_FAMILY_WORDS.get(family, {"mlperf": "megatron"}.get(family, family)))
 
 
+def _left_out(folder: Path) -> dict[str, float]:
+    "What the planner predicts of a row with constants that never saw its publisher, by row."
+    if not has_left_out(folder):
+        return {}
+    return {r["row_id"]: float(r["predicted"]) for r in LeftOutFiles(folder).rows}
+
+
 def near_rows(folder: Path) -> dict[str, Any]:
     "The published rows with speeds, their places, and the ruler that says how near one is."
     field = read_field(folder)
@@ -101,13 +109,14 @@ def near_rows(folder: Path) -> dict[str, Any]:
         sorted({str(c) for c in field.place.categories[:, i]}) for i in range(len(CATEGORIES))
     ]
     starts, links = _links(field, folder)
-    rows = []
+    rows, predicted = [], _left_out(folder)
     for i, row in enumerate(field.rows):
         codes = [labels[j].index(str(c)) for j, c in enumerate(field.place.categories[i])]
         place = [_rounded(float(x)) for x in field.place.numbers[i]]
-        rows.append([*(_rounded(row[n]) for n in _SHOWN), *links[i], place, codes])
+        shown = [*(_rounded(row[n]) for n in _SHOWN), predicted.get(row["row_id"])]
+        rows.append([*shown, *links[i], place, codes])
     return {
-        "columns": [*_SHOWN, "start", "rest", "numbers", "categories"],
+        "columns": [*_SHOWN, "predicted", "start", "rest", "numbers", "categories"],
         "numbers": list(NUMBERS), "categories": dict(zip(CATEGORIES, labels, strict=True)),
         "weights": field.ruler.weights, "middle": field.middle,
         "frameworks": {f: _framework_of(f) for f in FAMILIES},

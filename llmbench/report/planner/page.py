@@ -79,7 +79,8 @@ def write_plan(bench: Workbench, folder: Path | None = None) -> None:
     except RequestError:
         drop_page(bench.folder, "plan")
         return
-    depends = ["plan", str(folder), content_stamp([folder])]
+    left_out = folder.parent / "planner" / "left_out.csv"
+    depends = ["plan", str(folder), content_stamp([folder, left_out])]
     make = partial(drawn, bench, "page plan", partial(write_plan_page, bench, folder))
     problem = kept_part(bench, depends, make, shared=True)
     if problem:

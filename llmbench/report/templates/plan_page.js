@@ -343,12 +343,13 @@ function tableOf(words, heads, rows) {
 }
 const cells = (row, heads) => row.map((value, i) => el("td", { class: heads[i][1] ?? "" }, value ?? "–"));
 
-const NEAR_HEADS = [["Model"], ["Accelerator"], ["GPUs", "num"], ["Length", "num"], ["tp·pp·cp·ep", "num"], ["Format"], ["Measured tokens/s per GPU", "num"], ["MFU (%)", "num"], ["Row"]];
+const NEAR_HEADS = [["Model"], ["Accelerator"], ["GPUs", "num"], ["Length", "num"], ["tp·pp·cp·ep", "num"], ["Format"], ["Measured tokens/s per GPU", "num"], ["Predicted, publisher left out", "num"], ["MFU (%)", "num"], ["Row"]];
 function showNear(q, found) {
   const rows = nearest(q, found).map((row) => el("tr", {}, ...cells([row.model, row.accelerator, commas(row.world_size), commas(row.seq_len),
     [row.tp, row.pp, row.cp, row.ep].map((degree) => degree ?? "?").join("·"), row.precision ?? "?", significant(row.tokens_per_s_per_gpu, 4),
-    row.mfu_pct === null ? null : significant(row.mfu_pct), row.link ? el("a", { href: row.link, rel: "noopener" }, row.row_id) : row.row_id], NEAR_HEADS)));
-  part("near").replaceChildren(rows.length ? tableOf("Published rows that come near", NEAR_HEADS, rows) : el("p", {}, "No published rows are on this site."));
+    row.predicted === null ? null : significant(row.predicted, 4), row.mfu_pct === null ? null : significant(row.mfu_pct), row.link ? el("a", { href: row.link, rel: "noopener" }, row.row_id) : row.row_id], NEAR_HEADS)));
+  const note = "Predicted: tokens/s per GPU of that row by this planner, with constants that never saw its publisher; a dash where no prediction could be made.";
+  part("near").replaceChildren(...rows.length ? [tableOf("Published rows that come near", NEAR_HEADS, rows), el("p", {}, note)] : [el("p", {}, "No published rows are on this site.")]);
 }
 
 function showCommand(q, found) {
