@@ -141,35 +141,44 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")  # no path, nothing hid
 
 # %% ../../nbs/80_report/45_workbench.ipynb #37a21c9f
 @dataclass
-class _Folder:
-    "A folder that a report is written into, and what was written while a part was made."
+class _Placed:
+    "A folder that a report is written into, and where its files are."
 
     connection: duckdb.DuckDBPyConnection
     folder: Path
+
+    _folders: dict[tuple[str, ...], str] = field(default_factory=dict, init=False)
+
+    def place(self, name: str) -> str:
+        "Where the file of a place in the site is written, its folder made."
+        return self._at(*name.split("/"))
+
+    def _at(self, *names: str) -> str:
+        "A folder that was checked is not checked again; a path as text, for there are thousands."
+        *folder, name = names
+        if tuple(folder) not in self._folders or not _PLAIN_NAME.fullmatch(name):
+            path = below(self.folder, *names)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._folders[tuple(folder)] = str(path.parent)
+            return str(path)
+        return os.path.join(self._folders[tuple(folder)], name)
+
+# %% ../../nbs/80_report/45_workbench.ipynb #e1d567e8
+@dataclass
+class _Folder(_Placed):
+    "What is written into the folder, and what was written while a part was made."
+
     kept: KeptParts = field(default_factory=KeptParts, kw_only=True)
 
     _written: dict[str, str] | None = field(default=None, init=False)
-    _folders: dict[str, str] = field(default_factory=dict, init=False)
 
     def write(self, *names: str, text: str) -> Path:
         "Write a file of the report; raises LlmbenchError for one that would not lie in its folder."
-        name = "/".join(names)
         if self._written is not None:
-            self._written[name] = text
-        path = self.place(name)
-        self.kept.write(path, text.encode(), name)  # need not reach the disk: a copy
+            self._written["/".join(names)] = text
+        path = self._at(*names)
+        self.kept.write(path, text.encode(), "/".join(names))  # need not reach the disk: a copy
         return Path(path)
-
-    def place(self, name: str) -> str:
-        """Where a file is written, its folder made; a folder that was checked is not checked again.
-        A path as text, for there are thousands.
-        """
-        folder, _, file = name.rpartition("/")
-        if folder not in self._folders or not _PLAIN_NAME.fullmatch(file):
-            path = below(self.folder, *name.split("/"))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._folders[folder] = str(path.parent)
-        return os.path.join(self._folders[folder], file)
 
 # %% ../../nbs/80_report/45_workbench.ipynb #b94e4d96
 class _Files(_Folder):

@@ -101,7 +101,7 @@ def _left_out(folder: Path) -> dict[str, float]:
         return {}
     return {r["row_id"]: float(r["predicted"]) for r in LeftOutFiles(folder).rows}
 
-
+# %% ../../../nbs/80_report/planner/30_choices.ipynb #68dad175
 def near_rows(folder: Path) -> dict[str, Any]:
     "The published rows with speeds, their places, and the ruler that says how near one is."
     field = read_field(folder)
