@@ -217,6 +217,8 @@ def keep_sources(folder: Path) -> Iterator[Path]:
 
     def render_and_keep(source: Path, *more: Any, **how: Any) -> Path:
         shutil.copytree(source, folder)
+        for place, text in how["texts"].items():
+            (folder / place).write_text(text, encoding="utf-8")
         return real(source, *more, **how)
 
     llmbench.report.build.render_site = render_and_keep

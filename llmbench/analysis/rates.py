@@ -301,11 +301,11 @@ _PRECISION_NAMES = {(p.param, p.compute, p.reduce): name for name, p in PRECISIO
 
 
 def precision_label(precision: Mapping[str, Any]) -> str | None:
-    """The policy's short name, or its dtypes (param/compute/reduce) where it has none; None where
-    one is unknown.
+    """The policy's short name, or its dtypes (param/compute/reduce) where it has none, "?" for one
+    that is unknown; None where all are.
     """
-    parts = tuple(precision[k] for k in ("param", "compute", "reduce"))
-    return None if None in parts else _PRECISION_NAMES.get(parts, "/".join(parts))
+    parts = tuple(precision[k] or "?" for k in ("param", "compute", "reduce"))
+    return None if set(parts) == {"?"} else _PRECISION_NAMES.get(parts, "/".join(parts))
 
 
 def device_label(run: Mapping[str, Any]) -> str | None:

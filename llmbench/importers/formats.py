@@ -227,10 +227,12 @@ def import_file(
     study: str = "imported",
     format: str | None = None,
     supplied: Mapping[str, Facts] | None = None,
+    title: str | None = None,
 ) -> Imported:
     """The runs in a file; RequestError if it does not exist, or no format fits.
 
-    supplied: facts that the user knows and a log lacks (importers.supplied).
+    supplied: facts that the user knows and a log lacks (importers.supplied). title: the name of
+    runs that have none of their own, in place of the file's.
     """
     source = Source(Path(path))
     try:
@@ -247,6 +249,7 @@ def import_file(
         )
     for draft in drafts:
         draft.event("imported", tally.text())
+        draft.title = draft.title or title
         supply(draft, supplied or {}, source.name)
     return Imported(source, kind.name, study, drafts, tally)
 

@@ -305,7 +305,7 @@ def _rendered(bench: Workbench, out: Path, engine: str) -> None:
     "Render the filled copy, which may be taken apart, and keep what was made."
     _keep_script(out, bench.folder)
     how = {"engine": engine, "problems": bench.problems, "kept": bench.kept, "move": True}
-    render_site(bench.folder, out, **how)
+    render_site(bench.folder, out, texts=bench.run_pages, **how)
     bench.kept.close()
 
 # %% ../../nbs/80_report/60_build.ipynb #c233e6e5
@@ -369,4 +369,5 @@ def fill_sources(
         fill(bench, settings, read_bench(source / "published" / "bench"), folders)
         write_ask_page(bench)
         write_chart_assets(bench.folder)
+        bench.write_run_pages()
         return source, fill_in_place(bench.folder, source)

@@ -139,6 +139,10 @@ class _Labels:
 # %% ../../nbs/80_report/45_workbench.ipynb #8478de00
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")  # no path, nothing hidden
 
+
+def _is_run_page(place: str) -> bool:
+    return place.startswith("runs/") and place.endswith(".qmd")
+
 # %% ../../nbs/80_report/45_workbench.ipynb #37a21c9f
 @dataclass
 class _Placed:
@@ -149,9 +153,9 @@ class _Placed:
 
     _folders: dict[tuple[str, ...], str] = field(default_factory=dict, init=False)
 
-    def place(self, name: str) -> str:
-        "Where the file of a place in the site is written, its folder made."
-        return self._at(*name.split("/"))
+    def place(self, name: str) -> str | None:
+        "Where the file of a place in the site is written, its folder made; None: in no file."
+        return None if _is_run_page(name) else self._at(*name.split("/"))
 
     def _at(self, *names: str) -> str:
         "A folder that was checked is not checked again; a path as text, for there are thousands."
@@ -166,19 +170,35 @@ class _Placed:
 # %% ../../nbs/80_report/45_workbench.ipynb #e1d567e8
 @dataclass
 class _Folder(_Placed):
-    "What is written into the folder, and what was written while a part was made."
+    """What is written into the folder, and what was written while a part was made. `run_pages`: the
+    sources of pages of runs by place, which the renderer takes from here.
+    """
 
     kept: KeptParts = field(default_factory=KeptParts, kw_only=True)
 
+    run_pages: dict[str, str] = field(default_factory=dict, init=False)
     _written: dict[str, str] | None = field(default=None, init=False)
 
     def write(self, *names: str, text: str) -> Path:
         "Write a file of the report; raises LlmbenchError for one that would not lie in its folder."
+        path, place = self._at(*names), "/".join(names)
         if self._written is not None:
-            self._written["/".join(names)] = text
-        path = self._at(*names)
-        self.kept.write(path, text.encode(), "/".join(names))  # need not reach the disk: a copy
+            self._written[place] = text
+        if _is_run_page(place):
+            self.run_pages[place] = text
+        else:  # need not reach the disk: a copy
+            self.kept.write(path, text.encode(), place)
         return Path(path)
+
+    def hold(self, files: Mapping[str, str]) -> None:
+        "Take the pages of runs among the files that another process or an earlier report made."
+        for place in filter(_is_run_page, files):
+            self.write(*place.split("/"), text=files[place])
+
+    def write_run_pages(self) -> None:
+        "Write the pages of runs, for a renderer that reads files alone."
+        for place, text in self.run_pages.items():
+            Path(self._at(*place.split("/"))).write_text(text, encoding="utf-8")
 
 # %% ../../nbs/80_report/45_workbench.ipynb #b94e4d96
 class _Files(_Folder):
@@ -341,6 +361,7 @@ def made_part(bench: Workbench, make: Callable[[], Any]) -> dict[str, Any]:
 
 def keep_part(bench: Workbench, key: str, made: Mapping[str, Any], *, shared: bool = False) -> Any:
     "The value of a part that was made; it is kept for the next report, if nothing went wrong."
+    bench.hold(made["files"])
     if not made["problems"]:
         kept = bench.kept.shared if shared else bench.kept
         kept.put_part(key, made["value"], made["files"], bench.place)
@@ -350,7 +371,9 @@ def keep_part(bench: Workbench, key: str, made: Mapping[str, Any], *, shared: bo
 def found_part(bench: Workbench, key: str, *, shared: bool = False) -> dict[str, Any] | None:
     "A part of an earlier report, its files written; None where there is none."
     kept = bench.kept.shared if shared else bench.kept
-    return kept.take_part(key, bench.place)
+    if part := kept.take_part(key, bench.place):
+        bench.hold(part["sources"])
+    return part
 
 # %% ../../nbs/80_report/45_workbench.ipynb #5be8e827
 def kept_part(

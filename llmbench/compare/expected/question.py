@@ -156,7 +156,7 @@ def _format_of(precision: str | None) -> str | None:
     "The class of a policy's name; of dtypes (param/compute/reduce) that of the computation."
     parts = (precision or "").split("/")
     name = parts[1] if len(parts) == 3 else parts[0]
-    return _FORMATS.get(name, name) or None
+    return _FORMATS.get(name, name.strip("?")) or None
 
 # %% ../../../nbs/70_compare/expected/45_question.ipynb #565e3b6c
 def ask_for_run(row: Mapping[str, Any], field: PublishedField, cards: Cards) -> Question:

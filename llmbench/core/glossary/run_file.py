@@ -352,7 +352,7 @@ _VIEWS = topic(
     "Studies, files and verdicts",
     "Columns of the views that name, group or judge runs.",
     """
-precision | – | Short name of the precision policy, or its dtypes (param/compute/reduce) | Precision
+precision | – | Short name of the precision policy, or its dtypes (param/compute/reduce), ? for an unknown one | Precision
 scaling_baseline | – | Reference for scaling: the declared baseline, or the smallest number of ranks
 scaling_kind | – | strong, weak or equal cores | Scaling
 run_ids | – | Runs of a set of repeats

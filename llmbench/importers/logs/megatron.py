@@ -89,6 +89,17 @@ class Reader:
         for place, value in found.items():
             self.runs.fact(place, value)
 
+# %% ../../../nbs/50_importers/logs/10_megatron.ipynb #05a8024f
+class _Profiled(Reader):
+    "What the arguments say of single steps."
+
+    def facts(self, found: dict[str, Any]) -> None:
+        super().facts(found)
+        first, last = (count(self.args.get(f"profile_step_{end}")) for end in ("start", "end"))
+        if self.args.get("profile") == "True" and None not in (first, last) and first < last:
+            steps = f"steps {first + 1} to {last}" if first + 1 < last else f"step {last}"
+            self.runs.said.warn(f"{steps} ran under Megatron's profiler, which slows steps down")
+
 # %% ../../../nbs/50_importers/logs/10_megatron.ipynb #e1fdfc7b
 _OTHER_RANK = re.compile(r"rank-(\d{1,9}) rocm max mem usage/usage_ratio: (\d{1,6}\.\d+)GB")
 
@@ -101,7 +112,7 @@ def _ranks_of(line: str) -> list[re.Match[str] | None]:
     return found
 
 # %% ../../../nbs/50_importers/logs/10_megatron.ipynb #f0a86d52
-class _Notes(Reader):
+class _Notes(_Profiled):
     "Memory and events of a run."
 
     def _notes(self, step: int, skipped: int, nan: int) -> None:

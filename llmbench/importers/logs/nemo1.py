@@ -166,6 +166,7 @@ _CARD = re.compile(r"^GPU (\d{1,9}): (.{1,200}?) \(UUID: ")
 _MAX_STEPS = re.compile(r"`max_steps=(\d{1,15})` reached")
 _BUFFER = re.compile(r"^[| \t]{0,100}buffer_size: (\d{1,9})\s*$")
 _VOCAB = re.compile(r"Padded vocab_size: (\d{1,15})\b")
+_TFLOPS = re.compile(r"TFLOPs per sec per GPU=(\d{1,9}(?:\.\d{1,9})?)\s*$")
 NEEDLES = (
     b"DLL ",
     b"reduced_train_loss",
@@ -176,6 +177,7 @@ NEEDLES = (
     b"Padded vocab_size",
     b"Restored all states",
     b"GPU available: ",
+    b"TFLOPs per sec per GPU=",
     *ENDS,
 )
 
@@ -195,6 +197,16 @@ def configuration(line: str) -> dict[str, Any]:
         facts["spec.optimizer.betas"] = betas if len(betas) == 2 and None not in betas else None
         facts["spec.data.kind"] = "synthetic" if told.get("data/data_impl") == "mock" else None
     return {k: v for k, v in facts.items() if v is not None}
+
+# %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #74d7efac
+def _stated(runs: Runs, line: str) -> bool:
+    "Read NeMo's own figure of the whole run."
+    hit = _TFLOPS.search(line)
+    if hit:
+        told = f"{float(hit[1]):,g} TFLOP/s per GPU, by NeMo's own count of FLOPs"
+        runs.said.event("summary", told)
+        runs.tally.understood += 1
+    return bool(hit)
 
 # %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #8623e00b
 class _NemoSettings:
@@ -223,7 +235,7 @@ class _NemoSettings:
         elif "Restored all states" in line:
             runs.loaded("a checkpoint was restored")
         else:
-            return False
+            return _stated(runs, line)
         runs.tally.understood += 1
         return True
 

@@ -216,7 +216,8 @@ class _FoundParts(_ClosedParts):
         return bool(earlier and mark and mark_of(earlier) == mark and _link(earlier, path))
 
 # %% ../../../nbs/80_report/site/12_kept.ipynb #b47e8cf3
-At = Callable[[str], str]  # where the file of a place in the site is written
+# where the file of a place in the site is written; None: in no file, and the caller has its text
+At = Callable[[str], str | None]
 
 
 def _is_source(place: str) -> bool:
@@ -259,7 +260,8 @@ class KeptParts(_WrittenParts):
         if files is None:
             return None
         for place, text in (sources | files).items():
-            self.write(at(place), text.encode(), place)
+            if path := at(place):
+                self.write(path, text.encode(), place)
         if linked:
             self._used.add(texts)
         else:  # the next build finds the files of this one

@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -294,9 +294,15 @@ def _write_search(website: Website, made: Made, out: Path) -> None:
 
 
 def _render_with_pandoc(
-    source: Path, out: Path, problems: list[str] | None, kept: KeptParts, *, move: bool
+    source: Path,
+    out: Path,
+    problems: list[str] | None,
+    kept: KeptParts,
+    texts: Mapping[str, str] | None,
+    *,
+    move: bool,
 ) -> None:
-    website = load_website(source, problems)
+    website = load_website(source, problems, texts)
     copy_files(website, theme_folder(source), out, move=move)
     made = _all_written(website, out, problems, kept)
     _write_search(website, made, out)
@@ -305,8 +311,12 @@ def _render_with_pandoc(
     check_links(website, out, {url: found["links"] for url, found in made.items()}, problems)
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #44bc0b3f
-def _render_with_quarto(source: Path, out: Path, program: str) -> None:
+def _render_with_quarto(source: Path, out: Path, program: str, texts: Mapping[str, str]) -> None:
     write_chart_assets(source)
+    for place, text in texts.items():  # Quarto reads files alone
+        path = below(source, place)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     # Quarto counts the output folder from the project's folder.
     command = [program, "render", str(source), "--output-dir", os.path.relpath(out, source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -357,13 +367,14 @@ def render_site(
     problems: list[str] | None = None,
     kept: KeptParts | None = None,
     move: bool = False,
+    texts: Mapping[str, str] | None = None,
 ) -> Path:
     """Render the Quarto website in `source` to `out`, all of it or nothing; returns `out`.
 
     `auto` takes quarto where it is installed and the built-in renderer elsewhere. With a list of
     `problems`, a page that the built-in renderer refuses becomes one with the reason; it and broken
     links are added to the list. `kept`: pages of an earlier build; `move`: the sources are a copy
-    that may be taken apart.
+    that may be taken apart; `texts`: pages by place that are in no file.
     """
     source, out = Path(source).resolve(), Path(out).resolve()
     quarto = _quarto_for(engine)
@@ -373,8 +384,8 @@ def render_site(
         new = Path(scratch) / "site"
         new.mkdir(mode=0o755)
         if quarto:
-            _render_with_quarto(source, new, quarto)
+            _render_with_quarto(source, new, quarto, texts or {})
         else:
-            _render_with_pandoc(source, new, problems, kept or KeptParts(), move=move)
+            _render_with_pandoc(source, new, problems, kept or KeptParts(), texts, move=move)
         _replace_folder(new, out)
     return out

@@ -180,9 +180,12 @@ def failed_page(path: PurePosixPath, error: Exception, problems: list[str]) -> P
     )
 
 # %% ../../../nbs/80_report/site/10_website.ipynb #5ca7f21d
-def load_website(source: Path, problems: list[str] | None = None) -> Website:
-    """Read `_quarto.yml`, `_variables.yml` and every page; shortcodes are expanded. With
-    `problems`, a wrong page becomes one with the reason. RequestError if `source` is no website.
+def load_website(
+    source: Path, problems: list[str] | None = None, texts: Mapping[str, str] | None = None
+) -> Website:
+    """Read `_quarto.yml`, `_variables.yml` and every page; shortcodes are expanded. `texts`: pages
+    by place that are in no file. With `problems`, a wrong page becomes one with the reason.
+    RequestError if `source` is no website.
     """
     if not (source / "_quarto.yml").is_file():
         raise RequestError(f"{source} is no Quarto website: it has no _quarto.yml")
@@ -191,12 +194,13 @@ def load_website(source: Path, problems: list[str] | None = None) -> Website:
     raw = (source / "_quarto.yml").read_text(encoding="utf-8")
     scope = Scope(source, PurePosixPath("_quarto.yml"), variables, {})
     config = read_yaml(expand_shortcodes(raw, scope), "_quarto.yml")
+    found = {PurePosixPath(file.relative_to(source)): None for file in source.rglob("*.qmd")}
+    found |= {PurePosixPath(place): text for place, text in (texts or {}).items()}
     pages = {}
-    for file in sorted(source.rglob("*.qmd")):
-        path = PurePosixPath(file.relative_to(source).as_posix())
+    for path, text in sorted(found.items()):
         if not any(part.startswith(("_", ".")) for part in path.parts):
             try:
-                pages[str(path)] = _load_page(source, path, variables, config)
+                pages[str(path)] = _load_page(source, path, variables, config, text)
             except LlmbenchError as e:
                 if problems is None:
                     raise
@@ -225,8 +229,10 @@ def _refuse_cells(text: str, path: PurePosixPath) -> None:
         )
 
 # %% ../../../nbs/80_report/site/10_website.ipynb #2025209f
-def _load_page(source: Path, path: PurePosixPath, variables: dict, config: dict) -> Page:
-    raw = (source / path).read_text(encoding="utf-8")
+def _load_page(
+    source: Path, path: PurePosixPath, variables: dict, config: dict, text: str | None
+) -> Page:
+    raw = (source / path).read_text(encoding="utf-8") if text is None else text
     own = front_matter(raw, str(path))
     meta = config | own
     scope, shown = Scope(source, path, variables, meta), meta.get("engine") == "markdown"
