@@ -6,11 +6,13 @@
 __all__ = ['VERBS', 'build_app', 'with_values', 'main']
 
 # %% ../../nbs/90_cli/65_main.ipynb #192608ff
+import contextlib
+import gc
 import keyword
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cyclopts import App, CycloptsError, Group
 
@@ -225,12 +227,24 @@ def with_values(argv: Sequence[str]) -> list[str]:
         words.append(word)
     return words + rest
 
+# %% ../../nbs/90_cli/65_main.ipynb #75257e99
+@contextlib.contextmanager
+def _seldom_collected() -> Iterator[None]:
+    "Let a hundred times more objects come between two searches for cycles."
+    before = gc.get_threshold()
+    gc.set_threshold(100 * before[0], *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
 # %% ../../nbs/90_cli/65_main.ipynb #9cff4155
 def _call(argv: Sequence[str]) -> int:
     "What a verb returns; RequestError for words that it cannot have."
     _check_verb(argv)
     try:
-        return build_app()(with_values(argv)) or 0
+        with _seldom_collected():
+            return build_app()(with_values(argv)) or 0
     except CycloptsError as e:
         raise wrong_arguments(e) from e
 

@@ -231,8 +231,7 @@ def import_file(
 ) -> Imported:
     """The runs in a file; RequestError if it does not exist, or no format fits.
 
-    supplied: facts that the user knows and a log lacks (importers.supplied). title: the name of
-    runs that have none of their own, in place of the file's.
+    supplied: facts that a log lacks (importers.supplied); title: the name of runs without one.
     """
     source = Source(Path(path))
     try:
@@ -240,8 +239,7 @@ def import_file(
         drafts = [d for d in kind.read(source, tally) if len(d.steps) or d.facts]
     except OSError as e:
         raise RequestError(f"{source.name}: cannot be read: {e.strerror or e}") from e
-    ends = (Status.ok, Status.cancelled)
-    whole = kind.lines or not kind.rows
+    ends, whole = (Status.ok, Status.cancelled), kind.lines or not kind.rows
     if not any(whole or len(d.steps) or d.status not in ends for d in drafts):
         raise RequestError(
             f"{source.name}: {tally.text()}, but no row of {kind.name} was found; nothing was "

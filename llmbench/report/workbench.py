@@ -190,6 +190,10 @@ class _Folder(_Placed):
             self.kept.write(path, text.encode(), place)
         return Path(path)
 
+# %% ../../nbs/80_report/45_workbench.ipynb #f559b639
+class _Held(_Folder):
+    "Pages of runs that are in no file."
+
     def hold(self, files: Mapping[str, str]) -> None:
         "Take the pages of runs among the files that another process or an earlier report made."
         for place in filter(_is_run_page, files):
@@ -201,7 +205,7 @@ class _Folder(_Placed):
             Path(self._at(*place.split("/"))).write_text(text, encoding="utf-8")
 
 # %% ../../nbs/80_report/45_workbench.ipynb #b94e4d96
-class _Files(_Folder):
+class _Files(_Held):
     "A folder of a report with its queries and their rows."
 
     def keep(
@@ -367,7 +371,7 @@ def keep_part(bench: Workbench, key: str, made: Mapping[str, Any], *, shared: bo
         kept.put_part(key, made["value"], made["files"], bench.place)
     return made["value"]
 
-
+# %% ../../nbs/80_report/45_workbench.ipynb #ce89a222
 def found_part(bench: Workbench, key: str, *, shared: bool = False) -> dict[str, Any] | None:
     "A part of an earlier report, its files written; None where there is none."
     kept = bench.kept.shared if shared else bench.kept
