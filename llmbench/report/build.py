@@ -36,6 +36,7 @@ from .pages.summary import outside_part, write_summaries
 from .pages.time import kernel_tables
 from .parts import csv_text, methods_md
 from .planner.page import write_plan
+from .planner.predicted import read_predicted
 from .site.in_place import fill_in_place, filled_files
 from .site.kept import KeptParts, SharedParts, kept_file, program_stamp, shared_file
 from .site.renderer import render_site, write_chart_assets
@@ -103,7 +104,7 @@ _TEXTS = ("title", "question", "reading", "limits")
 
 def _declared(settings: Settings, name: str, found: Sequence[Any] | None) -> dict[str, Any]:
     """Texts, baseline and varied keys of a study as kept beside its runs (`found`); a text that is
-    not there from the project's parameter file.
+    not there from the project's parameter file, and predictions that the project has.
     """
     path = settings.root / "params" / "studies" / f"{slug(name)}.yaml"
     baseline, varies, *kept = found or (None,) * (2 + len(_TEXTS))
@@ -113,6 +114,7 @@ def _declared(settings: Settings, name: str, found: Sequence[Any] | None) -> dic
         "title": str(texts["title"] or name),
         "baseline": json.loads(baseline) if baseline else None,
         "varies": varies,
+        "predicted": read_predicted(settings.root / "data" / "planner" / slug(name) / "errors.csv"),
     }
 
 # %% ../../nbs/80_report/60_build.ipynb #e839f8bf

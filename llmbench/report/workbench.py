@@ -47,7 +47,8 @@ from ..store.literal import filled, quoted
 @dataclass(frozen=True)
 class _Declared:
     """A study of the store: its id, its title, the values of its declared baseline, the keys that
-    it varies, and what its author wrote of its question, its reading and its limits.
+    it varies, what its author wrote of its question, its reading and its limits, and predictions
+    that were made before its runs, beside what was measured.
     """
 
     name: str
@@ -57,6 +58,7 @@ class _Declared:
     question: str | None = None
     reading: str | None = None
     limits: str | None = None
+    predicted: Sequence[Mapping[str, Any]] = ()
 
 # %% ../../nbs/80_report/45_workbench.ipynb #f73d6653
 class Study(_Declared):

@@ -110,6 +110,20 @@ pairs | 1 | Pairs of rows or of sets of repeats that a median is taken over | Pa
     by="report.advice.cases.case_row",
 )
 
+# %% ../../../nbs/10_core/glossary/35_pages.ipynb #3b7b54f1
+_PREDICTED = topic(
+    "predicted",
+    "Predicted and measured",
+    "Requests of a study that were predicted before its runs.",
+    """
+step_ratio | 1 | Predicted over measured step, from the constants of published runs | From published runs
+own_ratio | 1 | The same from counted work and the rates of another card | From counted work
+calibrated_ratio | 1 | The same after some runs of the study | After some of the runs
+memory_ratio | 1 | Predicted over measured live memory of the fullest rank | Live memory predicted
+    """,
+    by="report.planner.predicted.predicted_section",
+)
+
 # %% ../../../nbs/10_core/glossary/35_pages.ipynb #4a819b9f
 _CLAIMS = topic(
     "claims",
@@ -270,6 +284,7 @@ PAGE_TOPICS = (
     _KERNELS,
     _TOOL,
     _ADVICE,
+    _PREDICTED,
     _CLAIMS,
     _PARTS,
     _INTERRUPTIONS,

@@ -23,6 +23,7 @@ from llmbench.compare.winner import (
     speed_sentences,
 )
 from ...core.numbers import significant
+from ..planner.predicted import predicted_sentences
 from ...spec.request import Strategy
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #5cf44268
@@ -277,15 +278,17 @@ def costs_part(answer: Answer) -> dict[str, Any]:
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #e2078049
 def headline(answer: Answer) -> list[str]:
-    "The claim of the main contest, then what explains it and what it covers."
+    """The claim of the main contest, then what explains it and what it covers; in their place how
+    far predictions are off, where the study is about them.
+    """
     if answer.main is None:
         return [f"No run of {answer.model} finished: the list of its runs has the reasons."]
-    return _speed_of(answer, answer.main)
+    return predicted_sentences(answer.study.predicted) or _speed_of(answer, answer.main)
 
 
 def answer_sentences(answer: Answer) -> list[str]:
     "The headline, then the single process, then the other contests."
-    if answer.main is None:
+    if answer.main is None or answer.study.predicted:
         return headline(answer)
     others = [c for c in answer.contests if c is not answer.main and len(c.contenders) > 1]
     around = filter(None, (_scope(answer), single_sentence(answer)))

@@ -29,6 +29,7 @@ from ..pages.settings import settings_section
 from ..pages.summary import StudyText, study_text
 from ..pages.time import spending_section
 from ..pages.vendors import vendors_section
+from ..planner.predicted import predicted_section
 from .why import why_part
 from ..workbench import Study, Workbench, drawn
 
@@ -53,6 +54,7 @@ def where_time_goes(bench: Workbench, study: Study) -> str | None:
 
 # %% ../../../nbs/80_report/studies/10_page.ipynb #affed62c
 _OWN = (
+    StudyPart("predicted", "Predicted and measured", predicted_section),
     StudyPart("settings", "What the settings add", settings_section),
     StudyPart("frameworks", "The frameworks", frameworks_section),
     StudyPart("vendors", "NVIDIA and AMD", vendors_section),
