@@ -221,6 +221,7 @@ WRONG = {
     ("run", DDP, "again"): "'again' is one argument too many",
     ("run", DDP, "--no-force"): "unknown option '--no-force'",
     ("fit", DDP, "--limit-gib", "much"): "--limit-gib much: must be a number",
+    ("goodput", "--mtbf", "4h"): "--mtbf 4h: must be a number (hours between failures of a node",
     ("launch", "slrum", DDP): "unknown value 'slrum'; did you mean slurm?",
     ("launch",): "ENGINE is missing; allowed: local, docker, ssh, slurm, k8s",
     ("query", "SELECT 1", "--format", "xml"): "--format: unknown value 'xml'",

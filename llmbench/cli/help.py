@@ -112,7 +112,9 @@ def _choices_text(error: CoercionError) -> str:
         return f"{name}: {unknown_name('value', given, get_args(error.target_type))}"
     numbers = {int: "a whole number", float: "a number"}
     kind = next((text for t, text in numbers.items() if t in _kinds(error.argument.hint)), None)
-    return f"{name} {given}: must be {kind}" if kind else str(error)
+    about = (error.argument.parameter.help or "").partition(" (")[0]
+    about = f" ({about})" if about else ""
+    return f"{name} {given}: must be {kind}{about}" if kind else str(error)
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
