@@ -9,6 +9,7 @@ from browsers import Reader, wait
 
 from llmbench.analysis.cost import Price
 from llmbench.core.glossary.table import heading_entry
+from llmbench.report.charts import chart_html
 from llmbench.report.markup import rendered
 from llmbench.report.site.renderer import render_site
 from llmbench.spec.params import read_yaml
@@ -118,6 +119,56 @@ def test_a_chart_has_marks_and_fills_its_column(reader):
         ".map(s => document.querySelector(s).getBoundingClientRect().width)"
     )
     assert 0.97 * box < drawing <= box + 1
+
+
+LONG = {
+    "data": {
+        "values": [
+            {"run": "gpt124m-mb32-recompute", "v": 4, "part": "computing and the rest of the step"},
+            {"run": "llama1b", "v": 9, "part": "waiting", "words": "9 (interval to 4,507, at most 9,363)"},
+        ]
+    },
+    "encoding": {
+        "y": {"field": "run", "type": "nominal", "title": None},
+        "x": {
+            "field": "v",
+            "type": "quantitative",
+            "title": ["Break-even price of the new card", "(USD per hour and card of it)"],
+        },
+    },
+    "layer": [
+        {
+            "mark": "bar",
+            "encoding": {
+                "color": {
+                    "field": "part",
+                    "legend": {"orient": "top", "columns": 1, "labelLimit": 240},
+                }
+            },
+        },
+        {"mark": {"type": "text", "align": "left"}, "encoding": {"text": {"field": "words"}}},
+    ],
+    "height": {"step": 32},
+}  # fmt: skip
+CUT_OFF = """Array.from(document.querySelectorAll('svg.marks text')).filter(text => {
+  const place = text.getBoundingClientRect(), edge = text.closest('svg').getBoundingClientRect();
+  return place.right > edge.right + 1 || place.left < edge.left - 1;
+}).map(text => text.textContent)"""
+
+
+def test_a_phone_cuts_off_no_words_of_a_chart(tmp_path, browser):
+    source = tmp_path / "report"
+    shutil.copytree(ROOT / "reports" / "_theme", source / "_theme")
+    (source / "_quarto.yml").write_text("website: {title: x}\n")
+    block = f"`````{{=html}}\n{chart_html('long', LONG)}\n`````\n"
+    (source / "index.qmd").write_text(f"---\ntitle: i\n---\n\n{block}")
+    site = render_site(source, tmp_path / "site", engine="pandoc")
+    reader = Reader(browser, site).open("index.html", 390)
+    reader.wait("document.querySelector('.vega-chart[data-drawn] svg.marks') !== null")
+    assert reader.js(CUT_OFF) == []
+    assert reader.js("document.querySelectorAll('svg.marks .role-legend tspan').length") == 2
+    plot = "document.querySelector('svg.marks .root path.background').getBBox().width"
+    assert reader.js(plot) >= 90, "words leave room to the bars"
 
 
 def test_a_chart_in_a_closed_tab_is_drawn_when_the_tab_opens(reader):

@@ -48,18 +48,29 @@
     return !composed && !encoding.row && !encoding.column && !encoding.facet;
   }
 
-  // Long axis titles break into lines, and legends lose a column, where a phone would cut them off.
-  function narrowed(part, width) {
-    if (Array.isArray(part)) return part.map((item) => narrowed(item, width));
+  // Long axis titles break into lines, and legends lose columns, where a phone would cut them off.
+  function narrowed(part, width, columns) {
+    if (Array.isArray(part)) return part.map((item) => narrowed(item, width, columns));
     if (!part || typeof part !== "object") return part;
     const result = {};
     for (const [key, value] of Object.entries(part)) {
       const untouched = ["data", "datasets", "tooltip", "y"].includes(key);
-      if (key === "title" && typeof value === "string") result[key] = lines(value, Math.floor(width / 10));
-      else if (key === "columns" && typeof value === "number") result[key] = value > 2 ? 2 : 1;
-      else result[key] = untouched ? value : narrowed(value, width);
+      const title = key === "title" && [value].flat();
+      if (title && title.every((line) => typeof line === "string")) result[key] = broken(title, Math.floor(width / 12));
+      else if (key === "columns" && typeof value === "number") result[key] = value > 2 ? columns : 1;
+      else result[key] = untouched ? value : narrowed(value, width, columns);
     }
+    if (columns === 1 && "columns" in part) result.labelExpr = TWO_LINES;
     return result;
+  }
+
+  const SPACE = "lastindexof(slice(datum.label, 0, 24), ' ')";
+  const TWO_LINES = "length(datum.label) < 24 || " + SPACE + " < 1 ? datum.label : " +
+    "[slice(datum.label, 0, " + SPACE + "), slice(datum.label, " + SPACE + " + 1)]";
+
+  function broken(title, limit) {
+    const result = title.flatMap((line) => lines(line, limit));
+    return result.length > 1 ? result : result[0];
   }
 
   function lines(text, limit) {
@@ -81,10 +92,27 @@
   }
 
   // The whole drawing, axes and padding included, is as wide as its place.
-  function fitted(spec, width) {
+  function fitted(spec, width, room) {
     const narrow = isNarrow(width);
-    const padding = spec.padding || { left: 2, top: 5, bottom: 5, right: narrow ? 28 : 5 };
-    return { ...(narrow ? narrowed(spec, width) : spec), width, padding, autosize: "pad" };
+    const padding = spec.padding || { left: 2, top: 5, bottom: 5, right: (narrow ? 28 : 5) + room.right };
+    return { ...(narrow ? narrowed(spec, width, room.columns) : spec), width, padding, autosize: "pad" };
+  }
+
+  // How many pixels words of a drawing, and those of its legend, lie to the right of it; how long those beside marks
+  // are, and what length would have room.
+  function overhang(target) {
+    const drawing = target.querySelector("svg.marks");
+    const edge = drawing.getBoundingClientRect().right;
+    const over = { words: 0, legend: 0, longest: 0, limit: Infinity };
+    for (const text of drawing.querySelectorAll("text")) {
+      const key = text.closest(".role-legend") ? "legend" : "words";
+      const place = text.getBoundingClientRect();
+      over[key] = Math.max(over[key], place.right - edge);
+      if (!text.closest(".role-mark")) continue;
+      over.longest = Math.max(over.longest, place.width);
+      if (place.right > edge) over.limit = Math.min(over.limit, edge - place.left);
+    }
+    return over;
   }
 
   // Set after Vega-Lite has compiled: asked for earlier, it warns about every chart with a stepped height.
@@ -99,23 +127,45 @@
     chart.target.removeAttribute("aria-label");
   }
 
+  const PLOT = 120, NUMBER = 60; // pixels that words leave to bars and lines, and that they keep
+
+  // Where it is narrow, words beside bars need room that only a drawing tells: more padding, then an ellipsis. Whether
+  // something is left to do.
+  function makeRoom(chart, room) {
+    const over = overhang(chart.target), plot = Math.floor(chart.result.view.width());
+    const shorter = plot < PLOT && over.longest > Math.min(NUMBER, room.limit || NUMBER);
+    if (over.words < 1 && over.legend < 1 && !shorter) return false;
+    if (over.legend >= 1) room.columns = 1;
+    if (shorter || plot <= PLOT) room.limit = Math.max(NUMBER, Math.min(over.limit, over.longest - (PLOT - plot)));
+    else room.right += Math.min(Math.ceil(1.2 * over.words), plot - PLOT);
+    return true;
+  }
+
+  async function embed(chart, theme, fluid, width, room) {
+    const themed = { ...chart.spec, config: merge(chart.spec.config, pageConfig(isSingleView(chart.spec), width)) };
+    delete themed.background;
+    if (room.limit) themed.config.text.limit = room.limit;
+    if (chart.result) chart.result.finalize();
+    chart.result = await window.LLMBENCH_VEGA_EMBED(chart.target, fluid ? fitted(themed, width, room) : themed, {
+      // ast: expressions are interpreted, not compiled, so a policy may forbid eval
+      mode: "vega-lite", renderer: "svg", ast: true, tooltip: { theme }, ...(fluid ? { patch: fitWidth } : {}),
+      actions: { export: { svg: true, png: true }, source: false, compiled: false, editor: false },
+      downloadFileName: chart.name,
+    });
+  }
+
   async function draw(chart) {
     const width = Math.floor(chart.target.clientWidth);
     if (chart.drawing || width === 0) return;
     chart.drawing = true;
     const theme = isDark() ? "dark" : "light";
     const fluid = isFluid(chart.spec, chart.target);
-    const themed = { ...chart.spec, config: merge(chart.spec.config, pageConfig(isSingleView(chart.spec), width)) };
-    delete themed.background;
     try {
-      if (chart.result) chart.result.finalize();
       chart.target.classList.toggle("is-fluid", fluid);
-      chart.result = await window.LLMBENCH_VEGA_EMBED(chart.target, fluid ? fitted(themed, width) : themed, {
-        // ast: expressions are interpreted, not compiled, so a policy may forbid eval
-        mode: "vega-lite", renderer: "svg", ast: true, tooltip: { theme }, ...(fluid ? { patch: fitWidth } : {}),
-        actions: { export: { svg: true, png: true }, source: false, compiled: false, editor: false },
-        downloadFileName: chart.name,
-      });
+      const room = { right: 0, columns: 2 };
+      let tries = fluid && isNarrow(width) ? 6 : 0;
+      do await embed(chart, theme, fluid, width, room);
+      while (tries-- > 0 && makeRoom(chart, room));
       nameDrawing(chart);
       chart.target.setAttribute("data-drawn", theme);
       chart.width = width;
