@@ -372,6 +372,7 @@ LAYOUT = "&pp=4&vpp=1&cp=1&ep=1&micro_batch=1&recompute=none&zero_stage=1"
         ("#precision=int3", "precision “int3”: allowed are bf16, fp16, fp8, nvfp4"),
         ("#gpus=1&model=Kimi-K2", "layouts fits in 80 GB; take more GPUs"),
         ("#mtbf=0", "MTBF of a node (hours) “0”: write a number from 0.01"),
+        ("#mtbf=2,5", "MTBF of a node (hours) “2,5”: write a number from 0.01"),
     ],
 )
 def test_what_is_impossible_is_said_in_words(reader, address, words):

@@ -38,6 +38,7 @@
       header: { labelColor: ink, titleColor: ink, labelFont: font, titleFont: font, labelFontSize: 12 },
       title: { color: ink, subtitleColor: muted, font, subtitleFont: font },
       text: { color: ink },
+      rule: { color: ink },
     };
   }
 

@@ -96,8 +96,8 @@ def _table(
     return table_md(rows, columns, label=f"published-{name}", caption=f"{caption} {links}")
 
 
-def _figure(name: str, chart: Any, caption: str) -> Md:
-    links = f"[CSV](data/{_FOLDER}/published.csv)"
+def _figure(name: str, chart: Any, caption: str, rows: str = "published") -> Md:
+    links = f"[CSV](data/{_FOLDER}/{rows}.csv)"
     return figure_md(
         f"published-{name}", chart_html(f"published-{name}", chart), caption=caption, links=links
     )
@@ -292,7 +292,7 @@ _RATIOS = (
 )
 _EVEN = (
     "A new card trains a token for less where its price per hour is below the bar; lines: 95 %"
-    " interval of the ratio."
+    " interval of the ratio. A price within the line decides nothing."
 )
 
 
@@ -303,7 +303,7 @@ def write_generations_page(bench: Workbench, known: Published) -> None:
     text = rendered(
         "generations.md",
         table=_table(bench, "generations", rows, _RATIO_COLUMNS, _RATIOS),
-        price=_figure("price", even_price_chart(ratios), _EVEN),
+        price=_figure("price", even_price_chart(ratios), _EVEN, "generations"),
     )  # fmt: skip
     bench.write("_generated", "generations.md", text=text)
 

@@ -129,7 +129,7 @@ def _difference_rows(one: Explained) -> list[dict[str, Any]]:
     parts = [(PARTS[c.part], c.difference, "claimed" if c.claimed else None) for c in causes]
     return [
         {
-            "label": one.names[1], "part": part, "cause": claim,
+            "label": one.names[1], "beside": one.names[0], "part": part, "cause": claim,
             "longer": with_interval(*(None if v is None else 1000 * v for v in _ends(found))),
             "share": round(100 * found.seconds / total.seconds),
         }
@@ -148,15 +148,20 @@ _DIFFERENCE_COLUMNS = [
     text_column("Share of the difference (%)", "share"),
     text_column("Cause", "cause"),
 ]
-_WITH = "Each set beside the fastest with as many ranks and tokens, named in the sentence above. "
+_WITH = (
+    "Each set beside the fastest with as many ranks and tokens, named in the sentence above. A "
+    "lower clock is taken out of computing here; in the figure it is in it. "
+)
 
 
-def _differences(slower: Sequence[Explained], name: str, links: str) -> str:
+def _differences(bench: Workbench, study: Study, slower: Sequence[Explained], name: str) -> str:
     "What each difference is made of, also the parts that go the other way; empty without one."
     rows = [row for one in slower for row in _difference_rows(one)]
     if not rows:
         return ""
-    caption = f"{_WITH}[{links}]{{.sources}}"
+    folder = site_folder(study.name)
+    bench.keep("time_differences", folder, rows, (*rows[0],))
+    caption = f"{_WITH}[[CSV](data/{folder}/time_differences.csv)]{{.sources}}"
     table = table_md(rows, _DIFFERENCE_COLUMNS, label=name, caption=caption)
     return fold_out("Each difference by its parts", table)
 
@@ -186,5 +191,5 @@ def why_part(bench: Workbench, study: Study) -> str | None:
     same = f"The same in numbers. [{links}]{{.sources}}"
     table = table_md(rows, _columns(rows), label=name, caption=same)
     slower = slower_sets(sets)
-    folded = [fold_out("Each part", table), _differences(slower, f"{name}-apart", links)]
+    folded = [fold_out("Each part", table), _differences(bench, study, slower, f"{name}-apart")]
     return "\n".join([_sentences(slower), chart, *folded])

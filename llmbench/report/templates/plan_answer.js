@@ -24,7 +24,8 @@ class Refused extends Error {} // what the reader asked for is not possible
 
 // ---- numbers as they are typed and shown
 function counted(text, binary) {
-  const found = /^([\d.,]+(?:e\d+)?)\s*([kmbgt]?)$/i.exec(String(text).trim());
+  // a comma stands before three digits: "2,5" is not read, where "2.5" was meant
+  const found = /^(\d{1,3}(?:,\d{3})+(?:\.\d*)?|(?:\d+\.?\d*|\.\d+)(?:e\d+)?)\s*([kmbgt]?)$/i.exec(String(text).trim());
   const power = found && { "": 0, k: 1, m: 2, b: 3, g: 3, t: 4 }[found[2].toLowerCase()];
   return found ? Number(found[1].replace(/,/g, "")) * (binary ? 1024 : 1000) ** power : NaN;
 }

@@ -277,7 +277,7 @@ function showProblem(text, fixes = []) {
   root.classList.add("has-problem");
   const buttons = fixes.map(([name, values]) => el("p", {}, LABELS[name] + ": ", ...values.map((value) =>
     el("button", { type: "button", onclick: () => { state[name] = String(value); follow = false; update(); part("summary").focus(); } }, String(value)))));
-  part("problem").replaceChildren(el("p", { class: "plan-why" }, el("b", {}, "Not possible. "), text + "."),
+  part("problem").replaceChildren(el("p", { class: "plan-why" }, el("b", {}, "Not possible: "), text + "."),
     ...(fixes.length ? [el("p", {}, "One of these changes makes it possible:"), ...buttons] : []),
     ...(question && !fixes.length ? [el("p", {}, "No change of one setting makes it possible.")] : []),
     el("p", {}, el("button", { type: "button", class: "plan-main", onclick: () => { follow = true; update(); part("summary").focus(); } }, "Take the fastest layout that fits")));
