@@ -24,7 +24,13 @@ from ..core.glossary.table import DEFINED
 from ..core.numbers import significant
 from .charts import run_label, split_name
 from .markup import Md
-from .methods import RULE_HEAD, columns_of, rule_lines
+from llmbench.report.methods import (
+    RULE_HEAD,
+    STRATEGY_HEAD,
+    columns_of,
+    rule_lines,
+    strategy_lines,
+)
 
 # %% ../../nbs/80_report/40_parts.ipynb #37cdd130
 def with_interval(
@@ -282,6 +288,11 @@ def definition_md(topic: Topic) -> str:
     )
 
 # %% ../../nbs/80_report/40_parts.ipynb #466395da
+_STRATEGIES = """## ZeRO-1, ZeRO-2, ZeRO-3, FSDP, DDP: what each strategy divides {#sec-strategies}
+
+A rank needs parameters, gradients and the optimizer's state. Plain replicas (DDP) hold all of them on each of n ranks. ZeRO-1 divides the optimizer's state by n, ZeRO-2 also the gradients, ZeRO-3 and FSDP also the parameters; what is divided is gathered when it is needed. By the count of the ZeRO paper (arXiv 1910.02054, section 7) ZeRO-1 and ZeRO-2 send as many bytes as DDP, and ZeRO-3 half as many again. What that takes of a step and saves of memory is measured on the pages of the studies, and predicted for a model of your own on [Plan](plan.qmd)."""
+
+
 def methods_md(areas: Mapping[str, Sequence[Topic]] = DEFINED) -> str:
     """The generated part of the page of methods: a table of all definitions, then each of them by
     area, then the rule of every field.
@@ -291,7 +302,9 @@ def methods_md(areas: Mapping[str, Sequence[Topic]] = DEFINED) -> str:
         for topics in areas.values()
         for topic in topics
     ]
+    strategies = pipe_table([STRATEGY_HEAD, *strategy_lines()])
     parts = [pipe_table([("Quantity", "Unit", "Columns"), *lines])]
+    parts.append(f"{_STRATEGIES}\n\n{strategies}")
     for area, topics in areas.items():
         parts.append(f"## {area}\n\n" + "\n".join(map(definition_md, topics)))
     parts.append(

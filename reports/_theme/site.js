@@ -49,7 +49,7 @@
       if (!found) return 0;
       sum += found;
     }
-    return sum;
+    return entry.url.startsWith("runs/") ? sum / 8 : sum; // there are hundreds, alike
   }
 
   function marked(text, words) {
