@@ -1287,6 +1287,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'llmbench.cli.image_verb.image': ('90_cli/image_verb.html#image', 'llmbench/cli/image_verb.py')},
             'llmbench.cli.import_verb': { 'llmbench.cli.import_verb._cells': ( '90_cli/import_verb.html#_cells',
                                                                                'llmbench/cli/import_verb.py'),
+                                          'llmbench.cli.import_verb._folders': ( '90_cli/import_verb.html#_folders',
+                                                                                 'llmbench/cli/import_verb.py'),
                                           'llmbench.cli.import_verb._is_saved_log': ( '90_cli/import_verb.html#_is_saved_log',
                                                                                       'llmbench/cli/import_verb.py'),
                                           'llmbench.cli.import_verb._keep_saved': ( '90_cli/import_verb.html#_keep_saved',

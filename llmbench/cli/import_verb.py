@@ -8,8 +8,7 @@ __all__ = ['files_of', 'titles_of', 'table', 'imported', 'import_']
 # %% ../../nbs/90_cli/35_import_verb.ipynb #8f87de95
 import re
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,14 +44,20 @@ def files_of(paths: Sequence[Path | str]) -> list[tuple[Path, bool]]:
 # %% ../../nbs/90_cli/35_import_verb.ipynb #9ff9cd4a
 def titles_of(paths: Sequence[Path]) -> dict[Path, str]:
     "For files that share their name with another one: the folders that tell them apart."
-    often = Counter(path.name for path in paths)
-    alike = [path.absolute() for path in paths if often[path.name] > 1]
-    names: list[str] = []
-    for depth in range(1, max((len(path.parts) for path in alike), default=0)):
-        names = ["-".join(path.parts[-1 - depth : -1]) for path in alike]
-        if len(set(zip((path.name for path in alike), names))) == len(alike):
-            break
-    return dict(zip((path for path in paths if often[path.name] > 1), names))
+    alike: dict[str, set[Path]] = {}
+    for path in paths:  # a file that is named twice is one
+        alike.setdefault(path.name, set()).add(path.absolute())
+    several = [path for path in paths if len(alike[path.name]) > 1]
+    return {path: _folders(path.absolute(), alike[path.name]) for path in several}
+
+
+def _folders(own: Path, alike: Iterable[Path]) -> str:
+    "The folders above a file, as few as tell it from all others of its name."
+    return next(
+        "-".join(own.parts[-1 - depth : -1])
+        for depth in range(1, len(own.parts) + 1)
+        if sum(one.parts[-1 - depth :] == own.parts[-1 - depth :] for one in alike) == 1
+    )
 
 # %% ../../nbs/90_cli/35_import_verb.ipynb #e21be0ca
 _HEAD = ("file", "format", "runs", "steps", "lines", "understood", "broken", "missing")

@@ -227,7 +227,7 @@ _WORDS = topic(
     "Columns of tables that name or describe a row.",
     """
 | – | Strategy and ranks of a set of repeats, with its name or hash where two are alike | Run
- | – | What each of n ranks holds: all, or a part of 1/n | Parameters held; Gradients held; Optimizer state held
+ | – | What each of n ranks holds: all, a part of 1/n, or what a split of matrices, layers or experts leaves it | Parameters held; Gradients held; Optimizer state held
  | – | A strategy in a sentence | In words
  | – | Name of a fact | Name
  | – | Value of the fact beside it | Value

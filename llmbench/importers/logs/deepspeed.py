@@ -111,6 +111,8 @@ def command_facts(line: str) -> dict[str, Any]:
     hit = _COMMAND.search(line)
     words = re.split(r"[\s=]+", hit[1]) if hit else []
     given = {key: text for key, text in zip(words, words[1:]) if key in _OPTIONS}
+    if "--data_split" not in words:  # no DeepSpeed-Chat, which pads to this length
+        given.pop("--max_seq_len", None)
     read = ((*_OPTIONS[key], text) for key, text in given.items())
     return {place: value for place, of, text in read if (value := of(text)) is not None}
 

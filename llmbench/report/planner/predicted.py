@@ -7,6 +7,7 @@ __all__ = ['read_predicted', 'predicted_sentences', 'predicted_section']
 
 # %% ../../../nbs/80_report/planner/70_predicted.ipynb #05df447a
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,16 @@ _FIGURES = ("step_time_s", *_RATIOS)
 
 
 def _figure(row: Mapping[str, str], name: str, file: Path) -> float | None:
+    text = row.get(name)
+    if not text:
+        return None
     try:
-        return float(row[name]) if row.get(name) else None
-    except ValueError as e:
-        raise RequestError(
-            f"{file}: {name} is {row[name]!r:.40}; write a number, or nothing"
-        ) from e
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise RequestError(f"{file}: {name} is {text!r:.40}; write a number above 0, or nothing")
+    return value
 
 
 def read_predicted(file: Path) -> list[dict[str, Any]]:
@@ -39,8 +44,11 @@ def read_predicted(file: Path) -> list[dict[str, Any]]:
     if not file.is_file():
         return []
     with file.open(newline="", encoding="utf-8") as lines:
-        read = [(row["name"], row) for row in csv.DictReader(lines)]
-    rows = [{"name": name} | {k: _figure(row, k, file) for k in _FIGURES} for name, row in read]
+        read = list(csv.DictReader(lines))
+    rows = [
+        {"name": row.get("name") or "unnamed"} | {k: _figure(row, k, file) for k in _FIGURES}
+        for row in read
+    ]
     return [row for row in rows if row["step_ratio"] is not None]
 
 # %% ../../../nbs/80_report/planner/70_predicted.ipynb #38818cdd
@@ -74,7 +82,8 @@ def predicted_sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 # %% ../../../nbs/80_report/planner/70_predicted.ipynb #072d97db
 _CAPTION = (
     "Each request: the measured step, and what was predicted over what was measured, so that 1.1 "
-    "is 10 % too long or too much. Farthest first. The predictions were written before the runs."
+    "is 10 % too long or too much. Farthest first. Those from published runs and from counted work "
+    "were written before the first run."
 )
 _TITLES = {
     "step_ratio": "From published runs",
