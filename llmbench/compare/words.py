@@ -34,8 +34,13 @@ LOCATION_WORDS = {
 
 
 def pct(share: float, sign: bool = False) -> str:
-    "0.031 as '3.1'; with `sign` as '+3.1'."
-    return f"{100 * share:{'+' if sign else ''}.1f}".replace("-", "−")
+    "0.031 as '3.1', with `sign` as '+3.1'; 0.00031, which is no zero, as '0.03'."
+    value = 100 * share
+    if round(value, 1) == 0:
+        if abs(value) < 0.001:
+            return "0.0"
+        return f"{value:{'+' if sign else ''}.1g}".replace("-", "−")
+    return f"{value:{'+' if sign else ''}.1f}".replace("-", "−")
 
 
 def pct_span(speed: Interval, sign: int = 1) -> str:

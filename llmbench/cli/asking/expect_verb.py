@@ -41,9 +41,9 @@ def expect_rows(
         from llmbench.compare.select import ResultsPool, nothing, parse_wanted
 
         pool, wanted = ResultsPool(results_folder(results)), parse_wanted(run)
-        if not (rows := [r for r in pool.rows(wanted) if r["status"] == "ok"]):
+        if not (rows := pool.rows(wanted)):
             raise RequestError(nothing(pool, wanted))
-        return rows
+        return [r for r in rows if r["status"] == "ok"] or rows  # else as --log: judged, and said
     return _rows_of_logs(Path(log or "."), supplied)
 
 # %% ../../../nbs/90_cli/asking/10_expect_verb.ipynb #6993bcd2

@@ -38,7 +38,8 @@ def _drafted(typed: dict[str, Any]) -> str:
     if typed["file"] is None:
         return text
     path = written(typed["file"], text, typed["force"], "--out")
-    return f"{path}: edit it, then llmbench accept {typed['study']} --expect {path}\n"
+    where = "" if typed["results"] is None else f" --results {typed['results']}"
+    return f"{path}: edit it, then llmbench accept {typed['study']} --expect {path}{where}\n"
 
 # %% ../../../nbs/90_cli/gates/10_accept_verb.ipynb #5d2b54b9
 def _check_files(found: Any, results: Path) -> None:

@@ -93,17 +93,28 @@ def _by_node(found: RepeatSet) -> dict[tuple[str, ...], list[list[float]]]:
     "Seconds per token of each repeat, by the hosts that it ran on."
     nodes: dict[tuple[str, ...], list[list[float]]] = {}
     for run, times in zip(found.runs, token_times(found), strict=True):
-        nodes.setdefault(tuple(run["env"]["hostnames"] or ()), []).append(times)
+        hosts = tuple(sorted(set(run["env"]["hostnames"] or ())))
+        nodes.setdefault(hosts, []).append(times)
     return nodes
 
 
+def _one_place(hosts: Sequence[str]) -> str:
+    "Why repeats that all ran on the same hosts tell nothing of one host beside another."
+    if len(hosts) == 1:
+        return f"all repeats ran on one node, {hosts[0]}; run them on each node"
+    return (
+        f"all repeats ran on {len(hosts)} nodes together ({', '.join(hosts)}), which end each step"
+        " at once; run them on each node alone"
+    )
+
+# %% ../../../nbs/70_compare/accepted/20_figures.ipynb #76e80fbd
 def _node_spread(found: RepeatSet) -> MeasuredFigure:
     "By how many per cent the slowest node is slower than the fastest."
     nodes = _by_node(found)
     if () in nodes:
         return MeasuredFigure(found, lacks="a repeat does not name its hosts")
     if len(nodes) < 2:
-        return MeasuredFigure(found, lacks="all repeats ran on one node; run them on each node")
+        return MeasuredFigure(found, lacks=_one_place(*nodes))
     if single := [names for names, times in nodes.items() if len(times) < 2]:
         lacks = f"{', '.join(single[0])} has one repeat; each node needs at least 2"
         return MeasuredFigure(found, lacks=lacks)

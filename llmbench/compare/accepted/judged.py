@@ -159,7 +159,8 @@ def judge_line(
         )
     verdict, reason = _verdict(line, figure, repeats, coarse)
     margin = margin_pct(figure.interval.estimate, *allowed_range(line))
-    needed = repeats_to_decide(figure.spread, margin) if verdict == "unsure" else None
+    aim = min_detectable_pct if reason == coarse else margin
+    needed = repeats_to_decide(figure.spread, aim) if verdict == "unsure" else None
     if needed is not None and not figure.against:
         needed = max(needed, repeats)
     return JudgedLine(number, line, figure, verdict, reason, margin, needed, shown)

@@ -12,9 +12,11 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from .expectation import METRICS
 from .judged import Acceptance, JudgedLine
 from llmbench.compare.accepted.words import (
     HEADS,
+    commit_of,
     line_cells,
     not_known,
     reason_words,
@@ -53,7 +55,7 @@ def measured_facts(found: Acceptance) -> list[tuple[str, str]]:
         ("devices", ", ".join(sorted(one_line(d, 200) for d in devices)) or "not recorded"),
         ("framework", ", ".join(_different(runs, "env", "framework"))),
         ("versions", ", ".join(versions) or "not recorded"),
-        ("commits", ", ".join(_different(runs, "git_commit"))),
+        ("commits", ", ".join(sorted({commit_of(run) or "not recorded" for run in runs}))),
     ]
 
 # %% ../../../nbs/70_compare/accepted/50_page.ipynb #94bf05cf
@@ -108,6 +110,12 @@ _HTML = """\
 {{ line.source }}</td></tr>
 </tbody>{% endfor %}
 </table>
+"""
+
+# %% ../../../nbs/70_compare/accepted/50_page.ipynb #d4d38fb8
+_NOTES = """\
+<h2>How to read it</h2>
+<dl>{% for label, text in read %}<dt>{{ label }}</dt><dd>{{ text }}</dd>{% endfor %}</dl>
 <h2>What was measured</h2>
 <dl>{% for label, text in facts %}<dt>{{ label }}</dt><dd>{{ text }}</dd>{% endfor %}</dl>
 <h2>What is not known</h2>
@@ -115,6 +123,21 @@ _HTML = """\
 _END = "<ul>{% for text in unknown %}<li>{{ text }}</li>{% endfor %}</ul>\n</body>\n</html>\n"
 
 # %% ../../../nbs/70_compare/accepted/50_page.ipynb #f3e2f93d
+_READ = (
+    ("verdict", "pass where the whole interval is allowed, fail where none of it is, else unsure"),
+    ("95 % interval", "where the mean of many more such repeats would lie"),
+    ("margin", "from the measured value to the nearer limit; negative is outside"),
+    ("repeats", "how often the same request was trained"),
+)
+_UNITS = {"nats": "of a loss: the mean −ln of the probability that the model gave each next token"}
+
+
+def _read(found: Acceptance) -> list[tuple[str, str]]:
+    "The words and units of the table that not all readers know."
+    units = {METRICS[line.line.metric][0] for line in found.lines}
+    return [*_READ, *((unit, text) for unit, text in _UNITS.items() if unit in units)]
+
+
 def _line(line: JudgedLine) -> dict[str, Any]:
     cells = list(zip(HEADS, line_cells(line), strict=True))
     source = one_line(line.line.source, 500)
@@ -124,14 +147,14 @@ def _line(line: JudgedLine) -> dict[str, Any]:
 def acceptance_page(found: Acceptance) -> str:
     "The acceptance as one HTML file that needs nothing else."
     made = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return made.from_string(_HTML.replace("{{ css }}", _CSS) + _END).render(
+    return made.from_string(_HTML.replace("{{ css }}", _CSS) + _NOTES + _END).render(
         title=one_line(found.file.title, 200), verdict=found.verdict, words=verdict_words(found),
         purpose=one_line(found.file.purpose) if found.file.purpose else "", heads=HEADS,
         lines=[_line(line) for line in found.lines], facts=measured_facts(found),
-        unknown=not_known(found),
+        unknown=not_known(found), read=_read(found),
     )  # fmt: skip
 
-
+# %% ../../../nbs/70_compare/accepted/50_page.ipynb #1ddccc0e
 def write_acceptance(path: Path | str, found: Acceptance) -> Path:
     "Write the page, whole or not at all."
     return write_text_atomic(path, acceptance_page(found))

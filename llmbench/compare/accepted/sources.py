@@ -87,8 +87,9 @@ def _set_lines(rows: Sequence[Mapping[str, Any]], source: str) -> tuple[list[dic
             continue
         estimate = group_interval([[v] for v in values]).estimate
         said = f"{source}: {len(rows)} repeats"
-        found.append({"where": where, "metric": metric, "expected": _digits(estimate),
-                      "tolerance_pct": _tolerance(metric, values), "under": under, "source": said})  # fmt: skip
+        found.append({"name": first["name"] or first["run_id"], "where": where, "metric": metric,
+                      "expected": _digits(estimate), "tolerance_pct": _tolerance(metric, values),
+                      "under": under, "source": said})  # fmt: skip
     return found, left
 
 # %% ../../../nbs/70_compare/accepted/60_sources.ipynb #1ae01050
@@ -198,7 +199,8 @@ def from_requests(
             continue
         under = {"model": spec.model.name, "world_size": spec.world_size, "seq_len": spec.seq_len,
                  "global_tokens": spec.batch.global_tokens}  # fmt: skip
-        lines += [{"where": {"name": spec.name}} | one | {"under": under} for one in made]
+        where = {"name": spec.name, "where": {"name": spec.name}}
+        lines += [where | one | {"under": under} for one in made]
     if not lines:
         raise RequestError(f"--from {source} has no line for any of {len(runs)} runs: {left[0]}")
     return lines, left

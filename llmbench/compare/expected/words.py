@@ -8,6 +8,7 @@ __all__ = ['verdict_line', 'as_text', 'as_facts', 'PublishedTables', 'limit_reac
 # %% ../../../nbs/70_compare/expected/60_words.ipynb #d555bdd7
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,21 @@ def _check_line(check: SettingCheck) -> str:
     )
 
 # %% ../../../nbs/70_compare/expected/60_words.ipynb #3044bed4
+def _beyond(found: ExpectAnswer) -> list[str]:
+    "A line where the range reaches above what the card can do: that part of it is not possible."
+    ceiling, case = found.ceiling, found.question.case
+    if ceiling is None or found.expected.tflops(90) <= ceiling.tflops:
+        return []
+    most = ceiling.tflops * 1e12 / case.flops_per_token
+    return [
+        f"above {_figure(most)} tokens/s per GPU ({ceiling.tflops:,.0f} TFLOP/s, {ceiling.what}) a"
+        " figure is implausible, although the range of the rows reaches higher"
+    ]
+
+
 _ROW_HEADS = ("published row", "tokens/s per GPU", "what differs")
 
-
+# %% ../../../nbs/70_compare/expected/60_words.ipynb #2bebd087
 def as_text(found: ExpectAnswer, most: int = 8) -> str:
     "The answer to read."
     lines = [_asked_words(found.question), verdict_line(found)]
@@ -89,7 +102,7 @@ def as_text(found: ExpectAnswer, most: int = 8) -> str:
         )
     if not found.expected.enough:
         lines.append("the range below is an estimate from distant rows, and no judgement")
-    lines += ["", *aligned(_range_rows(found), right=range(1, 6))]
+    lines += ["", *aligned(_range_rows(found), right=range(1, 6)), *_beyond(found)]
     if found.rows:
         shown = [
             (c.row["row_id"], _figure(c.tokens_per_s_per_gpu), "; ".join(c.differs) or "nothing")
@@ -151,7 +164,11 @@ class PublishedTables:
         "The answer for a row of `runs`; RequestError that names what it lacks."
         question = ask_for_run(row, self.field, self.cards)
         rate = row["tokens_per_s_per_gpu"] or row["stated_tokens_per_s_per_gpu"]
-        return self.answer(question, rate, row["stated_mfu_pct"])
+        found = self.answer(question, rate, row["stated_mfu_pct"])
+        if row["status"] == "ok":
+            return found
+        why = "; ".join(filter(None, (found.judged.why, f"the run ended as {row['status']}")))
+        return replace(found, judged=replace(found.judged, why=why))
 
 # %% ../../../nbs/70_compare/expected/60_words.ipynb #df669a8c
 def limit_reached(found: ExpectAnswer, at_least: str) -> tuple[bool, str]:
@@ -177,10 +194,14 @@ def run_line(name: str, found: ExpectAnswer) -> tuple[str, ...]:
     place = found.judged.percentile
     at = "" if place is None else f", p{min(max(place, 1), 99):.0f}"
     words = f"{found.judged.verdict}{at}"
+    if found.judged.verdict == "implausible":
+        words += f": {found.judged.why}"
+    elif "the run ended as " in found.judged.why:
+        words += f", {found.judged.why.rpartition('; ')[2]}"
     rate = _figure(found.judged.tokens_per_s_per_gpu)
     return name, case.model, f"{case.world_size} {case.accelerator}", rate, *spans, words
 
-
+# %% ../../../nbs/70_compare/expected/60_words.ipynb #e82dcb77
 def runs_table(
     known: PublishedTables, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[str, list[ExpectAnswer]]:

@@ -37,7 +37,8 @@ class Explained:
 
 
 def _ms(seconds: float | None) -> str:
-    return "–" if seconds is None else significant(1000 * seconds, 3)
+    "Milliseconds; below a nanosecond is what rounding left of a difference."
+    return "–" if seconds is None else significant(1000 * (round(seconds, 9) + 0.0), 3)
 
 
 def _span(d: TimeDifference) -> str:
@@ -78,20 +79,22 @@ def _what_differs(e: Explained) -> str:
         f"a step of {b} is {_ms(abs(total.seconds))} ms ({_ms(low)} to {_ms(high)}) {slower}"
         f" than one of {a}, by {100 * abs(total.seconds) / total.a_s:.1f} %"
     )
-    return f"{words}; {_claimed(e.found)}"
+    return f"{words}; {_claimed(e)}"
 
 # %% ../../../nbs/70_compare/explained/40_words.ipynb #35155391
 _NAMED = 0.01  # of the difference; a smaller part is in the table alone
 
 
-def _claimed(found: Explanation) -> str:
+def _claimed(e: Explained) -> str:
     "The claimed parts of the sign of the whole, then those of the other."
+    found, fair_pair = e.found, e.verdict == "yes"
     least_s = _NAMED * abs(found.total.seconds)
     claimed = [c for c in found.causes if c.claimed and abs(c.difference.seconds) >= least_s]
     along = [c for c in claimed if c.difference.seconds * found.total.seconds > 0]
     parts = [f"{PARTS[c.part]} ({_share_words(c, found.total)})" for c in along]
     none = "no part is claimed as its cause"
-    words = f"claimed as its cause: {', '.join(parts)}" if along else none
+    cause = "claimed as its cause" if fair_pair else f"{none}, for the sets differ; what changed"
+    words = f"{cause}: {', '.join(parts)}" if along else none
     other = [f"{PARTS[c.part]} ({_ms(c.difference.seconds)} ms)" for c in claimed if c not in along]
     return words + (f"; the other way: {', '.join(other)}" if other else "")
 
@@ -134,13 +137,18 @@ def explained_notes(e: Explained) -> list[str]:
     return told + _late_notes(e)
 
 # %% ../../../nbs/70_compare/explained/40_words.ipynb #787113d2
+def _verdict(e: Explained, cause: Cause) -> str:
+    "Claimed among comparable sets alone; else the part only differs."
+    return "" if not cause.claimed else "claimed" if e.verdict == "yes" else "differs"
+
+
 def _part_rows(e: Explained) -> list[tuple[str, ...]]:
     if e.found is None:
         return []
     rows = [
         (PARTS[c.part], _ms(c.difference.a_s), _ms(c.difference.b_s), _ms(c.difference.seconds),
-         _span(c.difference), _of_it(c, e.found.total), "claimed" if c.claimed else "")
-        for c in e.found.causes if c.difference.a_s or c.difference.b_s
+         _span(c.difference), _of_it(c, e.found.total), _verdict(e, c))
+        for c in e.found.causes if round(c.difference.a_s, 9) or round(c.difference.b_s, 9)
     ]  # fmt: skip
     t = e.found.total
     return [*rows, ("time per step", _ms(t.a_s), _ms(t.b_s), _ms(t.seconds), _span(t), "", "")]
@@ -157,7 +165,7 @@ def _kernel_rows(e: Explained) -> list[tuple[str, ...]]:
 def _kernel_name(k: KernelChange) -> str:
     return f"{k.kind[:48]} on {k.shapes[:56]}" if k.shapes else k.kind[:60]
 
-
+# %% ../../../nbs/70_compare/explained/40_words.ipynb #20befe4c
 def _kernel_heads(e: Explained) -> tuple[str, ...]:
     per = "ms" if e.found is None else "ms per profiled step"
     return (f"kernels that differ most, {per}", *e.names, "difference")
@@ -192,6 +200,11 @@ def explained_json(e: Explained) -> str:
     found = asdict(e.found) if e.found else {"total": None, "causes": []}
     for cause in (found["total"], *(c["difference"] for c in found["causes"])) if e.found else ():
         cause["difference_s"] = cause["b_s"] - cause["a_s"]
+    for cause in found["causes"]:
+        cause["differs"], cause["claimed"] = (
+            cause["claimed"],
+            cause["claimed"] and e.verdict == "yes",
+        )
     facts |= found | {"kernels": [asdict(k) | {"difference_s": k.seconds} for k in e.kernels]}
     return json.dumps(facts | {"comparable": e.verdict}, indent=2, ensure_ascii=False) + "\n"
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .deviations import HostDeviation, deviations
-from .rows import product_times, step_times
+from .rows import Run, product_times, step_times
 from ..select import ResultsPool, Wanted, parse_filters
 from ...core.errors import RequestError, unknown_name
 from ...core.escape import md_table
@@ -22,12 +22,15 @@ from ...core.numbers import aligned
 # %% ../../../nbs/70_compare/hosts/30_words.ipynb #446e0d4d
 @dataclass(frozen=True)
 class HostTable:
-    "Hosts by their steps, devices by their products, and how many runs were read."
+    """Hosts by their steps, devices by their products, and how many runs were read. lacks: why
+    hosts or devices are not compared.
+    """
 
     hosts: tuple[HostDeviation, ...]
     devices: tuple[HostDeviation, ...]
     runs: int
     least_pct: float
+    lacks: tuple[str, ...] = ()
 
     @property
     def slow(self) -> tuple[str, ...]:
@@ -35,6 +38,23 @@ class HostTable:
         return tuple(one.name for one in (*self.hosts, *self.devices) if one.slow)
 
 # %% ../../../nbs/70_compare/hosts/30_words.ipynb #e5d878f8
+def _lacks(runs: Sequence[Run], hosts: bool, devices: bool) -> tuple[str, ...]:
+    "Why there is no table of hosts, or none of devices."
+    named = {host for run in runs for host in run["env"]["hostnames"] or ()}
+    alone = {host for host in named if any(run["env"]["hostnames"] == [host] for run in runs)}
+    if len(named) < 2:
+        why = f"all runs are of {', '.join(named)}" if named else "no run names its host"
+    elif len(alone) < 2:
+        why = "a step of several ends for all of them at once; train the study on each alone"
+    else:
+        why = "no two of them trained the same request; train one study on each"
+    said = [] if hosts else [f"hosts are not compared: {why}"]
+    return (*said, *([] if devices else [_NO_DEVICES]))
+
+
+_NO_DEVICES = "devices are not compared: no run timed a matrix product on two of them"
+
+# %% ../../../nbs/70_compare/hosts/30_words.ipynb #38a723aa
 def host_table(
     results: Path | str, *, where: Sequence[str] = (), least_pct: float = 1.0
 ) -> HostTable:
@@ -51,12 +71,16 @@ def host_table(
             "two devices whose products were timed; train one study on each host, for example "
             "llmbench launch ssh STUDY --ranks-per-node 1"
         )
-    return HostTable(hosts, devices, len(runs), least_pct)
+    lacks = _lacks(runs, bool(hosts), bool(devices))
+    return HostTable(hosts, devices, len(runs), least_pct, lacks)
 
 # %% ../../../nbs/70_compare/hosts/30_words.ipynb #ecc7add3
 def hosts_sentence(table: HostTable) -> str:
     "Which are slow, or that none is shown to be."
-    counted = f"{len(table.hosts)} hosts, {len(table.devices)} devices, {table.runs} runs"
+    sizes = (("hosts", table.hosts), ("devices", table.devices))
+    counted = ", ".join(
+        [*(f"{len(some)} {of}" for of, some in sizes if some), f"{table.runs} runs"]
+    )
     if not table.slow:
         return f"none is shown to be more than {table.least_pct:g} % slower ({counted})"
     named = ", ".join(table.slow)
@@ -77,7 +101,7 @@ def _tables(table: HostTable) -> list[list[tuple[str, ...]]]:
 # %% ../../../nbs/70_compare/hosts/30_words.ipynb #79b5faff
 def hosts_text(table: HostTable) -> str:
     "For a terminal."
-    lines = [hosts_sentence(table)]
+    lines = [hosts_sentence(table), *table.lacks]
     for rows in _tables(table):
         lines += ["", *(f"  {line}".rstrip() for line in aligned(rows, right=range(1, 3)))]
     return "\n".join(lines) + "\n"
@@ -85,7 +109,7 @@ def hosts_text(table: HostTable) -> str:
 
 def hosts_markdown(table: HostTable) -> str:
     "For a report of acceptance."
-    lines = [f"**{hosts_sentence(table)}**"]
+    lines = [f"**{hosts_sentence(table)}**", *(f"\n{text}." for text in table.lacks)]
     for heads, *rows in _tables(table):
         lines += ["", *md_table(heads, rows, right=range(1, 3))]
     return "\n".join(lines) + "\n"

@@ -92,6 +92,10 @@ class GoodputAnswer:
             return None
         return self.price / 3600 * 1e6 / (self.tokens_per_s_per_gpu * row.goodput)
 
+    def usd_lost_per_hour(self, row: KeptShare) -> float | None:
+        "USD of an hour of all GPUs that trains nothing; None without a price."
+        return self.price * row.gpus * (1 - row.goodput) if self.price else None
+
 # %% ../../../nbs/70_compare/interrupted/40_words.ipynb #b042dca8
 _SECONDS = ("step_s", "save_s", "restart_s")
 _RANKS = (8, 64, 512, 4096, 16_384, 100_000)
@@ -221,11 +225,12 @@ def _heads(answer: GoodputAnswer) -> tuple[str, ...]:
     heads = ("ranks", "a failure every", "goodput, %", "95 %", "saves, %", "lost steps, %",
              "restarts, %", *_notice(answer, "notices, %"), "save every", "best",
              "then, %")  # fmt: skip
-    return (*heads, "USD per 1M tokens") if _priced(answer) else heads
+    costs = _priced(answer) and "USD per 1M tokens", answer.price and "USD lost per hour"
+    return (*heads, *filter(None, costs))
 
 # %% ../../../nbs/70_compare/interrupted/40_words.ipynb #68387fdb
 def _cells(answer: GoodputAnswer, row: KeptShare) -> tuple[str, ...]:
-    cost = answer.usd_per_1m_tokens(row)
+    cost, lost = answer.usd_per_1m_tokens(row), answer.usd_lost_per_hour(row)
     cells = (
         f"{row.gpus:,}", _time(3600 * row.job_mtbf_h), _pct(row.goodput),
         f"{_pct(row.goodput_low)} to {_pct(row.goodput_high)}", _pct(row.share_saves),
@@ -233,7 +238,8 @@ def _cells(answer: GoodputAnswer, row: KeptShare) -> tuple[str, ...]:
         *_notice(answer, _pct(row.share_notices)), f"{row.every:,} steps",
         f"{row.best_every:,} steps", _pct(row.best_goodput),
     )  # fmt: skip
-    return (*cells, "–" if cost is None else significant(cost)) if _priced(answer) else cells
+    costs = [significant(cost)] if _priced(answer) else []
+    return (*cells, *costs, *([significant(lost)] if lost is not None else []))
 
 
 def goodput_text(answer: GoodputAnswer) -> str:
@@ -259,13 +265,14 @@ def goodput_json(answer: GoodputAnswer) -> str:
     facts["job"]["restart_s"] = answer.job.restart_s
     for fact, row in zip(facts["rows"], answer.rows, strict=True):
         fact["usd_per_1m_tokens"] = answer.usd_per_1m_tokens(row)
+        fact["usd_lost_per_hour"] = answer.usd_lost_per_hour(row)
     facts["notes"] = goodput_notes(answer)
     return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
 
 
 GOODPUT_STYLES = {"text": goodput_text, "markdown": goodput_markdown, "json": goodput_json}
 
-
+# %% ../../../nbs/70_compare/interrupted/40_words.ipynb #2dac9ed6
 def goodput_command(
     run: str | None, results: Path | str, asked: GoodputQuestion, *,
     where: Sequence[str] = (), style: str = "text",
