@@ -74,8 +74,11 @@ def reason_words(line: JudgedLine) -> str:
 
 # %% ../../../nbs/70_compare/accepted/40_words.ipynb #e7dd1d85
 def commit_of(run: Mapping[str, Any]) -> str | None:
-    "The commit that a run was trained from; None where it is not recorded."
-    return run.get("git_commit") or (run.get("env") or {}).get("git_commit")
+    "The commit that a run was trained from, and whether it was changed; None: not recorded."
+    git = run["env"].get("git") or {}
+    if not git.get("commit"):
+        return None
+    return one_line(git["commit"], 64) + (" with changes" if git.get("dirty") else "")
 
 
 def _of_these_runs(line: JudgedLine) -> bool:
