@@ -382,15 +382,96 @@ def test_what_is_impossible_is_said_in_words(reader, address, words):
     assert reader.js("getComputedStyle(document.querySelector('.plan-cards')).display") == "none"
 
 
-def test_a_change_that_is_offered_makes_an_impossible_layout_possible(reader):
-    opened(reader, f"#tp=3{LAYOUT}&gpus=256")
-    offered = reader.js(
-        "Array.from(document.querySelectorAll('[data-part=problem] p button'), b => b.textContent)"
+OFFERED = "Array.from(document.querySelectorAll('[data-part=problem] p button'))"
+SEARCHED = "llmbenchPlan.best() !== null"
+
+
+def test_every_change_that_is_offered_makes_an_impossible_layout_possible_and_fits(reader):
+    address = f"#tp=3{LAYOUT}&gpus=256"
+    opened(reader, address).wait(SEARCHED)
+    offered = reader.js(f"{OFFERED}.map(b => b.textContent)")
+    assert (
+        offered[0] == "8"
+        and len(offered) > 1
+        and offered[-1] == "Take the fastest layout that fits"
     )
-    assert offered[:4] == ["1", "2", "4", "8"]
-    reader.click("[data-part=problem] p button")
-    assert reader.js("document.querySelector('#plan.has-problem')") is None
-    assert reader.js("llmbenchPlan.answer().c.tp") == 1
+    assert "do not fit in the memory" in reader.js(TEXT), "tp 1, 2 and 4 break no rule"
+    for place in range(len(offered)):
+        opened(reader, address).wait(SEARCHED)
+        reader.driver.execute_script(f"{OFFERED}[{place}].click()")
+        assert reader.js("document.querySelector('#plan.has-problem')") is None, offered[place]
+        assert reader.js("llmbenchPlan.answer().chance") >= 0.5, offered[place]
+
+
+def test_micro_batches_that_do_not_fit_are_not_offered(reader):
+    opened(reader, "#gpus=64&tp=8&pp=2&cp=1&ep=1&vpp=1&micro_batch=3&zero_stage=1").wait(SEARCHED)
+    values = "Array.from(document.querySelectorAll('[data-part=problem] p')).filter("
+    values += "p => p.textContent.startsWith('Micro batch'))"
+    allowed = reader.js("llmbenchPlan.M.possible_values(llmbenchPlan.chosenLayout("
+                        "llmbenchPlan.state()), llmbenchPlan.question().fixed, 64, 'micro_batch')")  # fmt: skip
+    offered = reader.js(
+        f"{values}.flatMap(p => [...p.querySelectorAll('button')].map(b => b.textContent))"
+    )
+    assert len(allowed) > 1 and set(offered) < {str(v) for v in allowed}
+
+
+@pytest.mark.parametrize("layout", ["", f"&tp=1{LAYOUT.replace('pp=4', 'pp=1')}"])
+def test_with_seven_gpus_only_numbers_that_work_are_offered(reader, layout):
+    opened(reader, f"#gpus=7&model=llama3.1-8b{layout}").wait(SEARCHED)
+    reader.wait(f"{OFFERED}.length > 0")
+    said, offered = reader.js(TEXT), reader.js(f"{OFFERED}.map(b => b.textContent)")
+    assert "no layout on 7 GPUs" in said and "No change of one setting" not in said
+    assert "Take the fastest layout that fits" not in offered, "there is none"
+    for place in range(len(offered)):
+        opened(reader, f"#gpus=7&model=llama3.1-8b{layout}").wait(f"{OFFERED}.length > 0")
+        reader.driver.execute_script(f"{OFFERED}[{place}].click()")
+        reader.wait("llmbenchPlan.answer() !== null && document.querySelector('#plan.has-problem')"
+                    " === null")  # fmt: skip
+        assert reader.js("llmbenchPlan.answer().chance") >= 0.5, offered[place]
+
+
+def test_a_number_of_gpus_on_which_nothing_fits_is_not_offered(reader):
+    """Four cards have layouts of a 70B model, but no memory for any."""
+    opened(reader, "#gpus=7").wait(SEARCHED)
+    offered = reader.js(f"{OFFERED}.map(b => b.textContent)")
+    assert "4" not in offered and len(offered) >= 1, offered
+
+
+@pytest.mark.parametrize("address", ["#gpus=0", "#gpus=1&model=Kimi-K2"])
+def test_the_fastest_that_fits_is_not_offered_where_there_is_none(reader, address):
+    opened(reader, address)
+    reader.wait(f"{TEXT}.includes('Not possible')")
+    assert "Take the fastest layout that fits" not in reader.js(TEXT)
+
+
+def test_fits_has_one_meaning_on_the_page(reader):
+    opened(reader, "#gpus=128").wait(SEARCHED)
+    reader.wait("document.querySelectorAll('[data-part=best] tbody tr').length === 20")
+    found = reader.js("llmbenchPlan.best().found.best.map(row => row.chance)")
+    unsure = sum(chance < 0.9 for chance in found)
+    said = reader.js(TEXT)
+    assert min(found) >= 0.5 and unsure > 0, "else nothing is tested"
+    assert f"from a chance of 0.5 on; {unsure} of these are below 0.9" in said
+    badges = reader.js("document.querySelectorAll('[data-part=best] tbody .badge').length")
+    assert badges == unsure
+    place = next(i for i, chance in enumerate(found) if chance < 0.9)
+    reader.driver.execute_script(f"document.querySelectorAll('.plan-take')[{place}].click()")
+    assert "probably fits (chance 0." in reader.js(TEXT)
+
+
+def test_paper_has_what_was_asked(reader):
+    opened(reader, "#gpus=128&price=2.5").wait(SEARCHED)
+    asked = "getComputedStyle(document.querySelector('.plan-asked')).display"
+    assert reader.js(asked) == "none"
+    reader.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert reader.js(asked) == "block"
+        said = reader.js(TEXT)
+    finally:
+        reader.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    for words in ("What was asked", "GPUs: 128;", "Model: llama3.1-70b;", "per GPU hour): 2.5;",
+                  "Micro batch: ", "MTBF of a node (hours): 6,335 (usual)"):  # fmt: skip
+        assert words in said, words
 
 
 def test_a_training_that_never_ends_is_called_so(reader):

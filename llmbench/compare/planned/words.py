@@ -13,6 +13,7 @@ from .answer import PlanAnswer
 from .calibration import calibration
 from .facts import as_facts
 from ...core.numbers import aligned, significant
+from ...plan.predicted.memory import LEAST_CHANCE
 
 # %% ../../../nbs/70_compare/planned/55_words.ipynb #71ddfe35
 _HEAD = ("#", "gpus", "layout", "step s (P10 to P90)", "tok/s/GPU", "peak GiB", "fits", "$/1M tok",
@@ -78,7 +79,7 @@ def _change_words(change: Mapping[str, Any]) -> str:
     else:
         low, high = 100 * change["saving_p10"], 100 * change["saving_p90"]
         words += f" ({low:+.0f} to {high:+.0f} %)"
-    if change["fit_chance"] < 0.5:
+    if change["fit_chance"] < LEAST_CHANCE:
         words += f", but {change['peak_bytes'] / 2**30:.0f} GiB do not fit"
     return words
 
@@ -164,7 +165,8 @@ def _ends(facts: Mapping[str, Any]) -> Iterator[str]:
     yield from _goodput_words(facts)
     yield (
         f"{facts['layouts_looked_at']:,} layouts in {facts['search_s']:.2g} s,"
-        f" {facts['layouts_that_fit']:,} fit; by {facts['rank']}; constants {facts['constants']}"
+        f" {facts['layouts_that_fit']:,} fit (a chance of {LEAST_CHANCE} or more); by"
+        f" {facts['rank']}; constants {facts['constants']}"
     )
 
 # %% ../../../nbs/70_compare/planned/55_words.ipynb #5d0c11fd

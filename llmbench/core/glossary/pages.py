@@ -62,7 +62,7 @@ kernels_communication | ms | Communication and waiting for it | Communication, w
 kernels_copy | ms | Copying and filling | Copying, filling (ms)
 kernels_other | ms | Kernels that no rule names, and time that the profile does not list | Other (ms)
 total_ms | ms | All kinds together | Total (ms)
-step_ms | ms | Time spent per step, the mean over the repeats | Time per step (ms)
+step_ms | ms | Time spent per step, the mean over steps and repeats | Mean time per step (ms)
     """,
     by="report.kernels.kind_times",
 )

@@ -121,7 +121,7 @@ _CARDS = topic(
 card | – | Accelerator | Accelerator
 memory_gb | GB | Memory of the accelerator by its vendor | Memory (GB)
 mfu_16_pct mfu_fp8_pct | % | MFU of models from 3·10⁹ parameters, over the peak of the format | MFU in 16 bits (%); MFU in float8 (%)
-llama_8b llama_70b | tokens/s | Published throughput of a model that most people know | Llama 3.1 8B (tokens/s per GPU); Llama 3.1 70B (tokens/s per GPU)
+llama_8b_bf16 llama_8b_fp8 llama_70b_bf16 llama_70b_fp8 | tokens/s | Published throughput of a model that most people know, of rows in one number format | Llama 3.1 8B in 16 bits (tokens/s per GPU); Llama 3.1 8B in float8 (tokens/s per GPU); Llama 3.1 70B in 16 bits (tokens/s per GPU); Llama 3.1 70B in float8 (tokens/s per GPU)
 publishers | 1 | Different publishers behind a figure | Publishers
 published_rows | 1 | Published rows behind a figure | Rows
 shared_models | 1 | Models that both accelerators of a ratio trained | Models

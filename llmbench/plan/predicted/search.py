@@ -14,7 +14,7 @@ import numpy as np
 from .arrays import LayoutArrays, layout_arrays
 from .imputed import imputed
 from .machine import MachineArrays
-from .memory import fits, memory
+from .memory import LEAST_CHANCE, fits, memory
 from .step import step_seconds, tokens_of_layouts
 
 # %% ../../../nbs/20_plan/predicted/65_search.ipynb #6e461ee7
@@ -125,7 +125,11 @@ def _slices(count: int) -> Iterator[slice]:
 
 
 def ranked(
-    a: LayoutArrays, machine: MachineArrays, *, least_chance: float = 0.5, most: int | None = None
+    a: LayoutArrays,
+    machine: MachineArrays,
+    *,
+    least_chance: float = LEAST_CHANCE,
+    most: int | None = None,
 ) -> Ranked:
     "Predict all layouts on one machine; keep those whose chance to fit is at least `least_chance`."
     count = len(a.tp)

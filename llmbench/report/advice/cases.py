@@ -13,6 +13,7 @@ from typing import Any
 from ...compare.planned.answer import PlanQuestion, plan
 from ...compare.planned.facts import as_facts
 from ...core.numbers import GIB
+from ...plan.predicted.memory import SURE_CHANCE
 from ..parts import Column, count_column, md_text, number_column, text_column
 
 # %% ../../../nbs/80_report/advice/20_cases.ipynb #27c9362c
@@ -49,7 +50,7 @@ CASES = (
 # %% ../../../nbs/80_report/advice/20_cases.ipynb #2eddfc41
 _SPLITS = ("tp", "pp", "cp", "ep")
 _LOOKED_AT = 400
-_CHANCE, _FITS = 0.1, 0.9
+_CHANCE = 0.1
 
 
 def simplest(layouts: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -57,7 +58,7 @@ def simplest(layouts: list[dict[str, Any]]) -> dict[str, Any] | None:
     alike = [
         one
         for one in layouts
-        if one["fit_chance"] >= _FITS and one["chance_faster_than_first"] >= _CHANCE
+        if one["fit_chance"] >= SURE_CHANCE and one["chance_faster_than_first"] >= _CHANCE
     ]
     splits = {id(one): sum(one[degree] > 1 for degree in _SPLITS) for one in alike}
     return min(alike, key=lambda o: (splits[id(o)], o["step_time_s"]), default=None)

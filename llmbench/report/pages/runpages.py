@@ -166,7 +166,7 @@ _COLUMNS = """run_id, started_at, step_time_s, tokens_per_s, live_memory_gib, pe
     loss_first, mean_loss, loss_last, input_path, step_h2d_gb_s, step_h2d_bytes, h2d_gb_s, fairness, comparison_group, unsteady_from_step,
     stated_tokens_per_s_per_gpu, stated_tflops_per_gpu, stated_mfu_pct, stated_memory_gib,
     model, hardware, world_size, seq_len, precision, framework, strategy, tp, pp, cp, micro_batch,
-    global_tokens, tokens_per_s_per_gpu, mfu_pct"""
+    global_tokens, tokens_per_s_per_gpu, tflops_per_gpu, mfu_pct, status"""
 
 
 def _write_run_page(bench: Workbench, row: Mapping[str, Any], known: Steps) -> None:

@@ -76,6 +76,7 @@ def model_numbers() -> dict[str, Any]:
         "publishers": known["publishers"],
         "time": time_values(),
         "memory": buffers.constants(),
+        "fits": {"least": memory.LEAST_CHANCE, "sure": memory.SURE_CHANCE},
         "calibration": {
             n: known[n] for n in ("half_width", "half_width_80", "ratio_errors", "inside")
         },

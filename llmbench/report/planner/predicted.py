@@ -81,9 +81,10 @@ def predicted_sentences(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 # %% ../../../nbs/80_report/planner/70_predicted.ipynb #072d97db
 _CAPTION = (
-    "Each request: the measured step, and what was predicted over what was measured, so that 1.1 "
-    "is 10 % too long or too much. Farthest first. Those from published runs and from counted work "
-    "were written before the first run."
+    "Each request: the median of the measured steps after the warm-up, and what was predicted over "
+    "what was measured, so that 1.1 is 10 % too long or too much. Farthest first. Where a figure "
+    "has the parts of a step, they are those of the mean step. Those from published runs and from "
+    "counted work were written before the first run."
 )
 _TITLES = {
     "step_ratio": "From published runs",
@@ -95,10 +96,10 @@ _TITLES = {
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     known = [key for key in _TITLES if any(row[key] is not None for row in rows)]
-    step = number_column("Step time (ms)", "step_time_s", scale=1000)
+    step = number_column("Median step time (ms)", "step_time_s", scale=1000)
     return [text_column("Run", "name"), step, *(number_column(_TITLES[k], k) for k in known)]
 
-
+# %% ../../../nbs/80_report/planner/70_predicted.ipynb #a436aa05
 def predicted_section(bench: Workbench, study: Study) -> str | None:
     "Predictions beside what was measured; None for a study without any."
     rows = list(study.predicted)

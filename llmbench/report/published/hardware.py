@@ -7,7 +7,7 @@ __all__ = ['Row', 'FEW', 'PAIRS', 'span_words', 'trains_all', 'hardware_rows', '
            'generation_ratios']
 
 # %% ../../../nbs/80_report/published/20_hardware.ipynb #16f0c75f
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -34,6 +34,7 @@ def span_words(values: Sequence[float], publishers: Iterable[str], digits: int =
 
 # %% ../../../nbs/80_report/published/20_hardware.ipynb #a030d96e
 _KNOWN_MODELS = ("llama3.1-8b", "llama3.1-70b")
+_FORMATS = {"bf16": ("bf16", "fp16"), "fp8": ("fp8",)}
 
 
 def trains_all(row: Row) -> bool:
@@ -41,9 +42,22 @@ def trains_all(row: Row) -> bool:
     return row["counts_for_time"] and row["task"] not in ADAPTERS
 
 
-def _of(rows: Iterable[Row], value: str, test: Callable[[Row], bool]) -> str | None:
-    kept = [r for r in rows if test(r) and r[value] is not None]
-    return span_words([r[value] for r in kept], [r["publisher"] for r in kept])
+def _of(rows: Sequence[Row], value: str) -> dict[str, str | None]:
+    "The range of a figure in each number format; rows of other or unknown formats are left out."
+    found = {}
+    for name, formats in _FORMATS.items():
+        kept = [r for r in rows if r["precision"] in formats and r[value] is not None]
+        found[name] = span_words([r[value] for r in kept], [r["publisher"] for r in kept])
+    return found
+
+
+def _figures(mine: Sequence[Row]) -> dict[str, str | None]:
+    "MFU of large models and the throughput of known ones, each in one number format."
+    large = [r for r in mine if (r["params_b"] or 0) >= 3]
+    spans = {"mfu": _of(large, "mfu_pct")} | {
+        m: _of([r for r in mine if r["model"] == m], "tokens_per_s_per_gpu") for m in _KNOWN_MODELS
+    }
+    return {f"{what}_{name}": text for what, by in spans.items() for name, text in by.items()}
 
 # %% ../../../nbs/80_report/published/20_hardware.ipynb #6c9d0dd7
 def hardware_rows(rows: Sequence[Row], cards: Mapping[str, Row]) -> list[dict[str, Any]]:
@@ -51,17 +65,13 @@ def hardware_rows(rows: Sequence[Row], cards: Mapping[str, Row]) -> list[dict[st
     found = []
     for name in sorted({r["accelerator"] for r in rows if trains_all(r) and r["accelerator"]}):
         mine = [r for r in rows if r["accelerator"] == name and trains_all(r)]
-        large = [r for r in mine if (r["params_b"] or 0) >= 3]
         card = cards.get(name, {})
         found.append(
             {
                 "card": name, "vendor": card.get("vendor"), "memory_gb": card.get("memory_gb"),
                 "peak_tflops": sixteen_bit_peak(card) if card else None, "tdp_w": card.get("tdp_w"),
                 "rows": len(mine), "publishers": len({r["publisher"] for r in mine}),
-                "mfu_bf16": _of(large, "mfu_pct", lambda r: r["precision"] in ("bf16", "fp16")),
-                "mfu_fp8": _of(large, "mfu_pct", lambda r: r["precision"] == "fp8"),
-                **{m: _of(mine, "tokens_per_s_per_gpu", lambda r, m=m: r["model"] == m)
-                   for m in _KNOWN_MODELS},
+                **_figures(mine),
             }
         )  # fmt: skip
     return sorted(found, key=lambda r: (r["vendor"] or "~", -(r["peak_tflops"] or 0), r["card"]))

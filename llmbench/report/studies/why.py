@@ -45,8 +45,8 @@ def timed_sets(bench: Workbench, study: Study) -> dict[str, Runs]:
 
 
 def part_means(sets: Mapping[str, Runs]) -> list[dict[str, Any]]:
-    """A row per set: milliseconds per step of each part, the means of its repeats; read in one way
-    for all sets, and null where a repeat does not tell.
+    """A row per set, the slowest first: milliseconds per step of each part, the means of its
+    repeats; read in one way for all sets, and null where a repeat does not tell.
     """
     counted = all(step_time(run).timed for runs in sets.values() for run in runs)
     rows = []
@@ -58,7 +58,7 @@ def part_means(sets: Mapping[str, Runs]) -> list[dict[str, Any]]:
         means["computing_s"] = total - sum(v or 0.0 for k, v in means.items() if k != "computing_s")
         named = {part.replace("_s", "_ms"): value for part, value in means.items()}
         rows.append({"label": label, "repeats": len(runs), "step_ms": total, **named})
-    return rows
+    return sorted(rows, key=lambda row: -row["step_ms"])
 
 # %% ../../../nbs/80_report/studies/07_why.ipynb #d01b1483
 def _alike(run: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -67,7 +67,9 @@ def _alike(run: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def slower_sets(sets: Mapping[str, Runs]) -> list[Explained]:
-    "Each repeated set that is slower than the fastest with as many ranks and tokens, with it."
+    """Each repeated set that is slower than the fastest with as many ranks and tokens, with it; the
+    largest difference in seconds first.
+    """
     means = {
         label: fmean(step_time(run).total_s for run in runs)
         for label, runs in sets.items()
@@ -83,7 +85,7 @@ def slower_sets(sets: Mapping[str, Runs]) -> list[Explained]:
         if found.total.shown and found.total.seconds > 0:
             late = straggling(sets[fastest]), straggling(sets[label])
             said.append(Explained((fastest, label), found, (), "yes", late))
-    return said
+    return sorted(said, key=lambda one: -one.found.total.seconds)
 
 # %% ../../../nbs/80_report/studies/07_why.ipynb #4cfdebf2
 WHY_COLOURS = {
@@ -100,7 +102,8 @@ WHY_COLOURS = {
 }
 _REST = {"computing_s", "between_s"}  # by themselves they tell nothing apart
 _DRAWN = (
-    "The mean time per step of each set, by what the step was spent on; means over repeats. "
+    "The mean time per step of each set, by what the step was spent on; means over repeats, the "
+    "slowest set first. "
     "{how} Pauses for checkpoints are spread over the steps."
 )
 _TIMED = "All parts come from the timed steps, on the rank that is ready first."
@@ -113,7 +116,7 @@ _PROFILED = (
 def _columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     known = [p for p in PARTS if any(row[p.replace("_s", "_ms")] for row in rows)]
     parts = [number_column(f"{PARTS[p].capitalize()} (ms)", p.replace("_s", "_ms")) for p in known]
-    whole = [text_column("Repeats", "repeats"), number_column("Time per step (ms)", "step_ms")]
+    whole = [text_column("Repeats", "repeats"), number_column("Mean time per step (ms)", "step_ms")]
     return [text_column("Run", "label"), *whole, *parts]
 
 # %% ../../../nbs/80_report/studies/07_why.ipynb #f547be3d
@@ -149,7 +152,8 @@ _DIFFERENCE_COLUMNS = [
     text_column("Cause", "cause"),
 ]
 _WITH = (
-    "Each set beside the fastest with as many ranks and tokens, named in the sentence above. A "
+    "Each set beside the fastest with as many ranks and tokens, named in the sentence above, the "
+    "largest difference first. A "
     "lower clock is taken out of computing here; in the figure it is in it. "
 )
 
@@ -178,7 +182,7 @@ def why_part(bench: Workbench, study: Study) -> str | None:
         for row in rows for p in told
     ]  # fmt: skip
     ends = {row["label"]: f"{significant(row['step_ms'])} ms" for row in rows}
-    title = "Time per step (ms)"
+    title = "Mean time per step (ms)"
     said = f"{title}: " + "; ".join(f"{label} {end}" for label, end in ends.items()) + "."
     colours = {PARTS[p]: WHY_COLOURS[p] for p in told}
     how = {"title": title, "colours": colours, "order": list(ends), "ends": ends, "said": said}
@@ -188,7 +192,7 @@ def why_part(bench: Workbench, study: Study) -> str | None:
     counted = any(row["core_wait_ms"] is not None for row in rows)
     drawn = _DRAWN.format(how=_TIMED if counted else _PROFILED)
     chart = figure_md(name, chart_html(name, parts_chart(parts, **how)), caption=drawn, links=links)
-    same = f"The same in numbers. [{links}]{{.sources}}"
+    same = f"The same means in numbers. [{links}]{{.sources}}"
     table = table_md(rows, _columns(rows), label=name, caption=same)
     slower = slower_sets(sets)
     folded = [fold_out("Each part", table), _differences(bench, study, slower, f"{name}-apart")]

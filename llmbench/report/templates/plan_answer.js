@@ -107,6 +107,11 @@ function layoutOf(q, c) {
   return M.imputed(made)[0];
 }
 
+function fitsOf(q, c) {
+  const a = layoutOf(q, c);
+  return M.fits(a, M.memory(a)) >= K.fits.least;
+}
+
 function chosenLayout(s) {
   const c = {};
   for (const name of ["tp", "pp", "vpp", "cp", "ep", "micro_batch"]) c[name] = checked(name, s[name]);
@@ -176,7 +181,7 @@ function* searching(q, most = 20) {
   const best = [];
   for (const [i, row] of rows.entries()) { // the memory only of those that could be among the best
     const a = layoutOf(q, row.c), memory = M.memory(a), chance = M.fits(a, memory);
-    if (chance >= 0.5) best.push({ ...row, chance, peak: memory.total_bytes });
+    if (chance >= K.fits.least) best.push({ ...row, chance, peak: memory.total_bytes });
     if (best.length >= most) break;
     if (i % 128 === 127) yield i;
   }

@@ -61,7 +61,7 @@ function drawn(tag, properties = {}, ...children) { // an element of a drawing
 }
 
 // ---- state and address
-let state = { ...DEFAULTS }, follow = true, question = null, answer = null, best = null, turn = 0;
+let state = { ...DEFAULTS }, follow = true, question = null, answer = null, best = null, problem = null, turn = 0;
 
 function usual(s) { // what an empty field stands for
   const card = D.cards.find((one) => one.name === s.card), { failures, restart, storage } = K.cluster;
@@ -178,6 +178,16 @@ function showFields() {
     range.disabled = values.length < 2;
     range.setAttribute("aria-valuetext", String(values[place]));
   }
+  showAsked();
+}
+
+function showAsked() { // for paper, on which there is no form
+  const valueOf = (box) => (box.tagName === "SELECT" ? box.selectedOptions[0]?.textContent ?? state[box.dataset.field] : box.value.trim() || box.placeholder + " (usual)");
+  const shown = (names) => names.filter((name) => name !== "own").map((name) => `${LABELS[name]}: ${valueOf($(name))}`).join("; ");
+  const own = state.model === "own" ? [["Own integers", OWN]] : [];
+  const layout = follow ? " (the fastest that fits)" : "";
+  part("asked").replaceChildren(el("h2", {}, "What was asked"), ...[...FORMS, ...own].map(([title, names]) =>
+    el("p", {}, el("b", {}, `${title}${title === "Layout" ? layout : ""}. `), shown(names) + ".")));
 }
 
 function changed(name, value) {
@@ -254,11 +264,10 @@ function money(usd) {
   return usd >= 1e6 ? `$${significant(usd / 1e6)} M` : `$${significant(usd)}`;
 }
 
-function fitBadge(chance) {
-  const share = chance > 0.995 ? "> 0.99" : chance < 0.005 ? "< 0.01" : chance.toFixed(2);
-  if (chance >= 0.9) return el("span", { class: "badge yes" }, `fits (chance ${share})`);
-  if (chance < 0.1) return el("span", { class: "badge no" }, `does not fit (chance ${share})`);
-  return el("span", { class: "badge unknown" }, `may not fit (chance ${share})`);
+function fitBadge(chance) { // a layout fits from the least chance on, and surely from a higher one
+  const share = chance > 0.995 ? "> 0.99" : chance < 0.005 ? "< 0.01" : chance.toFixed(2), { least, sure } = K.fits;
+  const surely = chance >= sure || chance < 1 - sure, word = chance >= least ? "fits" : "does not fit";
+  return el("span", { class: "badge " + (!surely ? "unknown" : chance >= least ? "yes" : "no") }, `${surely ? "" : "probably "}${word} (chance ${share})`);
 }
 
 function cardBox(title, big, unit, ...lines) {
@@ -273,15 +282,26 @@ function spanText(found, value, digits, unit) {
 // ---- what is shown
 function part(name) { return root.querySelector(`[data-part="${name}"]`); }
 
-function showProblem(text, fixes = []) {
+const buttonsOf = (what, values, click) => el("p", {}, what + ": ", ...values.map((value) =>
+  el("button", { type: "button", onclick: () => { click(value); part("summary").focus(); } }, commas(value))));
+
+function showProblem(text, fixes = [], unfit = 0) {
   root.classList.add("has-problem");
-  const buttons = fixes.map(([name, values]) => el("p", {}, LABELS[name] + ": ", ...values.map((value) =>
-    el("button", { type: "button", onclick: () => { state[name] = String(value); follow = false; update(); part("summary").focus(); } }, String(value)))));
-  part("problem").replaceChildren(el("p", { class: "plan-why" }, el("b", {}, "Not possible: "), text + "."),
-    ...(fixes.length ? [el("p", {}, "One of these changes makes it possible:"), ...buttons] : []),
-    ...(question && !fixes.length ? [el("p", {}, "No change of one setting makes it possible.")] : []),
-    el("p", {}, el("button", { type: "button", class: "plan-main", onclick: () => { follow = true; update(); part("summary").focus(); } }, "Take the fastest layout that fits")));
+  problem = { text, fixes, unfit };
+  drawProblem();
   part("now").replaceChildren("Not possible: " + text);
+}
+
+function drawProblem() { // again when the search has ended: only then is known what can be taken
+  const { text, fixes, unfit } = problem, some = best?.found.best.length > 0, others = helpOf();
+  const offered = fixes.map(([name, values]) => buttonsOf(LABELS[name], values, (value) => { state[name] = String(value); follow = false; update(); }));
+  const more = unfit > 0 ? `${fixes.length ? "Other" : "Some"} changes of one setting break no rule, but do not fit in the memory.` : "";
+  part("problem").replaceChildren(el("p", { class: "plan-why" }, el("b", {}, "Not possible: "), text + "."),
+    ...(offered.length ? [el("p", {}, "One of these changes makes it possible:"), ...offered] : []),
+    ...(more ? [el("p", {}, more)] : []),
+    ...(question && !best ? [el("p", {}, "Looking for layouts that fit …")] : []),
+    ...(some ? [el("p", {}, el("button", { type: "button", class: "plan-main", onclick: () => { follow = true; update(); part("summary").focus(); } }, "Take the fastest layout that fits"))] : []),
+    ...(best && !some ? [problem.text === whyNone() ? null : el("p", {}, `There is no layout to take instead: ${whyNone()}.`), ...others] : []).filter(Boolean));
 }
 
 function showCards(q, found) {
@@ -365,7 +385,7 @@ function showCommand(q, found) {
     }
   } }, "Copy");
   part("command").replaceChildren(el("pre", { tabindex: "0", "aria-label": "The command" }, code), copy,
-    found.chance < 0.5 ? el("p", {}, "The command refuses this layout, because it does not fit.") : "");
+    found.chance < K.fits.least ? el("p", {}, "The command refuses this layout, because it does not fit.") : "");
 }
 
 // ---- the best layouts
@@ -380,33 +400,54 @@ function showBest() {
   }
   const q = question, { found } = best;
   if (!found.best.length) {
-    const sizes = found.looked ? [] : sizesThatWork(q);
-    const why = found.looked ? `None of ${commas(found.looked)} layouts fits in ${significant(q.card.memory_gb, 4)} GB; take more GPUs, or a card with more memory`
-      : `No layout on ${commas(q.gpus)} GPUs with ${commas(q.sequences)} sequences per step: degrees must divide heads, layers, sequences and GPUs; change the GPUs or the tokens per step`;
-    part("best").replaceChildren(el("p", {}, why + "."), ...sizes.map((size) =>
-      el("button", { type: "button", onclick: () => changed("gpus", String(size)) }, `${commas(size)} GPUs`)));
-    if (follow) showProblem(why[0].toLowerCase() + why.slice(1));
+    if (follow) showProblem(whyNone());
+    else if (problem) drawProblem();
+    const why = whyNone();
+    box.replaceChildren(el("p", {}, why[0].toUpperCase() + why.slice(1) + "."), ...(problem ? [] : helpOf()));
     return;
   }
+  if (problem) drawProblem();
   const rows = found.best.map((row, i) => {
     const here = DEGREES.every((name) => row.c[name] === answer?.c[name]);
     const button = el("button", { type: "button", class: "plan-take", "aria-pressed": String(here), onclick: () => { take(row.c); follow = false; update(); } },
       layoutWords(row.c, q.gpus / (row.c.tp * row.c.pp * row.c.cp)));
     const usd = q.price === null ? null : aligned(M.per_1m_tokens(q.price, 1, row.rate));
     return el("tr", here ? { class: "is-here" } : {}, ...cells([String(i + 1), aligned(row.step), button, significant(row.rate, 4),
-      aligned(gib(row.peak)), row.chance.toFixed(2), usd, i ? row.worse.toFixed(2) : ""], BEST_HEADS));
+      aligned(gib(row.peak)), row.chance >= K.fits.sure ? row.chance.toFixed(2) : el("span", { class: "badge unknown" }, row.chance.toFixed(2)), usd, i ? row.worse.toFixed(2) : ""], BEST_HEADS));
   });
   const same = found.best.slice(1).filter((row) => row.worse >= 0.1).length;
-  part("best").replaceChildren(el("p", {}, `Of ${commas(found.looked)} layouts that were looked at, the ${found.best.length} fastest that fit (dp: replicas, mb: sequences of a micro batch, v: stages per rank). ${same} of the ${found.best.length - 1} below the first cannot be told from the first: the chance that they are faster is 10 % or more. A click takes a layout.`),
+  const { least, sure } = K.fits, unsure = found.best.filter((row) => row.chance < sure).length;
+  const surely = unsure && found.best[0].chance < sure ? found.best.find((row) => row.chance >= sure) : null;
+  const said = `Of ${commas(found.looked)} layouts that were looked at, the ${found.best.length} fastest that fit (dp: replicas, mb: sequences of a micro batch, v: stages per rank). `
+    + `A layout fits, here and in llmbench plan, from a chance of ${least} on; ${unsure ? `${unsure} of these are below ${sure} and only probably fit` : `all of these have ${sure} or more`}. `
+    + (found.best.length > 1 ? `${same} of the ${found.best.length - 1} below the first cannot be told from the first: the chance that they are faster is 10 % or more. ` : "") + "A click takes a layout.";
+  box.replaceChildren(el("p", {}, said),
+    ...(surely ? [el("p", {}, el("button", { type: "button", class: "plan-sure", onclick: () => { take(surely.c); follow = false; update(); } }, `Take the fastest with a chance of ${sure} or more`))] : []),
     tableOf("The best layouts", BEST_HEADS, rows));
   if (focused >= 0) box.querySelectorAll(".plan-take")[focused]?.focus();
 }
 
-function sizesThatWork(q) { // the next smaller and the next larger number of GPUs with a layout
-  const works = (gpus) => candidates({ ...q, gpus }).length > 0;
-  const below = SIZES.filter((size) => size < q.gpus).reverse().slice(0, 4).find(works);
-  const above = SIZES.filter((size) => size > q.gpus).slice(0, 4).find(works);
-  return [below, above].filter(Boolean);
+function whyNone() { // why no layout can be taken
+  const q = question, { looked } = best.found;
+  return looked ? `none of ${commas(looked)} layouts fits in ${significant(q.card.memory_gb, 4)} GB; take more GPUs, or a card with more memory`
+    : `no layout on ${commas(q.gpus)} GPUs with ${commas(q.sequences)} sequences per step: degrees must divide heads, layers, sequences and GPUs; change the GPUs or the tokens per step`;
+}
+
+function changesThatWork(q) { // other GPUs or tokens per step with which some layout fits; nothing is offered unseen
+  const until = performance.now() + 500, works = (one) => performance.now() < until && candidates(one).reverse().some((c) => fitsOf(one, c));
+  const below = SIZES.filter((size) => size < q.gpus).reverse().slice(0, 4), above = SIZES.filter((size) => size > q.gpus).slice(0, 8);
+  const sizes = [below, above].map((some) => some.find((gpus) => works({ ...q, gpus }))).filter(Boolean);
+  const multiples = [Math.floor, Math.ceil].map((round) => q.gpus * round(q.sequences / q.gpus)).filter((count) => count > 0 && count !== q.sequences);
+  const counts = multiples.filter((sequences) => works({ ...q, sequences, fixed: { ...q.fixed, sequences }, base: { ...q.base, global_sequences: sequences } }));
+  return [["gpus", sizes], ["tokens", counts.map((count) => count * q.seq)]].filter(([, values]) => values.length);
+}
+
+function helpOf() { // the buttons of those changes, once the search has found no layout
+  if (!question || !best || best.found.best.length) return [];
+  best.help ??= changesThatWork(question);
+  if (!best.help.length) return [];
+  const change = (name) => (value) => { follow = true; changed(name, String(value)); };
+  return [el("p", {}, "With one of these changes the fastest layout that fits can be taken:"), ...best.help.map(([name, values]) => buttonsOf(LABELS[name], values, change(name)))];
 }
 
 function search() {
@@ -442,16 +483,19 @@ function followBest() {
 // ---- one turn: read, answer, show
 function showAnswer() {
   answer = null;
-  const c = chosenLayout(state), problem = M.broken_rule(c, question.fixed, question.gpus);
-  if (problem) {
+  const c = chosenLayout(state), broken = M.broken_rule(c, question.fixed, question.gpus);
+  if (broken) {
     if (follow && !(best && !best.found.best.length)) return; // the search is about to choose another
     const names = DEGREES.filter((name) => name !== "recompute");
-    const fixes = names.map((name) => [name, M.possible_values(c, question.fixed, question.gpus, name).filter((value) => value !== c[name])]);
-    showProblem(problem, fixes.filter(([, values]) => values.length));
+    const allowed = names.map((name) => [name, M.possible_values(c, question.fixed, question.gpus, name).filter((value) => value !== c[name])]);
+    const fixes = allowed.map(([name, values]) => [name, values.filter((value) => fitsOf(question, { ...c, [name]: value }))]);
+    const count = (some) => some.reduce((sum, [, values]) => sum + values.length, 0);
+    showProblem(broken, fixes.filter(([, values]) => values.length), count(allowed) - count(fixes));
     return;
   }
   answer = answerOf(question, c);
   root.classList.remove("has-problem");
+  problem = null;
   part("problem").replaceChildren();
   showSummary(question, answer);
   showCards(question, answer);
@@ -480,11 +524,11 @@ function update() {
 
 const SECTIONS = [["summary"], ["problem"], ["cards"], ["memory", "Memory of the fullest rank"], ["step", "Where a step goes"],
   ["best", "The 20 best layouts"], ["goodput", "Failures and checkpoints"], ["near", "Nearest published measurements"], ["command", "The same on the command line"]];
-root.replaceChildren(form(), el("div", { class: "plan-answer" }, ...SECTIONS.map(([name, title]) =>
+root.replaceChildren(form(), el("div", { class: "plan-answer" }, el("div", { class: "plan-asked", "data-part": "asked" }), ...SECTIONS.map(([name, title]) =>
   el("section", { class: "plan-" + name, ...(title ? { "aria-labelledby": "plan-title-" + name } : {}) },
     title ? el("h2", { id: "plan-title-" + name }, title) : null, el("div", { "data-part": name, ...(name === "cards" ? { class: "cards" } : {}), ...(name === "problem" ? { role: "alert" } : {}), ...(name === "summary" ? { tabindex: "-1" } : {}) })))),
 el("p", { class: "plan-now", "data-part": "now", role: "status" }));
 fromAddress();
 update();
 addEventListener("hashchange", () => { fromAddress(); update(); });
-window.llmbenchPlan = { D, K, M, answerOf, searched, questionOf, withDefaults, known, commandOf, chosenLayout, state: () => state, answer: () => answer, best: () => best };
+window.llmbenchPlan = { D, K, M, answerOf, searched, questionOf, withDefaults, known, commandOf, chosenLayout, state: () => state, question: () => question, answer: () => answer, best: () => best };
