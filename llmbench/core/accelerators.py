@@ -76,7 +76,8 @@ def accelerator(device_name: str | None) -> Accelerator | None:
     return next((a for a in ACCELERATORS if re.fullmatch(a.pattern, device_name.strip())), None)
 
 
-_LISTED = {"float8": "fp8"}  # name in a request: name in a data sheet
+# name in a run file: name in a data sheet; block formats of 8 bits have the rate of fp8
+_LISTED = {"float8": "fp8", "mxfp8": "fp8", "tfloat32": "tf32"}
 
 
 def peak_tflops(device_name: str | None, dtype: str | None) -> float | None:

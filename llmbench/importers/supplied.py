@@ -14,8 +14,9 @@ from typing import Any
 from ..core.accelerators import ACCELERATORS, OLD_NAMES, Accelerator, accelerator
 from ..core.errors import RequestError, unknown_name
 from .base import Draft
-from ..plan.flops import parameter_count
-from ..spec.presets import preset
+from .text import BLOCK_FORMATS
+from ..plan.flops import model_flops_per_token, parameter_count
+from ..spec.presets import ModelShape, preset
 from ..spec.request import PRECISIONS, STRATEGIES
 
 # %% ../../nbs/50_importers/12_supplied.ipynb #2908da42
@@ -39,10 +40,15 @@ def _model(key: str, text: str) -> Facts:
     facts = shape.model_dump(mode="json") | {"parameters": parameter_count(shape)}
     return {f"spec.model.{k}": v for k, v in facts.items() if v is not None}
 
+# %% ../../nbs/50_importers/12_supplied.ipynb #689b884e
+_OF_OTHERS = {"tf32": "tfloat32"} | {name: name for name in BLOCK_FORMATS}
+
 
 def _precision(key: str, text: str) -> Facts:
+    if text in _OF_OTHERS:
+        return {"spec.precision.compute": _OF_OTHERS[text]}
     if text not in PRECISIONS:
-        raise RequestError(unknown_name("precision", text, tuple(PRECISIONS)))
+        raise RequestError(unknown_name("precision", text, (*PRECISIONS, *_OF_OTHERS)))
     known = PRECISIONS[text].model_dump(mode="json")
     return {f"spec.precision.{k}": known[k] for k in ("param", "compute", "reduce")}
 
@@ -186,27 +192,90 @@ def _add(draft: Draft, key: str, facts: Facts, file: str) -> bool:
     return bool(new)
 
 # %% ../../nbs/50_importers/12_supplied.ipynb #d1ae6794
-_PADDED_TO, _MOST_PADDED = 64, 1024  # entries of a vocabulary: a multiple of 128 per tensor rank
+_PADDED_TO, _MOST_PADDED = 64, 1024  # entries of a vocabulary
 
 
-def _as_trained(draft: Draft, facts: Facts) -> Facts:
-    """The facts of a model as the log has it: its vocabulary where that is the model's and padded,
-    and as many positions as were trained.
+def _is_padded(said: int, own: int, tp: int) -> bool:
+    "Whether a vocabulary is a model's, padded to a round size or for `tp` tensor ranks."
+    rounded = said % _PADDED_TO == 0 and said < own + _MOST_PADDED
+    return own <= said and (rounded or said <= 1.01 * own or said == -(-own // tp) * tp)
+
+
+_WORK = ("n_layers", "d_model", "n_heads", "n_kv_heads", "d_ff", "n_experts", "experts_per_token")
+_MOST_WORK = 0.05  # of the FLOPs of a token, by which a kept vocabulary may change them
+
+
+def _same_name(a: str, b: str) -> bool:
+    "Whether two names of models differ only in how they are written, as on a hub."
+    plain = ("".join(c for c in name.lower() if c.isalnum()) for name in (a.split("/")[-1], b))
+    return len(set(plain)) == 1
+
+# %% ../../nbs/50_importers/12_supplied.ipynb #9a9270c9
+def _stated(draft: Draft) -> Facts:
+    "The shape of the model as the log has it."
+    return {k.split(".")[-1]: v for k, v in draft.facts.items() if k.startswith("spec.model.")}
+
+
+def _other_work(draft: Draft, shape: ModelShape) -> list[str]:
+    "Fields in which the log has another model: another work of a token."
+    said, own = _stated(draft), shape.model_dump()
+    wrong = [k for k in _WORK if said.get(k, own[k]) != own[k]]
+    has_sizes = "parameters" in said or {"n_layers", "d_model"} <= said.keys()
+    if (name := said.get("name")) and not (has_sizes or _same_name(name, shape.name)):
+        wrong.append("name")
+    vocabulary, length = said.get("vocab_size"), draft.facts.get("spec.seq_len")
+    if vocabulary and vocabulary != shape.vocab_size:
+        flops = [
+            model_flops_per_token(shape.model_copy(update=sizes), length or shape.max_seq_len)
+            for sizes in ({}, {"vocab_size": vocabulary})
+        ]
+        tp = 128 * (draft.facts.get("spec.strategy.tp") or 1)
+        is_near = abs(flops[1] / flops[0] - 1) <= _MOST_WORK
+        if not (is_near or _is_padded(vocabulary, shape.vocab_size, tp)):
+            wrong.append("vocab_size")
+    return wrong
+
+# %% ../../nbs/50_importers/12_supplied.ipynb #4415e3c8
+def _as_trained(draft: Draft, facts: Facts, file: str) -> Facts:
+    """The facts of a model, and where the log has others, those of the log; RequestError where it
+    is another model.
     """
-    said, own = draft.facts.get("spec.model.vocab_size"), facts["spec.model.vocab_size"]
-    is_padded = said and said % _PADDED_TO == 0 and own < said < own + _MOST_PADDED
-    sizes = {"vocab_size": said} if is_padded else {}
-    if positions := draft.facts.get("spec.model.max_seq_len"):
-        sizes["max_seq_len"] = positions
-    shape = preset(facts["spec.model.name"]).model_copy(update=sizes)
-    sizes["parameters"] = parameter_count(shape)
-    return facts | {f"spec.model.{name}": size for name, size in sizes.items()}
+    shape = preset(facts["spec.model.name"])
+    own, said = shape.model_dump(mode="json"), _stated(draft)
+    if wrong := _other_work(draft, shape):
+        told = ", ".join(f"spec.model.{k} is {said[k]}, not {own[k]}" for k in wrong)
+        raise RequestError(f"--set model: {file} says {told}; leave model out")
+    kept = {k: v for k, v in said.items() if k in own and k not in ("name", "family")}
+    trained = shape.model_copy(update=kept)
+    kept["parameters"] = said.get("parameters") or parameter_count(trained)
+    if abs(kept["parameters"] / parameter_count(trained) - 1) > 0.01:
+        raise RequestError(
+            f"--set model: {file} says spec.model.parameters is {said['parameters']}, not "
+            f"{parameter_count(trained)}; leave model out"
+        )
+    draft.facts.pop("spec.model.name", None)
+    _warn_of_kept(draft, shape, said)
+    return facts | {f"spec.model.{name}": value for name, value in kept.items()}
 
+# %% ../../nbs/50_importers/12_supplied.ipynb #b61663e2
+def _warn_of_kept(draft: Draft, shape: ModelShape, said: Facts) -> None:
+    "A warning that names what the log has otherwise than the model of this name."
+    own, tp = shape.model_dump(mode="json"), 128 * (draft.facts.get("spec.strategy.tp") or 1)
+    usual = {"name", "max_seq_len"}
+    if _is_padded(said.get("vocab_size", shape.vocab_size), shape.vocab_size, tp):
+        usual.add("vocab_size")
+    other = [k for k, v in said.items() if k in own.keys() - usual and v != own[k]]
+    if other:
+        told = ", ".join(f"{k} {said[k]} instead of {own[k]}" for k in other)
+        draft.warn(f"the log has {shape.name} with {told}; what the log has is kept")
+    if not _same_name(said.get("name", shape.name), shape.name):
+        draft.warn(f"the log calls {shape.name} {said['name']}; their sizes agree")
 
-def _as_logged(draft: Draft, key: str, facts: Facts) -> Facts:
+# %% ../../nbs/50_importers/12_supplied.ipynb #d09cec92
+def _as_logged(draft: Draft, key: str, facts: Facts, file: str) -> Facts:
     "The facts of a name, less what the log states of it without contradiction."
     if key == "model":
-        return _as_trained(draft, facts)
+        return _as_trained(draft, facts, file)
     if key == "precision":  # the compute format is what the name says
         open_ = ("spec.precision.param", "spec.precision.reduce")
         return {k: v for k, v in facts.items() if k not in open_ or draft.facts.get(k) is None}
@@ -218,7 +287,7 @@ def supply(draft: Draft, supplied: dict[str, Facts], file: str) -> None:
     where the log says something else.
     """
     for key, facts in sorted(supplied.items(), key=lambda item: item[0] == "hardware"):
-        facts = _as_logged(draft, key, dict(facts))
+        facts = _as_logged(draft, key, dict(facts), file)
         if name := facts.pop("device", None):
             facts |= _devices(draft, name)
         if _add(draft, key, facts, file):

@@ -7,6 +7,7 @@ __all__ = ['expect_rows', 'expect']
 
 # %% ../../../nbs/90_cli/asking/10_expect_verb.ipynb #f76c7757
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -60,6 +61,8 @@ def _rows_of_logs(path: Path, supplied: Sequence[str]) -> list[dict[str, Any]]:
         done, unknown = imported(files_of([path]), "imported", None, facts)
         for one in done:
             one.write(folder)
+            told = one.warnings() if supplied else []
+            sys.stderr.writelines(f"llmbench: {one.file}: {text}\n" for text in told)
         if not any(one.drafts for one in done):
             raise RequestError(
                 f"{path}: {len(unknown) or 'no'} files of a known format; see llmbench import"

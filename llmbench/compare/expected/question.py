@@ -8,13 +8,14 @@ __all__ = ['Cards', 'card_named', 'card_of_device', 'Modelled', 'modelled', 'Que
 # %% ../../../nbs/70_compare/expected/45_question.ipynb #d05e2717
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .case import Case
 from .field import PublishedField
 from ...core.accelerators import accelerator
 from ...core.errors import RequestError, unknown_name
+from ...importers.finish import lacking
 from llmbench.plan.flops import (
     experts,
     flops_by_part,
@@ -149,7 +150,7 @@ def _assumed(given: Mapping[str, Any], seq_len: int, precision: str) -> tuple[st
     return tuple(text for name, text in said.items() if given.get(name) is None)
 
 # %% ../../../nbs/70_compare/expected/45_question.ipynb #e0c23a55
-_FORMATS = {"bfloat16": "bf16", "float16": "fp16", "float8": "fp8"}
+_FORMATS = {"bfloat16": "bf16", "float16": "fp16", "float8": "fp8", "mxfp8": "fp8"}
 
 
 def _format_of(precision: str | None) -> str | None:
@@ -161,16 +162,10 @@ def _format_of(precision: str | None) -> str | None:
 # %% ../../../nbs/70_compare/expected/45_question.ipynb #565e3b6c
 def ask_for_run(row: Mapping[str, Any], field: PublishedField, cards: Cards) -> Question:
     "The question of a row of `runs`; RequestError that names what it lacks."
-    card = card_of_device(row["hardware"], cards)
-    rate = row["tokens_per_s_per_gpu"] or row["stated_tokens_per_s_per_gpu"]
-    needed = {
-        "model": row["model"], "world_size": row["world_size"], "seq_len": row["seq_len"],
-        "tokens_per_s_per_gpu": rate,
-    }  # fmt: skip
-    lacks = [name for name, value in needed.items() if not value]
+    card, lacks = card_of_device(row["hardware"], cards), lacking(row)
     if lacks or card is None:
         why = f"it lacks {', '.join(lacks)}" if lacks else (
-            f"{row['hardware'] or 'its device'} is not in the table of accelerators")  # fmt: skip
+            f"{row['hardware']} is not in the table of accelerators")  # fmt: skip
         raise RequestError(
             f"{row['run_id']}: {why}; published rows are of accelerators: name model, hardware and"
             " gpus instead, or supply what is missing with llmbench import --set"
@@ -182,4 +177,9 @@ def ask_for_run(row: Mapping[str, Any], field: PublishedField, cards: Cards) -> 
         "micro_batch": row["micro_batch"], "global_tokens": row["global_tokens"],
         "model_parallel": degrees[0] * degrees[1] * degrees[2],
     }  # fmt: skip
-    return ask_for(field, cards, row["model"], card, row["world_size"], **given)
+    asked = ask_for(field, cards, row["model"], card, row["world_size"], **given)
+    if not (row.get("tflops_per_gpu") and row["tokens_per_s_per_gpu"]):
+        return asked
+    # of the shape that was trained, which may have another vocabulary than the named model
+    own = 1e12 * row["tflops_per_gpu"] / row["tokens_per_s_per_gpu"]
+    return replace(asked, case=replace(asked.case, flops_per_token=own))

@@ -22,6 +22,7 @@ ROW_FIELDS = {
     "learning rate": Field("lr"),
     "loss scale": Field("loss_scale"),
     "global batch size": Field("sequences"),
+    "consumed samples": Field("samples_so_far"),
     "actual seqlen": Field("row_seq_len"),
     "seq_length": Field("row_seq_len"),
     "throughput per GPU (TFLOP/s/GPU)": Field("tflops_per_gpu"),
@@ -172,6 +173,8 @@ def spec_of(args: Mapping[str, str]) -> dict[str, Any]:
         facts["spec.optimizer.betas"] = betas
     if "recompute_granularity" in args:
         facts["spec.recompute"] = word(args["recompute_granularity"]) or "none"
+    if args.get("rampup_batch_size", "None") not in ("None", ""):
+        facts.pop("sequences", None)  # of the end of the ramp; the rows print their own
     if args.get("mock_data") == "True":
         facts["spec.data.kind"] = "synthetic"
     if stage := count(args.get("zero_stage")) or args.get("use_distributed_optimizer") == "True":

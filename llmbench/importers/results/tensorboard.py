@@ -118,6 +118,7 @@ def _settings(draft: Draft, texts: Mapping[str, str]) -> None:
     if _flag(texts, "checkpoint_activations") or words(texts.get("recompute_granularity")):
         draft.fact("spec.recompute", words(texts.get("recompute_granularity")) or "full")
     if ramp := words(texts.get("rampup_batch_size")):
+        draft.facts.pop("sequences", None)  # of the end; no size of all steps
         draft.warn(
             f"the batch ramps up {ramp} to {texts.get('global_batch_size')}: the batch of a step "
             "is the difference of samples"
