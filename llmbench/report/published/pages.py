@@ -125,7 +125,6 @@ _HARDWARE_COLUMNS = [
     _span_column("Llama 3.1 70B in 16 bits (tokens/s per GPU)", "llama3.1-70b_bf16"),
     _span_column("Llama 3.1 70B in float8 (tokens/s per GPU)", "llama3.1-70b_fp8"),
     count_column("Rows", "rows"),
-    count_column("Publishers", "publishers"),
 ]
 _HARDWARE = (
     "Published training of all weights by accelerator: median (10th to 90th percentile), then"
