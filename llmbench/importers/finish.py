@@ -51,8 +51,10 @@ def _growing(draft: Draft, column: Sequence[float], seq_len: int | None) -> None
     )
     draft.facts.pop("spec.batch.global_tokens", None)
     if seq_len:
-        found = [round(v * seq_len) if v == v else v for v in _of_rows(draft, column)]
-        draft.columns["tokens"] = array("d", found)
+        found = (v * seq_len for v in _of_rows(draft, column))
+        draft.columns["tokens"] = array(
+            "d", [round(n) if abs(n) < 1e15 else math.nan for n in found]
+        )
         draft.event("derived", f"steps.tokens = sequences of the step × {seq_len} tokens")
 
 # %% ../../nbs/50_importers/15_finish.ipynb #9c0523de
