@@ -274,6 +274,7 @@ ADDRESSES = [
     "#model=DeepSeek-V3&card=H100+SXM&precision=fp8&gpus=1024&tokens=64M&seq=4096&training=15T",
     "#model=llama3.1-8b&card=A100-80GB+SXM&framework=torch&gpus=16&tokens=1M&seq=4096&network=12.5",
     "#model=Llama-3.1-405B&card=GB200&precision=nvfp4&gpus=576&tokens=9437184&seq=8192",
+    "#gpus=64&training=1T&price=2.10&mtbf=1000&restart=300&asynchronous=yes",
 ]
 
 

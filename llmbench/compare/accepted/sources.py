@@ -152,7 +152,8 @@ def _published_line(known: PublishedTables, spec: RunSpec) -> dict[str, Any]:
 def _card_lines(spec: RunSpec) -> list[dict[str, Any]]:
     "Lines for a request on a card of the table. Raises RequestError where it is not predicted."
     machine, card, memory_gb = machine_named(spec.hardware)
-    layout = imputed(arrays_of([spec], memory_gb))[0]
+    family = "torch" if spec.precision.compute == "float8" else None  # else it counts as 16 bits
+    layout = imputed(arrays_of([spec], memory_gb, family))[0]
     step = float(step_seconds(layout, machine)[0])
     known = {tuple(key) for key in calibration()["inside"]}
     inside = calibration_keys(layout, machine)[0] in known
@@ -234,6 +235,11 @@ def expectations_text(
     expect, plan, a baseline, or a study. Raises RequestError for another word.
     """
     lines, left = _origin(word, source, results, machine)
+    if not lines:
+        raise RequestError(
+            f"--from {source}: no set of runs gives a line: {left[0]}; train each request twice or"
+            " more, or name another source: expect, plan"
+        )
     content = {"title": f"Acceptance of {study_name(word)}", "min_repeats": 3, "lines": lines}
     checked_expectations(content)
     head = [

@@ -81,18 +81,25 @@ def commit_of(run: Mapping[str, Any]) -> str | None:
     return one_line(git["commit"], 64) + (" with changes" if git.get("dirty") else "")
 
 
-def _of_these_runs(line: JudgedLine) -> bool:
-    "Whether a line expects, to five digits, a speed that its own runs have."
+def _as_measured(line: JudgedLine) -> bool:
+    "Whether a line expects, to five digits, what its own runs have."
     measured, expected = line.figure.interval.estimate, line.line.expected
-    if None in (measured, expected) or not METRICS[line.line.metric][2]:
-        return False  # a loss and a peak are the same in each training of a request
-    return abs(measured / expected - 1) < 5e-5
+    return None not in (measured, expected) and abs(measured / expected - 1) < 5e-5
+
+
+def _of_these_runs(found: Acceptance) -> list[str]:
+    """The numbers of lines that expect what their own runs have. A loss and a peak may be the same
+    in each training of a request, a speed is not: it decides for all lines of its runs.
+    """
+    same = [line for line in found.lines if _as_measured(line)]
+    own = [line.line.where for line in same if METRICS[line.line.metric][2]]
+    return [str(line.number) for line in same if line.line.where in own]
 
 # %% ../../../nbs/70_compare/accepted/40_words.ipynb #cb99418e
 def not_known(found: Acceptance) -> list[str]:
     "What the verdict does not cover, one sentence each."
     said = []
-    if own := [str(line.number) for line in found.lines if _of_these_runs(line)]:
+    if own := _of_these_runs(found):
         who = f"line {own[0]} expects" if len(own) == 1 else f"lines {', '.join(own)} expect"
         said.append(f"{who} what these very runs measured, and could not fail; judge other runs")
     for line in found.lines:

@@ -286,6 +286,7 @@ def _search(q: PlanQuestion, fixed: Fixed, machine: MachineArrays, card: str) ->
         raise RequestError(
             f"{q.model} on {max(q.gpus)} {card}: none of {found.looked_at:,} layouts fits in"
             f" {fixed.settings['memory_gb']:g} GB; type more --gpus, or a card with more memory"
+            + (", or leave out what is given of the layout: others may fit" if q.layout else "")
         )
     return found
 

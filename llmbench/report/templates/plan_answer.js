@@ -234,6 +234,15 @@ function layoutWords(c, dp) {
 
 const quoted = (text) => (/^[\w.+-]+$/.test(text) ? text : `"${text.replace(/(["$`\\])/g, "\\$1")}"`);
 
+function moneyOf(q) { // options of price and failures where they are not the usual ones
+  const card = D.cards.find((one) => one.name === q.state.card), { failures, restart, storage } = K.cluster;
+  const price = q.price === null || q.price === (card?.usd ?? null) ? [] : [`--price ${q.price}`];
+  const mtbf = q.mtbf === failures.node_mtbf_h ? [] : [`--mtbf-h ${q.mtbf}`];
+  const again = q.restart === restart.notice_s + restart.start_s + restart.warmup_s ? [] : [`--restart-s ${q.restart}`];
+  const disk = q.write === q.read && q.write !== storage.write_gb_s ? [`--storage-gb-s ${q.write}`] : []; // the command has one rate
+  return [...price, ...mtbf, ...again, ...disk, ...(q.state.asynchronous === "yes" ? ["--background"] : [])];
+}
+
 function commandOf(q, c) {
   const s = q.state, plain = (x) => x.toLocaleString("en-US", { useGrouping: false, maximumFractionDigits: 6 });
   if (s.model === "own") return null;
@@ -242,5 +251,5 @@ function commandOf(q, c) {
   return ["llmbench plan", `--model ${quoted(s.model)}`, `--hardware ${quoted(s.card)}`, `--gpus ${q.gpus}`,
     `--global-tokens ${plain(q.tokens)}`, `--seq-len ${q.seq}`, `--tokens ${plain(q.training)}`, `--framework ${s.framework}`,
     `--precision ${s.precision}`, ...(q.network === null ? [] : [`--network-gb-s ${q.network}`]),
-    `--layout ${degrees}`, `--micro ${c.micro_batch}`, `--recompute ${again}`].join(" ");
+    ...moneyOf(q), `--layout ${degrees}`, `--micro ${c.micro_batch}`, `--recompute ${again}`].join(" ");
 }
