@@ -65,7 +65,9 @@ def test_a_killed_rank_costs_no_step(whole, tmp_path):
     (again,) = [e for e in run.events if e.kind == "restarted"]
     (resumed,) = [e for e in run.events if e.kind == "resumed"]
     assert "rank 1" in again.text and resumed.step % EVERY == 0 < resumed.step
-    assert 0 < resumed.lost_steps == run.goodput.lost_steps < 6 * EVERY
+    # none, where the kill came between a checkpoint and the next step
+    assert 0 <= resumed.lost_steps == run.goodput.lost_steps < 6 * EVERY
+    assert resumed.step + resumed.lost_steps > 20
 
 
 @pytest.mark.slow

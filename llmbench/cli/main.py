@@ -121,7 +121,7 @@ _EXAMPLES |= {
     "history": "strategy=ddp,world_size=2",
     "bisect": "params/cpu/single.yaml --good v1 --bad main",
     "nodes": "--where study=cpu-nodes-1gbit --results reports/published --least 5",
-    "ranks": "strategy=ddp,world_size=2 --where study=cpu-quickstart",
+    "ranks": "strategy=ddp,world_size=2 --where study=cpu-commits --results reports/published",
     "audit": "results other/benchmark.json",
     "verify": "strategy=ddp --where study=cpu-quickstart",
     "report": "--results results --out reports/_site",

@@ -37,6 +37,16 @@ class HostTable:
         "The hosts and devices that are claimed to be slow."
         return tuple(one.name for one in (*self.hosts, *self.devices) if one.slow)
 
+    @property
+    def open(self) -> tuple[str, ...]:
+        "Those whose interval reaches beyond what matters: neither slow nor shown to be as fast."
+        every = (*self.hosts, *self.devices)
+        return tuple(
+            one.name
+            for one in every
+            if not one.slow and (one.high_pct is None or one.high_pct > self.least_pct)
+        )
+
 # %% ../../../nbs/70_compare/hosts/30_words.ipynb #e5d878f8
 def _lacks(runs: Sequence[Run], hosts: bool, devices: bool) -> tuple[str, ...]:
     "Why there is no table of hosts, or none of devices."
@@ -62,8 +72,8 @@ def host_table(
     pool = ResultsPool(results)
     runs = [pool.run(row) for row in pool.rows(Wanted("", None, parse_filters(where)))]
     hosts, devices = (
-        tuple(deviations(times, least_pct=least_pct))
-        for times in (step_times(runs), product_times(runs))
+        tuple(deviations(times, least_pct=least_pct, together=together))
+        for times, together in ((step_times(runs), False), (product_times(runs), True))
     )
     if not hosts and not devices:
         raise RequestError(
@@ -81,22 +91,27 @@ def hosts_sentence(table: HostTable) -> str:
     counted = ", ".join(
         [*(f"{len(some)} {of}" for of, some in sizes if some), f"{table.runs} runs"]
     )
+    least, left = f"{table.least_pct:g} %", len(table.open)
+    more = f"; for {left} the interval reaches beyond that: repeat there" if left else ""
     if not table.slow:
-        return f"none is shown to be more than {table.least_pct:g} % slower ({counted})"
-    named = ", ".join(table.slow)
-    return f"more than {table.least_pct:g} % slower than the median: {named} ({counted})"
+        return f"none is shown to be more than {least} slower ({counted}){more}"
+    return f"more than {least} slower than the median: {', '.join(table.slow)} ({counted}){more}"
 
 
 def _cells(one: HostDeviation) -> tuple[str, ...]:
     ends = "no repeats" if one.low_pct is None else f"{one.low_pct:+.1f} to {one.high_pct:+.1f}"
-    verdict = "slow" if one.slow else ""
-    return (one.name, str(one.measurements), f"{one.slower_pct:+.1f}", ends, verdict)
+    return (one.name, str(one.measurements), f"{one.slower_pct:+.1f}", ends)
 
 
 def _tables(table: HostTable) -> list[list[tuple[str, ...]]]:
     heads = ("runs", "slower than the median, %", "95 %", "")
     parts = (("host, by its steps", table.hosts), ("device, by its products", table.devices))
-    return [[(name, *heads), *map(_cells, rows)] for name, rows in parts if rows]
+    words = dict.fromkeys(table.open, "open") | dict.fromkeys(table.slow, "slow")
+    return [
+        [(name, *heads), *((*_cells(one), words.get(one.name, "")) for one in rows)]
+        for name, rows in parts
+        if rows
+    ]
 
 # %% ../../../nbs/70_compare/hosts/30_words.ipynb #79b5faff
 def hosts_text(table: HostTable) -> str:
@@ -117,7 +132,8 @@ def hosts_markdown(table: HostTable) -> str:
 
 def hosts_json(table: HostTable) -> str:
     "All figures."
-    facts = {"sentence": hosts_sentence(table), **asdict(table), "slow": list(table.slow)}
+    named = {"slow": list(table.slow), "open": list(table.open)}
+    facts = {"sentence": hosts_sentence(table), **asdict(table), **named}
     return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
 
 
