@@ -31,7 +31,7 @@ from llmbench.analysis.steps import (
     step_interval,
     typical,
 )
-from .student import t_quantile
+from .student import satterthwaite, t_quantile
 
 # %% ../../nbs/60_analysis/15_stats.ipynb #c12caa17
 Runs = Sequence[Sequence[float | None]]
@@ -65,13 +65,6 @@ def group_interval(runs: Runs, at: Location = typical) -> Interval:
     return Interval(centre, centre / factor, centre * factor, len(kept), sum(map(len, kept)))
 
 # %% ../../nbs/60_analysis/15_stats.ipynb #73a7b7c9
-def _welch(variances: tuple[float, float], counts: tuple[int, int]) -> float:
-    "Degrees of freedom of a difference of two independent estimates (Welch and Satterthwaite)."
-    total = sum(variances)
-    parts = sum(v * v / (n - 1) for v, n in zip(variances, counts, strict=True))
-    return total * total / parts if parts else min(counts) - 1
-
-
 def _combined(a: Interval, b: Interval) -> tuple[float | None, float | None]:
     "Ends of the ratio of two estimates from their own intervals."
     if a.low is None or b.low is None:
@@ -101,7 +94,7 @@ def ratio_interval(a: Runs, b: Runs, at: Location = typical, level: float = LEVE
             n_runs=1,
             n_steps=n_steps,
         )
-    freedom = _welch((variance_a, variance_b), counts)
+    freedom = satterthwaite((variance_a, variance_b), [n - 1 for n in counts])
     factor = math.exp(t_quantile(freedom, level) * math.sqrt(variance_a + variance_b))
     return Interval(ratio, ratio / factor, ratio * factor, min(counts), n_steps)
 

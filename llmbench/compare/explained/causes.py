@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, variance
 from typing import Any
 
-from ...analysis.student import t_quantile
+from ...analysis.student import satterthwaite, t_quantile
 from ...analysis.window import mean_clock_mhz
 from .parts import PARTS, StepTime, step_time
 from ...core.errors import LlmbenchError
@@ -47,18 +47,12 @@ def time_difference(
         variances, freedom = (variance(apart) / len(a),), len(a) - 1
     elif min(len(a), len(b)) > 1:
         variances = tuple(variance(side) / len(side) for side in (a, b))
-        freedom = _freedom(variances, (len(a), len(b)))
+        freedom = satterthwaite(variances, (len(a) - 1, len(b) - 1))
     else:
         return TimeDifference(*means, None, None)
     half = t_quantile(freedom, level) * math.sqrt(sum(variances))
     middle = means[1] - means[0]
     return TimeDifference(*means, middle - half, middle + half)
-
-
-def _freedom(variances: Sequence[float], counts: Sequence[int]) -> float:
-    "Degrees of freedom by Welch and Satterthwaite."
-    parts = sum(v * v / (n - 1) for v, n in zip(variances, counts, strict=True))
-    return max(1.0, sum(variances) ** 2 / parts) if parts else float(min(counts) - 1)
 
 # %% ../../../nbs/70_compare/explained/20_causes.ipynb #46a22d6a
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from ...analysis.student import t_quantile
+from ...analysis.student import satterthwaite, t_quantile
 from ...core.errors import RequestError
 
 # %% ../../../nbs/70_compare/hosts/10_deviations.ipynb #2ddf7fc9
@@ -71,13 +71,11 @@ RESTLESS = 2.0  # times the spread of the others, from which the own spread of a
 
 def _error(name: str, requests: Sequence[_Request]) -> tuple[float, float]:
     "Standard error of the mean of a host less the middle, and its freedom: by pooled spreads."
-    parts, freedom = [], 0.0
+    parts = []
     for one in requests:
         own = one.variance() / len(one.cells[name]) / len(requests) ** 2
         parts.append(own * (1 + math.pi / 2 / len(one.cells)))
-        freedom += parts[-1] ** 2 / one.freedom
-    whole = sum(one.freedom for one in requests)
-    return math.sqrt(sum(parts)), sum(parts) ** 2 / freedom if freedom else float(whole)
+    return math.sqrt(sum(parts)), satterthwaite(parts, [one.freedom for one in requests])
 
 
 def _own_error(name: str, requests: Sequence[_Request]) -> tuple[float, float] | None:
