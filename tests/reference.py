@@ -10,8 +10,7 @@ import tempfile
 from pathlib import Path
 
 from llmbench.analysis.rules.kinds import schema_fields
-from llmbench.compare.verb import UNSURE
-from llmbench.core.errors import LlmbenchError, RequestError
+from llmbench.core.errors import UNSURE, LlmbenchError, RequestError
 from llmbench.core.glossary.entry import Entry
 from llmbench.core.glossary.table import column_entry, field_entry
 from llmbench.core.schema import SCHEMA
@@ -19,15 +18,19 @@ from llmbench.core.versions.migration import NEWEST
 from llmbench.plan.examples import demo_study
 from llmbench.spec.notice import INTERRUPTED_CODE
 from llmbench.spec.project.parameter_keys import parameters_md
-from llmbench.store.database import open_store
+from llmbench.store.database import PUBLISHED, open_store
+from llmbench.store.published.view import PUBLISHED_COLUMNS
 
 ROOT = Path(__file__).parent.parent
 NOTE = "<!-- Written by make notebooks from the code and the glossary; do not edit. -->"
 CODES = {
     0: "done; every run is ok, no limit is broken",
-    LlmbenchError.exit_code: "a run or a check failed",
+    LlmbenchError.exit_code: "a run or a check failed, or was ended with Ctrl-C: a run is not ok, a limit is "
+    "broken, two sides may not be compared, a fault or a slow node was found, a file could not be read or a part "
+    "of a page not be drawn",
     RequestError.exit_code: "the request was wrong; one line says what to type",
-    UNSURE: "a gate that refuses doubt could not decide (--fail-if-unsure, --min-detectable)",
+    UNSURE: "the answer is open: accept, bisect and verify, wherever the runs or the files do not tell; compare only "
+    "with --fail-if-unsure or --min-detectable",
     INTERRUPTED_CODE: "a notice (SIGTERM) ended a run after a checkpoint; the same command goes on",
 }
 
@@ -43,7 +46,7 @@ def view_columns() -> dict[str, list[tuple[str, str]]]:
         views: dict[str, list[tuple[str, str]]] = {}
         for view, column, kind in found.fetchall():
             views.setdefault(view, []).append((column, kind))
-    return views
+    return views | {PUBLISHED: list(PUBLISHED_COLUMNS.items())}
 
 
 def _cell(text: str) -> str:
@@ -54,10 +57,25 @@ def _row(name: str, kind: str, entry: Entry) -> str:
     return f"| `{name}` | {_cell(kind)} | {_cell(entry.unit)} | {_cell(entry.says)} |"
 
 
+_ABOUT = {
+    PUBLISHED: (
+        "Results that others published, one row each. A query reads them when it names them, and needs no results "
+        'of your own then: `llmbench query "SELECT publisher, mfu_pct FROM published"`.',
+        "",
+    )
+}
+
+
 def _views_md() -> list[str]:
     lines = ["## Columns of the views", "", '`llmbench query "SELECT … FROM runs"` reads them.']
     for view, columns in view_columns().items():
-        lines += ["", f"### {view}", "", "| column | type | unit | meaning |"]
+        lines += [
+            "",
+            f"### {view}",
+            "",
+            *_ABOUT.get(view, ()),
+            "| column | type | unit | meaning |",
+        ]
         lines += ["| --- | --- | --- | --- |"]
         lines += [_row(c, kind, column_entry(view, c)) for c, kind in columns]
     return lines

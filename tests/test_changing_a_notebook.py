@@ -4,9 +4,11 @@
 
 import json
 import subprocess
+from dataclasses import replace
 
 import pytest
-from notebooks import ROOT
+from executed import run_cells
+from notebooks import ROOT, read_notebook
 from outputs import compared
 
 # Threads of two ranks that wait for each other spin by default: on few cores one holds the core
@@ -81,3 +83,17 @@ def test_another_number_is_no_stale_output(notebook):
     assert compared(notebook, write=False) == []
     notebook.write_text(changed.replace("print('two words')", "print('more words')"))
     assert compared(notebook, write=False) == ["  cell 1: - two; + more"]
+
+
+@pytest.mark.parametrize("cards", [16, 24])
+def test_the_guide_by_hand_adds_up_for_other_numbers_of_cards(cards, monkeypatch):
+    """It says that its first line can be changed: more hosts have a network, and wait for each
+    other.
+    """
+    monkeypatch.chdir(ROOT / "nbs/guides")
+    guide = read_notebook(ROOT / "nbs/guides/70_by_hand.ipynb")
+    line = "cards, sequence, sequences = 8, 8192, 128"
+    other = f"cards, sequence, sequences = {cards}, 8192, {4 * cards}"
+    assert sum(line in cell.source for cell in guide.cells) == 1
+    changed = [replace(cell, source=cell.source.replace(line, other)) for cell in guide.cells]
+    run_cells(replace(guide, cells=changed), slow=False)

@@ -24,6 +24,7 @@ from llmbench.store.database import open_store
 from llmbench.store.published.view import PUBLISHED_COLUMNS
 
 PARTS_OF_A_STEP = ROOT / "llmbench/compare/explained/parts.py"
+PAGE_PLAN = ROOT / "llmbench/report/templates/plan_page.js"
 COLUMN_MAKERS = {"Column", "text_column", "number_column", "_count", "_ms", "_loss_column"}
 
 
@@ -116,7 +117,7 @@ def test_no_entry_is_left_over(tmp_path):
     stale = [e.label for e in ENTRIES if not e.headings and not set(e.names) & known]
     assert not stale, stale
     written = set(written_headings())
-    written_in = [*(ROOT / "llmbench/report").rglob("*.py"), PARTS_OF_A_STEP]
+    written_in = [*(ROOT / "llmbench/report").rglob("*.py"), PARTS_OF_A_STEP, PAGE_PLAN]
     code = "".join(p.read_text() for p in written_in)
     parts = {h: re.split(r" \(.*|\{\}|, ", h)[0].strip() for e in ENTRIES for h in e.headings}
     stale = [

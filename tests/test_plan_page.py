@@ -275,6 +275,7 @@ ADDRESSES = [
     "#model=llama3.1-8b&card=A100-80GB+SXM&framework=torch&gpus=16&tokens=1M&seq=4096&network=12.5",
     "#model=Llama-3.1-405B&card=GB200&precision=nvfp4&gpus=576&tokens=9437184&seq=8192",
     "#gpus=64&training=1T&price=2.10&mtbf=1000&restart=300&asynchronous=yes",
+    "#gpus=64&power_w=520&power_price=0.25&write=5&read=40",
 ]
 
 
@@ -299,7 +300,9 @@ def test_the_command_of_the_page_gives_the_same(reader, address):
     a = "llmbenchPlan.answer()"
     same = {
         "step_time_s": "step", "tokens_per_s_per_gpu": "rate", "goodput": "good.goodput",
-        "checkpoint_every_s": "good.interval_s", "days": "days", "usd_per_1m_tokens": "usd_1m",
+        "checkpoint_every_s": "good.interval_s", "days": "days",
+        "usd_per_1m_lasting_tokens": "usd_lasting", "power_usd_at_most": "power_usd",
+        "training_kwh_at_most": "kwh", "restart_s": "good.restart_s",
         "ranks": "a.ranks", "micro_steps": "a.micro_steps",
     }  # fmt: skip
     for name, path in same.items():
@@ -309,6 +312,7 @@ def test_the_command_of_the_page_gives_the_same(reader, address):
     assert reader.js(f"{a}.factor90") == pytest.approx(told["interval_90_pct_factor"], abs=1e-3)
     assert reader.js(f"{a}.factor80") == pytest.approx(told["p90_factor"], abs=1e-3)
     assert told["p90_factor"] < told["interval_90_pct_factor"]
+    reader.wait("document.querySelectorAll('[data-part=best] tbody tr').length > 0")
 
     # and without a layout the same twenty, in the same order
     told = asked_of_command(re.sub(r" --layout .*", "", command), "--top", "20")
@@ -320,6 +324,8 @@ def test_the_command_of_the_page_gives_the_same(reader, address):
     for mine, theirs in zip(best["best"], told["layouts"], strict=True):
         twins = sum(abs(r / theirs["tokens_per_s_per_gpu"] - 1) < 1e-12 for r in rates) > 1
         assert twins or [mine["c"][n] for n in names] == [theirs[n] for n in names]
+        words = mine["usd"], theirs["usd_per_1m_lasting_tokens"]
+        assert twins or words[0] == pytest.approx(words[1], rel=1e-9), "one name, one definition"
         assert mine["worse"] == pytest.approx(theirs["chance_faster_than_first"], abs=1e-3)
 
 
@@ -436,6 +442,16 @@ def test_a_number_of_gpus_on_which_nothing_fits_is_not_offered(reader):
     opened(reader, "#gpus=7").wait(SEARCHED)
     offered = reader.js(f"{OFFERED}.map(b => b.textContent)")
     assert "4" not in offered and len(offered) >= 1, offered
+
+
+def test_a_search_for_changes_that_is_stopped_says_so(reader):
+    opened(reader, "#gpus=7").wait(SEARCHED)
+    said = "llmbenchPlan.stoppedWords(llmbenchPlan.changesThatWork(llmbenchPlan.question(){0}){0})"
+    stopped = reader.js(said.format(", 0"))
+    assert re.fullmatch(
+        r"The search for changes was stopped after 0 s: 0 of \d+ changes tried\.", stopped
+    )
+    assert reader.js(said.format(", 1e6")) == "", "a search that ended says nothing"
 
 
 @pytest.mark.parametrize("address", ["#gpus=0", "#gpus=1&model=Kimi-K2"])

@@ -6,7 +6,10 @@ import pytest
 from notebooks import ROOT
 from reference import CODES, documents, view_columns
 
+from llmbench.cli.reading import _SQL
+from llmbench.core.errors import UNSURE
 from llmbench.spec.request import RunSpec
+from llmbench.store.database import PUBLISHED, VIEW_NAMES
 
 
 @pytest.mark.parametrize("name", ["parameters.md", "reference.md"])
@@ -24,3 +27,21 @@ def test_the_reference_has_every_key_and_column_once():
     part = text.partition("### runs\n")[2].partition("\n### ")[0]
     assert re.findall(r"^\| `(\w+)` \|", part, re.M) == runs and len(runs) > 40
     assert sorted(CODES) == [0, 1, 2, 3, 75]
+
+
+def test_every_verb_that_ends_with_3_is_in_the_table_of_exit_codes():
+    """The one constant is used by the modules of these verbs."""
+    using = {
+        path.parent.name
+        for path in (ROOT / "llmbench").rglob("*.py")
+        if re.search(r"\bUNSURE\b", path.read_text()) and path.name != "errors.py"
+    }
+    assert using == {"accepted", "bisected", "verified", "compare"}
+    for verb in ("accept", "bisect", "verify", "compare"):
+        assert verb in CODES[UNSURE]
+
+
+def test_every_view_is_named_where_one_looks_for_views():
+    views = set(view_columns())
+    assert views == {*VIEW_NAMES, PUBLISHED} and "name" in dict(view_columns()["runs"])
+    assert all(view in _SQL for view in views), "llmbench query --help"

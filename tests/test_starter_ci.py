@@ -16,11 +16,13 @@ import pytest
 import yaml
 from cyclopts import UnknownOptionError
 from installed import installed, outside
+from test_workflow import made_steady
 
 from llmbench.cli.main import build_app
 from llmbench.spec.project.contents import project_files
 
 GITHUB, GITLAB = ".github/workflows/benchmark.yml", ".gitlab-ci.yml"
+GATE = ".github/workflows/gate.yml"
 SHORT = """
 study: short
 title: Two runs of a few steps
@@ -50,10 +52,20 @@ def steps_of(kind: str) -> tuple[dict[str, str], list[str]]:
     return gitlab()["variables"], gitlab()["benchmark"]["script"]
 
 
-def calls(kind: str) -> list[list[str]]:
+def gate_of(kind: str) -> tuple[dict[str, str], list[str]]:
+    """The variables and the scripts of the gate, in order."""
+    if kind == "gitlab":
+        return gitlab()["variables"] | gitlab()["gate"]["variables"], gitlab()["gate"]["script"]
+    gate = yaml.safe_load(project_files("github")[GATE])
+    variables = {name: str(value) for name, value in gate["env"].items()}
+    return variables, [step["run"] for step in gate["jobs"]["gate"]["steps"] if "run" in step]
+
+
+def calls(kind: str, of=steps_of) -> list[list[str]]:
     """The words of every call of llmbench."""
-    variables, scripts = steps_of(kind)
-    found = re.findall(r"^\.venv/bin/llmbench (.*)$", "\n".join(scripts), re.MULTILINE)
+    variables, scripts = of(kind)
+    variables = {"side": "head", "attempt": "1", "folder": "/work"} | variables
+    found = re.findall(r"^ *\.venv/bin/llmbench (.*)$", "\n".join(scripts), re.MULTILINE)
     texts = [re.sub(r"\$(\w+)", lambda m: variables[m[1]], re.split(r" >>? ", t)[0]) for t in found]
     return [shlex.split(text) for text in texts]
 
@@ -71,14 +83,33 @@ def test_every_command_is_one_that_llmbench_has(kind):
 
 def test_both_do_the_same():
     assert calls("github") == calls("gitlab")
+    hosts = ("github", "gitlab")
+    trained, compared = zip(*(calls(kind, gate_of) for kind in hosts), strict=True)
+    assert trained[0] == trained[1]
+    assert compared[0][:-1] == compared[1][:-1], "GitHub compares from the folder of the head"
+    github_has, gitlab_has = (gate_of(kind)[0] for kind in hosts)
+    assert all(github_has[k] == gitlab_has[k] for k in ("REQUEST", "REPEATS", "LIMIT", "LEAST"))
+
+
+@pytest.mark.parametrize("kind", ["github", "gitlab"])
+def test_the_gate_is_one(kind):
+    """It trains what the project has, and its exit code is that of a comparison with a limit."""
+    run, compare = calls(kind, gate_of)
+    for words in (run, compare):
+        build_app().parse_args(words)
+    assert run[:2] == ["run", "params/cpu/ddp.yaml"] and run[1] in project_files(kind)
+    assert compare[:3] == ["compare", "study=head", "study=base"]
+    assert "--fail-if-slower" in compare and "--min-detectable" in compare
 
 
 def test_github_may_read_and_nothing_else_and_actions_are_pinned():
-    text = project_files("github")[GITHUB]
-    assert github()["permissions"] == {"contents": "read"}
-    used = re.findall(r"uses: (\S+)", text)
-    assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", name) for name in used)
-    assert not any("${{" in script for script in steps_of("github")[1]), "an input is never code"
+    for name in (GITHUB, GATE):
+        text = project_files("github")[name]
+        assert yaml.safe_load(text)["permissions"] == {"contents": "read"}
+        used = re.findall(r"uses: (\S+)", text)
+        assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", name) for name in used)
+    scripts = (*steps_of("github")[1], *gate_of("github")[1])
+    assert not any("${{" in script for script in scripts), "an input is never code"
 
 
 # --- slow
@@ -86,7 +117,12 @@ def test_github_may_read_and_nothing_else_and_actions_are_pinned():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind, name, schema", [("github", GITHUB, "github-workflows"), ("gitlab", GITLAB, "gitlab-ci")]
+    "kind, name, schema",
+    [
+        ("github", GITHUB, "github-workflows"),
+        ("github", GATE, "github-workflows"),
+        ("gitlab", GITLAB, "gitlab-ci"),
+    ],
 )
 def test_it_holds_to_the_schema_of_its_host(kind, name, schema, tmp_path):
     """The schemas that check-jsonschema brings along; a misspelt key is refused."""
@@ -118,9 +154,9 @@ def project(folder: Path, path: Path, kind: str) -> Path:
     return mine
 
 
-def run_steps(kind: str, mine: Path, path: Path, **more: str) -> list[str]:
+def run_steps(kind: str, mine: Path, path: Path, of=steps_of, **more: str) -> list[str]:
     """Every script of a workflow as a runner starts it, in the project; the output of each."""
-    variables, scripts = steps_of(kind)
+    variables, scripts = of(kind)
     known = outside(path, OMP_NUM_THREADS="1", PIP_NO_DEPS="1", **variables | more)
     told = []
     for script in scripts:
@@ -128,7 +164,7 @@ def run_steps(kind: str, mine: Path, path: Path, **more: str) -> list[str]:
         done = subprocess.run(command, cwd=mine, env=known, capture_output=True, text=True)
         assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
         told.append(done.stdout)
-        for place in mine.glob(".venv/lib/python3*/site-packages"):
+        for place in mine.glob("**/.venv/lib/python3*/site-packages"):
             (place / "others.pth").write_text(f"{path.parent / 'packages'}\n")
     return told
 
@@ -153,3 +189,50 @@ def test_the_lines_for_gitlab_train_a_study_that_a_variable_names(path, tmp_path
     assert all([*mine.glob(name)] for name in kept), "every artifact is there"
     assert len([*mine.glob("results/short/*/run.json")]) == 4
     assert (mine / "winners.md").read_text().startswith("| study | category |")
+
+
+# A gate that lets pass what two short repeats show, and one that cannot.
+LENIENT = {"REQUEST": "params/cpu/short.yaml", "REPEATS": "2", "LIMIT": "95%", "LEAST": "99%"}
+REQUEST = """
+{model: gpt-tiny, strategy: ddp, world_size: 2, hardware: cpu, seq_len: 64, steps: 8,
+ warmup_steps: 2, batch: {micro: 2, global_tokens: 256}}
+"""
+
+
+def gated(kind: str, mine: Path, path: Path, **more: str) -> str:
+    """Run a gate that passes, then its last line alone with a demand that no repeats meet; what
+    the comparison said. The step times are made steady in between: other tests may run beside.
+    """
+    told = mine / ("summary.md" if kind == "github" else "comparison.md")
+    more |= {"GITHUB_STEP_SUMMARY": str(told)}
+    run_steps(kind, mine, path, lambda kind: (LENIENT, gate_of(kind)[1][:-1]), **LENIENT, **more)
+    for side in ("base", "head"):
+        assert len([*mine.glob(f"results/{side}/*/run.json")]) == 2
+    made_steady(mine)
+    last = ["bash", "-ec", gate_of(kind)[1][-1]]
+    for least, code in (("99%", 0), ("0.0001%", 3)):
+        known = outside(path, **LENIENT | {"LEAST": least} | more)
+        assert subprocess.run(last, cwd=mine, env=known).returncode == code
+    return told.read_text()
+
+
+@pytest.mark.slow
+def test_the_gate_for_github_compares_the_head_with_its_base(path, tmp_path):
+    for side in ("base", "head"):
+        project(tmp_path, path, "github").rename(tmp_path / side)
+        (tmp_path / side / "params/cpu/short.yaml").write_text(REQUEST)
+    assert "study=head" in gated("github", tmp_path, path)
+
+
+@pytest.mark.slow
+def test_the_gate_for_gitlab_compares_the_head_with_its_base(path, tmp_path):
+    mine = project(tmp_path, path, "gitlab")
+    (mine / "params/cpu/short.yaml").write_text(REQUEST)
+    named = ["git", "-c", "user.name=Test", "-c", "user.email=test@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "Begin"]):
+        subprocess.run([*named, *words], cwd=mine, check=True, capture_output=True)
+    subprocess.run(["git", "clone", "-q", mine.as_uri(), "clone"], cwd=tmp_path, check=True)
+    base = ["git", "rev-parse", "HEAD"]
+    commit = subprocess.run(base, cwd=mine, check=True, capture_output=True, text=True).stdout
+    said = gated("gitlab", tmp_path / "clone", path, CI_MERGE_REQUEST_DIFF_BASE_SHA=commit.strip())
+    assert "study=head" in said

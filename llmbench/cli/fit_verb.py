@@ -25,12 +25,12 @@ from llmbench.cli.verbs import (
     out,
     results_folder,
 )
-from ..core.accelerators import ACCELERATORS, Accelerator, accelerator
+from ..core.accelerators import ACCELERATORS, Accelerator, accelerator, card_meant
 from ..core.cards.facts import UNITS
 from ..core.cards.settings import settings_of
 from ..core.errors import RequestError, unknown_name
 from ..core.files import write_text_atomic
-from ..core.numbers import aligned, significant
+from ..core.numbers import aligned, plural, significant
 from ..plan.advice import Advice, AdviceLine, advice_text
 from ..plan.advice import advise as advise_on
 from ..plan.candidates import Asked
@@ -138,7 +138,8 @@ def published_lines(asked: Asked) -> list[AdviceLine]:
         return [AdviceLine("published", "no comparable row", str(e))]
     e = found.expected
     low, middle, high = (significant(e.tokens_per_s_per_gpu(p), 3) for p in (10, 50, 90))
-    rows = f"{len(e.comparable)} comparable rows of {e.publishers} publishers in bf16"
+    rows = plural(len(e.comparable), "comparable row")
+    rows += f" of {plural(e.publishers, 'publisher')} in bf16"
     if not e.enough:
         return [AdviceLine("published", "too few rows to judge", rows)]
     return [AdviceLine("published", f"{middle} ({low} to {high}) tokens/s per GPU", rows)]
@@ -151,6 +152,15 @@ def advice_table(lines: Iterable[AdviceLine]) -> str:
     whys = [line.why for line in lines]
     return "\n".join(f"{head.rstrip()}\n    {why}" for head, why in zip(heads, whys, strict=True))
 
+# %% ../../nbs/90_cli/30_fit_verb.ipynb #2e3c0e3d
+def _profile(hardware: str) -> str:
+    "The hardware of a request that a word means; RequestError where none is that card."
+    cards, meant = [h for h in HARDWARE if h != "cpu"], card_meant(hardware)
+    found = next((h for h in cards if meant is not None and card_meant(h) == meant), None)
+    if found is None:
+        raise RequestError(unknown_name("hardware", hardware, cards) + "; on a CPU: llmbench fit")
+    return found
+
 # %% ../../nbs/90_cli/30_fit_verb.ipynb #78b95135
 def question(
     model: str, hardware: str, gpus: int, seq_len: int | None = None,
@@ -162,9 +172,7 @@ def question(
     """
     if model not in PRESETS:
         raise RequestError(unknown_name("model", model, PRESETS))
-    if hardware not in HARDWARE or hardware == "cpu":
-        cards = [h for h in HARDWARE if h != "cpu"]
-        raise RequestError(unknown_name("hardware", hardware, cards) + "; on a CPU: llmbench fit")
+    hardware = _profile(hardware)
     shape = preset(model)
     length = seq_len or min(4096, shape.max_seq_len)
     tokens = global_tokens or gpus * 8 * length
@@ -255,8 +263,7 @@ def hardware_rows() -> list[tuple[Any, ...]]:
 # %% ../../nbs/90_cli/30_fit_verb.ipynb #2bc598b6
 def named_card(name: str) -> Accelerator:
     "The accelerator of this name, or of this device name; RequestError for an unknown one."
-    names = {a.name.lower(): a for a in ACCELERATORS}
-    found = accelerator(name) or names.get(name.strip().lower())
+    found = card_meant(name)
     if found is None:
         words = unknown_name("hardware", name, [a.name for a in ACCELERATORS])
         raise RequestError(f"{words}, and the names that their drivers report")

@@ -124,6 +124,23 @@ def _cells(done: Any, name: str) -> tuple[str, ...]:
     )
 
 # %% ../../nbs/90_cli/35_import_verb.ipynb #337c35de
+_MOST_NAMED = 3
+
+
+def _just_ending(names: Sequence[str], done: Sequence[Any]) -> list[str]:
+    "A line about the files of which nobody knows how they ended."
+    from llmbench.importers.runs import SUPPLY_END
+
+    ends = [n for n, one in zip(names, done, strict=True) if any(d.just_ends for d in one.drafts)]
+    if not ends:
+        return []
+    more = f" and {len(ends) - _MOST_NAMED} more" if len(ends) > _MOST_NAMED else ""
+    return [
+        f"{', '.join(ends[:_MOST_NAMED])}{more}: no end and no plan in the log, so it counts as "
+        f"cancelled, and no comparison uses it; if the training did end, add {SUPPLY_END}"
+    ]
+
+# %% ../../nbs/90_cli/35_import_verb.ipynb #6beeed0a
 def table(
     done: Sequence[Any],
     unknown: Sequence[str] = (),
@@ -137,7 +154,7 @@ def table(
     shown = [(names or {}).get(one.source.path, one.file) for one in done]
     strange = ((name, "not known", *"-----", "") for name in unknown)
     rows = [_HEAD, *map(_cells, done, shown), *saved, *strange]
-    lines = aligned(rows, right=range(2, 7))
+    lines = aligned(rows, right=range(2, 7)) + _just_ending(shown, done)
     for name, one in zip(shown, done, strict=True):
         lines += [f"{name}: {text}" for text in one.warnings()]
         lines += [f"{name}: not understood, for example: {t}"] if (t := one.tally.example) else []

@@ -46,7 +46,7 @@ _TRAINING = {
 
 # %% ../../nbs/90_cli/65_main.ipynb #5e0f0001
 _READING = {
-    "query": ("reading", "SQL over the views runs and steps"),
+    "query": ("reading", "SQL over runs, steps, groups and six more views"),
     "compare": ("reading", "is A faster than B, by how much, how certain, and is that fair?"),
     "explain": ("asking.explain_verb", "why is B slower than A: its step, part by part"),
     "goodput": (
@@ -212,13 +212,8 @@ def _complain(error: Exception) -> None:
     sys.stderr.write(f"llmbench: {text}\n")
 
 # %% ../../nbs/90_cli/65_main.ipynb #e273cbf9
-def with_values(argv: Sequence[str]) -> list[str]:
-    """The words of a command line; `run --resume` as `--resume=`, `--resume DIR` as `--resume=DIR`;
-    a query may begin with a comment of SQL, which is no option.
-    """
-    words, rest = [], [f" {w}" if w[:2] == "--" and w[2:3].isspace() else w for w in argv]
-    if rest[:1] != ["run"]:
-        return rest
+def _resume_words(rest: list[str]) -> list[str]:
+    words = []
     while rest and rest[0] != "--":
         word = rest.pop(0)
         if word == "--resume":
@@ -226,6 +221,16 @@ def with_values(argv: Sequence[str]) -> list[str]:
             word = f"--resume={rest.pop(0) if named else ''}"
         words.append(word)
     return words + rest
+
+
+def with_values(argv: Sequence[str]) -> list[str]:
+    """The words of a command line; `run --resume` as `--resume=`, `--resume DIR` as `--resume=DIR`,
+    `--json` as `--format=json`; a query may begin with a comment of SQL, which is no option.
+    """
+    end = argv.index("--") if "--" in argv else len(argv)
+    words = ["--format=json" if w == "--json" else w for w in argv[:end]] + list(argv[end:])
+    words = [f" {w}" if w[:2] == "--" and w[2:3].isspace() else w for w in words]
+    return _resume_words(words) if words[:1] == ["run"] else words
 
 # %% ../../nbs/90_cli/65_main.ipynb #75257e99
 @contextlib.contextmanager

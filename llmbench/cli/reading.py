@@ -24,7 +24,10 @@ from llmbench.cli.verbs import (
 from ..core.errors import RequestError
 
 # %% ../../nbs/90_cli/15_reading.ipynb #a67d1c65
-_SQL = "one DuckDB statement that reads; it reaches no file, network, extension or setting"
+_SQL = (
+    "one DuckDB statement that reads; it reaches no file, network, extension or setting. Views: "
+    "runs, steps, groups, ranks, collectives, details, studies, quarantine, published"
+)
 
 
 def query(
@@ -157,9 +160,11 @@ def winners(*studies: StudyName, format: Style = "table", results: Results = Non
     """Print the winner of each category: throughput, step time, memory, scaling, cost, transfer;
     where none is named, why.
     """
+    from llmbench.analysis.cost import price_table_words
     from llmbench.report.verbs import winners_text
 
     out(winners_text(Path(results) if results else None, studies, format))
+    sys.stderr.write(f"llmbench: prices of cost: {price_table_words()}\n")
     return 0
 
 # %% ../../nbs/90_cli/15_reading.ipynb #42705fe5

@@ -90,10 +90,11 @@ Force = Annotated[
 # The formats of every verb that prints rows, and of every verb that prints sentences.
 Style = Annotated[
     Literal["table", "markdown", "csv", "json"],
-    option("how to print it (default table)", "STYLE"),
+    option("how to print it (default table), or --json", "STYLE"),
 ]
 Prose = Annotated[
-    Literal["text", "markdown", "json"], option("how to print it (default text)", "STYLE")
+    Literal["text", "markdown", "json"],
+    option("how to print it (default text), or --json", "STYLE"),
 ]
 DryRun = Annotated[bool, option("say what would run and where it goes; start and write nothing")]
 

@@ -25,8 +25,10 @@ from llmbench.analysis.stats import (
     Pairs,
     Runs,
     compared_ratio,
+    enough_repeats,
     family_level,
     opposed,
+    pair_values,
     pairs_among,
     repeats_needed,
     spread_of,
@@ -160,7 +162,7 @@ def fair(a: RepeatSet, b: RepeatSet, varies: Sequence[str] = DEFAULT_VARIES) -> 
 class Comparison:
     """A against B. `speed` is A's over B's by time spent, `calm` the same at the location `at`,
     `medians` at the medians, `family` the same with the interval for all pairs of the study's
-    `sets` together. `needed` repeats show `effect` (0.03: 3 %) with probability 0.8.
+    `sets` together. `needed` repeats show `effect` (0.03: 3 %) in 95 of 100 studies.
     """
 
     a: RepeatSet
@@ -212,12 +214,17 @@ def _check_different(a: RepeatSet, b: RepeatSet, baseline: str | None) -> None:
 
 
 def _repeats_for(a: RepeatSet, b: RepeatSet, pairs: Pairs, effect: float) -> int | None:
-    "The repeats that show `effect`; None where the spread between repeats is unknown."
-    if pairs:
-        spread = spread_of_pairs(pairs, spent)
-    else:
+    """The repeats that show `effect`, as `enough.repeats_to_show` of these two sets says it; None
+    where the spread between repeats is unknown.
+    """
+    if not pairs:
         spread = spread_of(token_times(a), token_times(b), at=spent)
-    return None if spread is None else repeats_needed(spread, effect, interleaved=bool(pairs))
+        return None if spread is None else repeats_needed(spread, effect)
+    spread = spread_of_pairs(pairs, spent)
+    by_steps = enough_repeats(pair_values(pairs, spent), effect)
+    if spread is None or by_steps is None:
+        return None
+    return max(by_steps, repeats_needed(spread, effect, interleaved=True))
 
 # %% ../../nbs/70_compare/15_compare.ipynb #9806d07a
 def compare_sets(

@@ -76,4 +76,4 @@ def repeats_to_show(
     if wanted is None or not known:
         return wanted
     between = math.sqrt(math.fsum(s * s for s in known) / len(known))
-    return max(wanted, repeats_needed(between, difference, power=0.95, interleaved=True))
+    return max(wanted, repeats_needed(between, difference, interleaved=True))

@@ -172,7 +172,7 @@ def design_table(
         "",
         "",
         "repeats for 95 %",
-        *(str(repeats_needed(n.spread(), slowdown, power=0.95)) for n in noise),
+        *(str(repeats_needed(n.spread(), slowdown)) for n in noise),
     )
     return format_rows((*_HEAD, *(n.name for n in noise)), [*rows, spreads, needed])
 

@@ -20,6 +20,7 @@ from ..core.errors import LlmbenchError, RequestError, near, unknown_name
 from ..core.files import write_json_atomic
 from ..core.records import read_run, utc_now
 from ..core.schema import dump_run, validate_run
+from ..importers.runs import end_hint
 from ..store.database import format_rows, open_store, say_set_aside
 
 # %% ../../nbs/70_compare/10_select.ipynb #0979f627
@@ -82,7 +83,7 @@ def _matching_sql(wanted: Wanted) -> tuple[str, list[str]]:
         tests.append("(run_id = ? OR starts_with(run_id, ?))")
         values += [wanted.run_id, wanted.run_id + "."]
     sql = (
-        "SELECT * FROM runs JOIN (SELECT run_id, name, spec_hash, attempt, file FROM details) "
+        "SELECT * FROM runs JOIN (SELECT run_id, spec_hash, attempt, file FROM details) "
         f"USING (run_id) WHERE {' AND '.join(tests) or 'true'} ORDER BY started_at, run_id"
     )
     return sql, values
@@ -241,10 +242,10 @@ def pick(pool: RunPool, wanted: Wanted) -> RepeatSet:
         (r for r in rows if r["status"] == "ok"), key=lambda r: (r["attempt"] or 0, r["run_id"])
     )
     if not done:
-        ends = sorted({r["status"] for r in rows})
+        ends, hint = sorted({r["status"] for r in rows}), end_hint(r["reason"] for r in rows)
         raise LlmbenchError(
             f"{wanted.text}: none of {len(rows)} runs ended ok ({', '.join(ends)}); "
-            f"first: {rows[0]['reason']}"
+            f"first: {rows[0]['reason']}{hint and f'; {hint}'}"
         )
     if (count := len({_set_of(r) for r in done})) > 1:
         raise RequestError(ambiguous(wanted.text, done, count))
@@ -299,7 +300,8 @@ def save_baseline(
     rows = [r for r in matching if r["status"] == "ok"]
     if not rows:
         none = "no run that matches ended ok" if matching or not filters else nothing(pool, wanted)
-        raise RequestError(f"{none}: nothing to keep")
+        hint = end_hint(r["reason"] for r in matching)
+        raise RequestError(f"{none}: nothing to keep{hint and f'; {hint}'}")
     runs = [_kept(pool.run(r)) for r in rows]
     commits = sorted({r["git_commit"] for r in rows if r["git_commit"]})
     known = {"schema": BASELINE, "name": name, "saved_at": utc_now(), "git_commits": commits}

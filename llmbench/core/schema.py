@@ -67,7 +67,7 @@ class Status(StrEnum):
     refused = "refused"  # the machine or the installed packages cannot run it; nothing was started
     timeout = "timeout"  # a deadline passed: the run's, or a collective's
     crash = "crash"  # anything else that ended a rank early
-    cancelled = "cancelled"  # someone pressed Ctrl-C or cancelled the job
+    cancelled = "cancelled"  # Ctrl-C, a cancelled job, or a log of another tool that just ends
     interrupted = "interrupted"  # ended by notice (SIGTERM); the next start continues it
 
     @property

@@ -137,6 +137,7 @@ class Said(_Events):
         super().__init__()
         self.facts: dict[str, Any] = {}
         self.status, self.reason = Status.ok, None
+        self.just_ends = False  # the log stops; no words in it, and no plan, tell how the run ended
 
     def fact(self, place: str, value: Any) -> None:
         "A fact from the log, by its key in the run file (`spec.model.n_layers`); skips None."

@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..core.accelerators import ACCELERATORS, OLD_NAMES, Accelerator, accelerator
+from ..core.accelerators import ACCELERATORS, Accelerator, accelerator, card_meant
 from ..core.errors import RequestError, unknown_name
+from ..core.schema import Status
 from .base import Draft
 from .text import BLOCK_FORMATS
 from ..plan.flops import model_flops_per_token, parameter_count
@@ -59,19 +60,12 @@ def _device_name(card: Accelerator) -> str:
     return re.sub(r"\(([^()|]*)\|[^()]*\)", r"\1", plain)
 
 
-_NAMED = {a.name: a for a in ACCELERATORS}
-_NAMED |= {old: _NAMED[names[0]] for old, names in OLD_NAMES.items()}
-_CARDS = {name.lower().replace(" ", "-"): a for name, a in _NAMED.items()}
-
-
 def _hardware(key: str, text: str) -> Facts:
     "The platform, and the name of the device that every rank has."
-    word = text.lower().replace(" ", "-")
-    near = [a for name, a in _CARDS.items() if name.split("-")[0] == word]
-    found = accelerator(text) or _CARDS.get(word) or (near[0] if len(near) == 1 else None)
+    found = card_meant(text)
     if found is None:
-        allowed = [n for n, a in _CARDS.items() if a in near] or list(_CARDS)
-        raise RequestError(f"--set {key}={text}: allowed are {', '.join(allowed)}")
+        allowed = ", ".join(a.name for a in ACCELERATORS)
+        raise RequestError(f"--set {key}={text}: no card, or several; allowed are {allowed}")
     name = text if accelerator(text) else _device_name(found)
     platform = "cuda" if found.vendor == "NVIDIA" else "rocm"
     return {"device": name, "env.platform": platform}
@@ -114,6 +108,12 @@ def _number(place: str) -> Callable[[str, str], Facts]:
     return read
 
 # %% ../../nbs/50_importers/12_supplied.ipynb #a1212adb
+def _status(key: str, text: str) -> Facts:
+    if text != "ok":
+        raise RequestError(f"--set {key}={text}: only ok can be supplied, where a log just ends")
+    return {key: text}
+
+
 def _switch(place: str) -> Callable[[str, str], Facts]:
     "true or false at a place of the run file."
 
@@ -142,6 +142,7 @@ KEYS: dict[str, Callable[[str, str], Facts]] = {
     "precision": _precision,
     "hardware": _hardware,
     "strategy": _strategy,
+    "status": _status,
     **_STRATEGY,
     **_NAMES,
     **_NUMBERS,
@@ -281,12 +282,27 @@ def _as_logged(draft: Draft, key: str, facts: Facts, file: str) -> Facts:
         return {k: v for k, v in facts.items() if k not in open_ or draft.facts.get(k) is None}
     return facts
 
+# %% ../../nbs/50_importers/12_supplied.ipynb #dcf1ae84
+def _supply_end(draft: Draft, file: str) -> bool:
+    "Whether a log that just ends now has ended; RequestError where the log says something else."
+    if draft.status == Status.ok:
+        return False
+    if not draft.just_ends:
+        raise RequestError(
+            f"--set status: {file} says {draft.status}: {draft.reason}; leave status out"
+        )
+    draft.status, draft.reason, draft.just_ends = Status.ok, None, False
+    return True
+
 # %% ../../nbs/50_importers/12_supplied.ipynb #aa4ef70c
 def supply(draft: Draft, supplied: dict[str, Facts], file: str) -> None:
     """Add the facts that the log of a draft lacks, and name them in `draft.supplied`. RequestError
     where the log says something else.
     """
     for key, facts in sorted(supplied.items(), key=lambda item: item[0] == "hardware"):
+        if key == "status":
+            draft.supplied += [key] if _supply_end(draft, file) else []
+            continue
         facts = _as_logged(draft, key, dict(facts), file)
         if name := facts.pop("device", None):
             facts |= _devices(draft, name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import yaml
 
 from ..core.errors import RequestError
-from ..core.numbers import human_duration
+from ..core.numbers import human_duration, plural
 from .bound import card_of, link_of
 from llmbench.plan.candidates import (
     Asked,
@@ -76,10 +76,14 @@ def _too_large(asked: Asked, first: Candidate) -> list[str]:
     ]
 
 # %% ../../nbs/20_plan/60_advice.ipynb #030c1b73
+def _fit(count: int) -> str:
+    return f"{count} fit{'s' if count == 1 else ''}"
+
+
 def _layout_line(asked: Asked, found: Sequence[Candidate]) -> AdviceLine:
     first = found[0]
     why = [
-        f"of {len(layouts_of(asked))} layouts {len(found)} fit; the shortest step at the rates of"
+        f"of {plural(len(layouts_of(asked)), 'layout')} {_fit(len(found))}; the shortest step at the rates of"
         f" the data sheets, {human_duration(first.bound.step_s)}, or the simplest within 2 % of it"
     ]
     return AdviceLine(

@@ -81,7 +81,7 @@ def _strategy(a: LayoutArrays, family: str) -> dict[str, Any]:
     degrees = {n: k for n, k in sizes.items() if k > 1 or n == "dp"}
     if family in _BY_ENGINE and split:
         raise RequestError(f"no {family} beside tp, pp, cp or ep; type --framework megatron")
-    if a.dp * a.cp == 1:
+    if a.dp * a.cp == 1 or zero == 0:
         return {"name": replicated(sizes)} | degrees
     if zero == 3 and family not in _BY_ENGINE:
         return {"name": _SHARDS_ALL} | degrees

@@ -17,6 +17,7 @@ from llmbench.analysis.cost import (
     no_price,
     over_prices,
     price_of,
+    price_table_words,
     tokens_per_usd,
     training_usd,
 )
@@ -35,7 +36,7 @@ from llmbench.compare.categories import (
 )
 from ..compare.winner import Contender, Decision, ranks_words, ratio_span
 from ..core.escape import few_names, short_label
-from ..core.numbers import significant
+from ..core.numbers import plural, significant
 from .answer import Answer, Contest, fairness_among, reason_lines
 from .markup import Md
 from .parts import md_text, pipe_table, with_interval
@@ -334,9 +335,6 @@ def costs_table(rows: list[dict[str, Any]]) -> Md | None:
     return pipe_table([_HEAD, *([md_text(r["run"], 200), *cost_cells(r)] for r in rows)])
 
 # %% ../../nbs/80_report/57_categories.ipynb #181beb0c
-_SOURCES = "sources: params/prices.yaml"
-
-
 def price_words(price: HourlyPrice) -> str:
     "The price of an hour, and of each price behind it the provider, month and source."
     amount = f"{significant(price.price_per_hour)} {price.currency} per hour of one {price.device}"
@@ -345,13 +343,13 @@ def price_words(price: HourlyPrice) -> str:
         provider = f" ({only.provider})" if only.provider else ""
         return f"{amount}{provider}, {only.as_of}; source: {only.source}"
     own = any(p.mine for p in price.prices)
-    why = "your price" if own else f"the median of {len(price.prices)} prices on demand"
+    why = "your price" if own else f"the median of {plural(len(price.prices), 'price')} on demand"
     listed = sorted(price.prices, key=lambda p: p.price_per_hour)
     offers = (
         f"{significant(p.price_per_hour)} {p.provider or 'no provider stated'} {p.as_of}"
         for p in listed
     )
-    return f"{amount}, {why}: {', '.join(offers)}; {_SOURCES}"
+    return f"{amount}, {why}: {', '.join(offers)}; sources: {price_table_words()}"
 
 
 def price_note(answer: Answer) -> str:

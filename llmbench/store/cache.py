@@ -23,8 +23,9 @@ import duckdb
 import orjson
 
 import llmbench
-from ..core.files import load_settings, write_text_atomic
+from ..core.files import write_text_atomic
 from ..core.folders import OWN_FOLDER, shown_path
+from ..spec.project.packaged import price_file
 from .listing import Node, count_files, dumped, loaded, look
 from .literal import quoted
 
@@ -49,7 +50,7 @@ def _program() -> list[tuple[str, int, int]]:
 
 def store_key(folders: Sequence[Path]) -> str:
     "A hash of everything that the tables depend on besides the result files."
-    prices = load_settings().path("cost", "prices")
+    prices = price_file()
     content = [
         _FORMAT,
         duckdb.__version__,

@@ -7,6 +7,7 @@ __all__ = ['expect_rows', 'expect']
 
 # %% ../../../nbs/90_cli/asking/10_expect_verb.ipynb #f76c7757
 import math
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from llmbench.cli.verbs import (
     results_folder,
 )
 from ...core.errors import LlmbenchError, RequestError
+from ...core.numbers import plural
 
 # %% ../../../nbs/90_cli/asking/10_expect_verb.ipynb #dc7ee46b
 _GIVEN = ("model", "hardware", "gpus")
@@ -65,7 +67,9 @@ def _rows_of_logs(path: Path, supplied: Sequence[str]) -> list[dict[str, Any]]:
             sys.stderr.writelines(f"llmbench: {one.file}: {text}\n" for text in told)
         if not any(one.drafts for one in done):
             raise RequestError(
-                f"{path}: {len(unknown) or 'no'} files of a known format; see llmbench import"
+                f"{path}: no file of a known format"
+                + (f" ({plural(len(unknown), 'file')} of another)" if unknown else "")
+                + "; llmbench import --help names the formats"
             )
         columns, rows = query(folder, "SELECT * FROM runs ORDER BY run_id")
     return [dict(zip(columns, row, strict=True)) for row in rows]
@@ -150,6 +154,28 @@ def expect(
     out(in_style(text, format))
     return code
 
+# %% ../../../nbs/90_cli/asking/10_expect_verb.ipynb #3da8d7a8
+_TO_SET = {
+    "model": "model=NAME", "hardware": "hardware=NAME", "sequence length": "seq_len=N",
+    "number of ranks": "world_size=N", "tokens per step": "global_tokens=N",
+}  # fmt: skip
+
+
+def _what_to_type(rows: list[dict[str, Any]], log: Path | str, given: Sequence[str]) -> str:
+    "The line that supplies what logs lack; empty where it cannot be supplied."
+    from llmbench.importers.finish import lacking
+
+    lacks = {word for row in rows for word in lacking(row)}
+    if not lacks or not lacks <= _TO_SET.keys():
+        return ""
+    facts = [*map(shlex.quote, given), *(text for word, text in _TO_SET.items() if word in lacks)]
+    line = " ".join(
+        [f"llmbench expect --log {shlex.quote(str(log))}", *(f"--set {f}" for f in facts)]
+    )
+    names = {"model": "llama3.1-8b", "hardware": "h100"}
+    such = " and ".join(f"{n}={name}" for n, name in names.items() if n in lacks)
+    return f"; type {line}" + (f", such as {such}" if such else "")
+
 # %% ../../../nbs/90_cli/asking/10_expect_verb.ipynb #52f1391b
 _ASKED = (*_GIVEN, "seq_len", "precision", "framework", "strategy", "recompute", "micro_batch",
           "global_tokens", "adapters")  # fmt: skip
@@ -172,6 +198,7 @@ def _expected(typed: dict[str, Any]) -> tuple[str, int]:
     table, found = runs_table(known, rows)
     if not found:
         out(table)
-        raise LlmbenchError("none of the runs can be judged: the table says what each lacks")
+        said = "none of the runs can be judged: the table says what each lacks"
+        raise LlmbenchError(said + ("" if log is None else _what_to_type(rows, log, typed["set"])))
     single = len(found) == 1 and run is not None
     return _answered(found, None if single else table, *style)

@@ -17,6 +17,8 @@ from ...core.errors import RequestError
 
 # %% ../../../nbs/90_cli/asking/15_plan_options.ipynb #eb51207c
 _RANK = "order of the layouts (default time); cost is GPU time per token"
+_SURELY = "only layouts that surely fit: a chance of 0.9 or more (default 0.5)"
+_WRITES = "GB/s that the storage writes, and reads unless told otherwise"
 _SPOT_H = "hours until a spot node is taken away; there is no published figure"
 _EVERY = "seconds of steps between two checkpoints (default: the best)"
 _BEHIND = "write checkpoints in the background, while steps go on"
@@ -25,16 +27,19 @@ _BEHIND = "write checkpoints in the background, while steps go on"
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    "Money, energy and failures of a plan, the order of its layouts, and files of them."
+    "Money, energy and failures of a plan, which layouts in which order, and files of them."
 
     rank: Annotated[Literal["time", "cost", "memory", "goodput"], option(_RANK)] = "time"
+    surely: Annotated[bool, option(_SURELY)] = False
     price: Annotated[float | None, option("USD per GPU and hour (default: params)", "USD")] = None
     spot: Annotated[bool, option("at spot prices, with nodes that are taken away")] = False
     spot_mtbf_h: Annotated[float | None, option(_SPOT_H, "H")] = None
     power_price: Annotated[float | None, option("USD per kWh", "USD")] = None
+    power_w: Annotated[float | None, option("watts of one GPU (default: its TDP)", "W")] = None
     mtbf_h: Annotated[float | None, option("hours between failures of a node", "H")] = None
     restart_s: Annotated[float | None, option("seconds of a restart, without reading", "S")] = None
-    storage_gb_s: Annotated[float | None, option("GB/s of the storage, both ways", "X")] = None
+    storage_gb_s: Annotated[float | None, option(_WRITES, "X")] = None
+    storage_read_gb_s: Annotated[float | None, option("GB/s that it reads", "X")] = None
     checkpoint_every_s: Annotated[float | None, option(_EVERY, "S")] = None
     background: Annotated[bool, option(_BEHIND)] = False
     start: Annotated[str | None, option("first day (default: today)", "YYYY-MM-DD")] = None
@@ -55,7 +60,7 @@ def day_of(text: str | None) -> date | None:
         ) from None
 
 
-_NO_ECONOMY = ("rank", "start", "write", "out", "force")
+_NO_ECONOMY = ("rank", "surely", "start", "write", "out", "force")
 
 
 def economy_of(asked: PlanOptions) -> Any:

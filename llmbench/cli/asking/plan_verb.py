@@ -58,7 +58,8 @@ def layout_given(text: str | None) -> dict[str, float]:
         name, _, value = part.partition("=")
         if name.strip() not in _DEGREES:
             raise RequestError(unknown_name("--layout degree", name.strip(), _DEGREES))
-        found[name.strip()] = counted(value, f"--layout {name.strip()}")
+        none = name.strip() == "zero_stage" and value.strip() == "0"  # plain replicas
+        found[name.strip()] = 0.0 if none else counted(value, f"--layout {name.strip()}")
     return found
 
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #5d0c11f2
@@ -141,7 +142,7 @@ def _question(typed: dict[str, Any]) -> Any:
         typed["model"], typed["hardware"], gpu_counts(typed["gpus"]),
         whole_sequences(asked, length), length,
         typed["framework"], typed["precision"], whole, typed["network_gb_s"], given or None,
-        typed["asked"].rank, economy_of(typed["asked"]),
+        typed["asked"].rank, economy_of(typed["asked"]), typed["asked"].surely,
     )  # fmt: skip
 
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #b212db15

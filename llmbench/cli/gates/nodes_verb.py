@@ -8,7 +8,8 @@ __all__ = ['nodes']
 # %% ../../../nbs/90_cli/gates/40_nodes_verb.ipynb #f66c5de0
 from typing import Annotated
 
-from ..verbs import Prose, Results, option, out, results_folder
+from ..verbs import OptionalPath, Prose, Results, option, out, results_folder
+from ...core.errors import RequestError
 
 # %% ../../../nbs/90_cli/gates/40_nodes_verb.ipynb #f2f7dfb5
 _WHERE = "a filter for runs, as key=value; may be repeated"
@@ -16,6 +17,10 @@ _LEAST = "what does not matter, in percent (default 1)"
 
 
 def nodes(
+    folder: Annotated[
+        OptionalPath, option("folder of all results, as --results", "RESULTS")
+    ] = None,
+    /,
     *,
     where: Annotated[tuple[str, ...], option(_WHERE, "k=v")] = (),
     least: Annotated[float, option(_LEAST, "PCT")] = 1.0,
@@ -26,6 +31,8 @@ def nodes(
     from llmbench.compare.hosts.words import hosts_command
 
     how = {"where": where, "least_pct": least, "style": format}
-    text, code = hosts_command(results_folder(results), **how)
+    if folder and results:
+        raise RequestError(f"RESULTS {folder} and --results {results}: name one folder")
+    text, code = hosts_command(results_folder(folder or results), **how)
     out(text)
     return code

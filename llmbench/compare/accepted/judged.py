@@ -21,7 +21,7 @@ from llmbench.compare.accepted.expectation import (
 )
 from .figures import MeasuredFigure, figure_of, study_name
 from ..select import ResultsPool, Wanted, nothing
-from ...core.errors import RequestError
+from ...core.errors import UNSURE, RequestError
 from ...core.numbers import significant
 
 # %% ../../../nbs/70_compare/accepted/30_judged.ipynb #0720f5e0
@@ -48,7 +48,7 @@ def margin_pct(estimate: float | None, least: float, most: float) -> float | Non
 
 
 def repeats_to_decide(spread: float | None, margin: float | None) -> int | None:
-    """Repeats that show on which side of the limit the metric is, in 8 of 10 such measurements;
+    """Repeats that show on which side of the limit the metric is, in 19 of 20 such measurements;
     None where the spread is unknown, or the estimate lies on the limit.
     """
     if spread is None or not margin:
@@ -183,7 +183,7 @@ class Acceptance:
     @property
     def exit_code(self) -> int:
         "0 where all lines pass, 1 where one fails, 3 where none fails and one is unsure."
-        return {"pass": 0, "fail": 1, "unsure": 3}[self.verdict]
+        return {"pass": 0, "fail": 1, "unsure": UNSURE}[self.verdict]
 
     def count(self, verdict: str) -> int:
         "How many lines have a verdict."

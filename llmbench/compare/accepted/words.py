@@ -102,9 +102,9 @@ def not_known(found: Acceptance) -> list[str]:
     if own := _of_these_runs(found):
         who = f"line {own[0]} expects" if len(own) == 1 else f"lines {', '.join(own)} expect"
         said.append(f"{who} what these very runs measured, and could not fail; judge other runs")
-    for line in found.lines:
-        if line.verdict == "unsure":
-            said.append(f"line {line.number} is open: {reason_words(line)}")
+    if unsure := [str(line.number) for line in found.lines if line.verdict == "unsure"]:
+        who = f"line {unsure[0]} is" if len(unsure) == 1 else f"lines {', '.join(unsure)} are"
+        said.append(f"{who} open, for the reason given above")
     made = coverage_words(found.runs())
     if made:
         said.append(f"{made}; another hour or machine may give another figure")

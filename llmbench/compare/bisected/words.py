@@ -15,7 +15,7 @@ from typing import Any
 
 from .search import Bisected, BisectLimits, bisected
 from .trials import Trials, commits_between, own_command, versions_of
-from ...core.errors import RequestError, unknown_name
+from ...core.errors import UNSURE, RequestError, unknown_name
 from ...core.escape import md_table
 from ...core.numbers import aligned, significant
 
@@ -81,9 +81,6 @@ def bisected_json(found: Bisected, versions: Sequence[str]) -> str:
 BISECT_STYLES = {"text": bisected_text, "markdown": bisected_markdown, "json": bisected_json}
 
 # %% ../../../nbs/70_compare/bisected/40_words.ipynb #8bbbebcc
-_UNSURE = 3
-
-
 def _asked(
     good: str | None, bad: str | None, repo: Path | None, versions: Path | None
 ) -> tuple[tuple[str, ...], Path | None]:
@@ -127,4 +124,4 @@ def bisect_command(
             found = bisected(lambda one: _said(trials, one, say), len(names) - 1, limits)
         finally:
             trials.close()
-    return BISECT_STYLES[style](found, names), 0 if found.first is not None else _UNSURE
+    return BISECT_STYLES[style](found, names), 0 if found.first is not None else UNSURE

@@ -22,6 +22,7 @@ from llmbench.compare.expected.range import (
     comparable_rows,
     expect_case,
 )
+from ...core.numbers import plural
 from ...store.published.accounting import peak_of
 
 # %% ../../../nbs/70_compare/expected/50_verdict.ipynb #12f31888
@@ -30,7 +31,7 @@ ALARM = 2.33  # deviations: 98 % of a normal distribution lie inside
 
 @dataclass(frozen=True)
 class Judged:
-    "A throughput among comparable rows; percentile and word are None without a value."
+    "A throughput among comparable rows; percentile and word are None where none can be given."
 
     verdict: str | None
     why: str
@@ -41,23 +42,23 @@ class Judged:
 
 def judge_value(expected: Expected, value: float | None, ceiling: Ceiling | None) -> Judged:
     "Where a throughput in tokens/s per accelerator lies, and the word for it."
-    few = f"{len(expected.comparable)} comparable rows, {ENOUGH_ROWS} are needed"
+    few = f"{plural(len(expected.comparable), 'comparable row')}, {ENOUGH_ROWS} are needed"
     if value is None:
         return Judged(None, "" if expected.enough else few, None, None, None)
     tflops = value * expected.case.flops_per_token / 1e12
-    place = expected.percentile(value)
     if ceiling and tflops > ceiling.tflops:
         over = f"{tflops:,.0f} TFLOP/s is above {ceiling.tflops:,.0f}, {ceiling.what}"
-        return Judged("implausible", over, value, tflops, place)
+        return Judged("implausible", over, value, tflops, None)  # no place in what is possible
     if not expected.enough:
         return Judged("no verdict", few, value, tflops, None)
-    scaled = expected.scaled(value)
+    scaled, place = expected.scaled(value), expected.percentile(value)
     word = "low" if scaled < -ALARM else "high" if scaled > ALARM else "normal"
     return Judged(word, _place_words(place, expected), value, tflops, place)
 
 # %% ../../../nbs/70_compare/expected/50_verdict.ipynb #6780151f
 def _place_words(place: float, expected: Expected) -> str:
-    rows = f"{len(expected.comparable)} comparable rows of {expected.publishers} publishers"
+    rows = plural(len(expected.comparable), "comparable row")
+    rows += f" of {plural(expected.publishers, 'publisher')}"
     shown = "below 1" if place < 1 else "above 99" if place > 99 else f"{place:.0f}"
     if 10 <= place <= 90:
         return f"percentile {shown} of what {rows} give"

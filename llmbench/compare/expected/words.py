@@ -18,7 +18,7 @@ from .range import parse_percentile
 from .verdict import ExpectAnswer, SettingCheck, answer
 from ...core.errors import RequestError
 from ...core.escape import one_line
-from ...core.numbers import aligned, significant
+from ...core.numbers import aligned, plural, significant
 from ...store.published.view import published_by
 
 # %% ../../../nbs/70_compare/expected/60_words.ipynb #56e27882
@@ -42,7 +42,7 @@ def verdict_line(found: ExpectAnswer) -> str:
     "The line that decides: value, verdict and where it lies."
     j = found.judged
     if j.verdict is None:
-        return j.why or f"{len(found.expected.comparable)} comparable rows"
+        return j.why or plural(len(found.expected.comparable), "comparable row")
     text = f"{_figure(j.tokens_per_s_per_gpu)} tokens/s per GPU is {j.verdict}: {j.why}"
     if j.verdict == "no verdict":
         text = f"{_figure(j.tokens_per_s_per_gpu)} tokens/s per GPU: no verdict, {j.why}"
@@ -72,8 +72,8 @@ def _check_line(check: SettingCheck) -> str:
     span = f", {e.low:.2f} to {e.high:.2f}" if e.pairs > 1 else ""
     here = f" (here {check.here})" if check.here else ""
     return (
-        f"{check.setting}{here}: {e.change} was {e.ratio:.2f} times as fast{span}: {e.pairs} pairs"
-        f" that differ in it alone, {', '.join(e.publishers)}, {e.on}"
+        f"{check.setting}{here}: {e.change} was {e.ratio:.2f} times as fast{span}:"
+        f" {plural(e.pairs, 'pair')} that differ in it alone, {', '.join(e.publishers)}, {e.on}"
     )
 
 # %% ../../../nbs/70_compare/expected/60_words.ipynb #3044bed4
@@ -89,6 +89,7 @@ def _beyond(found: ExpectAnswer) -> list[str]:
     ]
 
 
+_DISTANT = "is an estimate from distant rows"
 _ROW_HEADS = ("published row", "tokens/s per GPU", "what differs")
 
 # %% ../../../nbs/70_compare/expected/60_words.ipynb #2bebd087
@@ -101,7 +102,7 @@ def as_text(found: ExpectAnswer, most: int = 8) -> str:
             f" {found.mismatch.reason}"
         )
     if not found.expected.enough:
-        lines.append("the range below is an estimate from distant rows, and no judgement")
+        lines.append(f"the range below {_DISTANT}, and no judgement")
     lines += ["", *aligned(_range_rows(found), right=range(1, 6)), *_beyond(found)]
     if found.rows:
         shown = [
@@ -193,11 +194,14 @@ def run_line(name: str, found: ExpectAnswer) -> tuple[str, ...]:
     spans = [_figure(e.tokens_per_s_per_gpu(p)) for p in (10, 50, 90)]
     place = found.judged.percentile
     at = "" if place is None else f", p{min(max(place, 1), 99):.0f}"
+    why, ended, status = found.judged.why.partition("the run ended as ")
     words = f"{found.judged.verdict}{at}"
-    if found.judged.verdict == "implausible":
-        words += f": {found.judged.why}"
-    elif "the run ended as " in found.judged.why:
-        words += f", {found.judged.why.rpartition('; ')[2]}"
+    if found.judged.verdict in ("implausible", "no verdict"):
+        words += f": {why.removesuffix('; ')}"
+    words += "" if e.enough else f"; the range {_DISTANT}"
+    if found.question.assumed:
+        words += f" (assumed: {', '.join(found.question.assumed)})"
+    words += f", {ended}{status}" if ended else ""
     rate = _figure(found.judged.tokens_per_s_per_gpu)
     return name, case.model, f"{case.world_size} {case.accelerator}", rate, *spans, words
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['shape_named', 'own_card', 'hardware_profile', 'machine_named', 'PlanQuestion', 'Searched', 'PlanAnswer',
            'faster_chance', 'cheaper_chance', 'parts_of', 'parameters_of_shape', 'check_rank', 'saved_state',
-           'goodput_plans', 'plan']
+           'goodput_plans', 'usable_gib', 'plan']
 
 # %% ../../../nbs/70_compare/planned/50_answer.ipynb #41558228
 import re
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..expected.question import card_named
 from llmbench.compare.planned.calibration import (
     calibration,
     half_width_of,
@@ -25,8 +26,8 @@ from llmbench.compare.planned.calibration import (
 from .economy import Economy, cluster_of, goodput_with, known_edition
 from .order import RANKS, front, measures, order_by
 from .rows import machine_columns
-from ...core.accelerators import accelerator
 from ...core.errors import RequestError, unknown_name
+from ...core.numbers import GIB
 
 # %% ../../../nbs/70_compare/planned/50_answer.ipynb #5c0a77e4
 from ...plan.goodput.checkpoint import SavedState
@@ -34,12 +35,12 @@ from ...plan.goodput.job import GoodputPlan
 from ...plan.predicted.arrays import FAMILIES, POLICIES, LayoutArrays
 from ...plan.predicted.constants import calibration_keys
 from ...plan.predicted.machine import MachineArrays, known_machine, machine_arrays
+from ...plan.predicted.memory import LEAST_CHANCE, SURE_CHANCE, usable_bytes
 from ...plan.predicted.requests import preset_columns
 from ...plan.predicted.search import Fixed, Ranked, candidates, ranked, reordered, taken
 from ...plan.predicted.state import expert_weights, layer_weights
 from ...plan.predicted.step import step_parts
 from ...spec.presets import PRESETS, preset
-from ...store.published.agreement import PUBLISHED_NAMES
 from ...store.published.shapes import architectures, shape_of
 
 # %% ../../../nbs/70_compare/planned/50_answer.ipynb #100952d7
@@ -93,17 +94,11 @@ def own_card(text: str) -> tuple[dict[str, float], float]:
 # %% ../../../nbs/70_compare/planned/50_answer.ipynb #2d56945c
 def _card(name: str) -> Mapping[str, Any]:
     "The row of accelerators.csv for a card. Raises RequestError with what is lacking."
-    edition = known_edition()
-    cards = {r.values["name"]: r.values for r in edition.tables["accelerators.csv"].rows}
-    known = accelerator(name) or accelerator(f"NVIDIA {name.upper()}")
-    ours = known.name if known else name
-    found = cards.get(PUBLISHED_NAMES.get(ours, ours)) or cards.get(_USUAL.get(name.lower(), ""))
-    if found is None:
-        raise RequestError(
-            unknown_name("hardware", name, [*_USUAL, *cards])
-            + f"; another card is six numbers: --hardware {_LIKE_THIS}"
-        )
-    return found
+    cards = {r.values["name"]: r.values for r in known_edition().tables["accelerators.csv"].rows}
+    try:
+        return cards[card_named(name, cards)]
+    except RequestError as e:
+        raise RequestError(f"{e}; another card is six numbers: --hardware {_LIKE_THIS}") from None
 
 
 def hardware_profile(card: str) -> str | None:
@@ -151,6 +146,11 @@ class PlanQuestion:
     layout: Mapping[str, float] | None = None  # degrees that are given
     rank: str = "time"  # one of RANKS
     economy: Economy = Economy()
+    surely: bool = False  # only what fits with a chance of SURE_CHANCE or more
+
+    @property
+    def least_chance(self) -> float:
+        return SURE_CHANCE if self.surely else LEAST_CHANCE
 
 # %% ../../../nbs/70_compare/planned/50_answer.ipynb #e0e980ed
 @dataclass(frozen=True)
@@ -271,23 +271,55 @@ def _in_order(q: PlanQuestion, found: Ranked) -> tuple[Ranked, np.ndarray, int |
         not_told = int(np.sum(gaps < surely_apart())) - 1
     return reordered(found, order), best, not_told
 
+# %% ../../../nbs/70_compare/planned/50_answer.ipynb #8275e233
+_STAGES = (0, 1, 3)
+
+
+def _stages(layout: Mapping[str, float] | None) -> tuple[float, ...]:
+    "The stage of ZeRO that is given, if any. RequestError for one that is not predicted."
+    stage = (layout or {}).get("zero_stage")
+    if stage is None or stage in _STAGES:
+        return () if stage is None else (stage,)
+    two = (
+        "ZeRO-2 reduces gradients after every micro batch, and no part of a predicted step is that"
+    )
+    raise RequestError(
+        f"--layout zero_stage={stage:g}: "
+        + (two if stage == 2 else "there is no such stage of ZeRO")
+        + "; allowed are 0 (plain replicas), 1 (optimizer state) and 3 (parameters, too; FSDP)"
+    )
+
+# %% ../../../nbs/70_compare/planned/50_answer.ipynb #a83a7c78
+def usable_gib(a: LayoutArrays) -> float:
+    "GiB of a card that a run can use."
+    return float(np.max(usable_bytes(a))) / GIB
+
+
+def _none_fits(q: PlanQuestion, every: LayoutArrays) -> str:
+    "Why nothing is left, and what to type."
+    count = len(every.tp)
+    what = "the one layout does not fit" if count == 1 else f"none of {count:,} layouts fits"
+    chance = f" with a chance of {SURE_CHANCE} or more" if q.surely else ""
+    return (
+        f"{what} in the {usable_gib(every):.1f} GiB that are usable of"
+        f" {float(np.max(every.memory_gb)):g} GB{chance}; type more --gpus, or a card with more memory"
+        + (", or leave out --surely" if q.surely else "")
+        + (", or leave out what is given of the layout: others may fit" if q.layout else "")
+    )
+
 # %% ../../../nbs/70_compare/planned/50_answer.ipynb #7c70f78c
 def _search(q: PlanQuestion, fixed: Fixed, machine: MachineArrays, card: str) -> Ranked:
     "All layouts that fit. RequestError where none is allowed, or none fits."
-    every = _given(candidates(fixed, q.gpus), q.layout)
+    every = _given(candidates(fixed, q.gpus, _stages(q.layout)), q.layout)
     if not len(every.tp):
         asked = ", ".join(f"{n}={v:g}" for n, v in (q.layout or {}).items()) or "any layout"
         raise RequestError(
             f"{asked} on {', '.join(map(str, q.gpus))} GPUs with {fixed.sequences} sequences per"
             " step: degrees must divide heads, layers, sequences and GPUs; leave one out"
         )
-    found = ranked(every, machine)
+    found = ranked(every, machine, least_chance=q.least_chance)
     if not found.fit:
-        raise RequestError(
-            f"{q.model} on {max(q.gpus)} {card}: none of {found.looked_at:,} layouts fits in"
-            f" {fixed.settings['memory_gb']:g} GB; type more --gpus, or a card with more memory"
-            + (", or leave out what is given of the layout: others may fit" if q.layout else "")
-        )
+        raise RequestError(f"{q.model} on {max(q.gpus)} {card}: {_none_fits(q, every)}")
     return found
 
 # %% ../../../nbs/70_compare/planned/50_answer.ipynb #8596007f

@@ -72,7 +72,7 @@ def _layout_changes(a: LayoutArrays) -> Iterator[tuple[str, dict[str, float]]]:
 def changes_of(answer: PlanAnswer) -> list[Change]:
     "What one change of the first layout would bring, the largest saving first."
     a, m = taken(answer.found.layouts, np.array([0])), answer.machine
-    every = candidates(answer.searched.fixed, (int(a.ranks[0]),))
+    every = candidates(answer.searched.fixed, (int(a.ranks[0]),), (float(a.zero_stage[0]),))
     found = []
     for what, changed in _layout_changes(a):
         other = _neighbour(every, a, **changed)

@@ -20,10 +20,11 @@ from llmbench.compare.planned.answer import (
     faster_chance,
     goodput_plans,
     parts_of,
+    usable_gib,
 )
 from .calibration import constants_hash, tenth_factor
 from .changes import bottleneck, changes_of
-from .economy import guesses_of, hour_of, offers_of, tdp_w_of
+from .economy import guesses_of, hour_of, offers_of, power_w_of, tdp_w_of
 from ...core.numbers import GIB
 from ...plan.goodput.job import GoodputPlan
 from ...plan.goodput.per_token import per_1m_tokens, training_days
@@ -49,7 +50,7 @@ _TIME_KEYS = {
     "layout": "ZeRO stage, degrees, micro batch and recomputation in words",
     "ranks": "GPUs", "dp": "data parallel degree", "tp": "tensor parallel degree",
     "pp": "pipeline stages", "vpp": "chunks of layers per stage", "cp": "context parallel degree",
-    "ep": "expert parallel degree", "zero_stage": "of ZeRO: 1 or 3", "micro_batch": "sequences",
+    "ep": "expert parallel degree", "zero_stage": "of ZeRO: 0, 1 or 3", "micro_batch": "sequences",
     "micro_steps": "per optimizer step", "recompute": "0 none, 0.5 selective, 1 full",
     "on_front": "whether no layout is better in time, cost and memory at once",
     "why": "the three largest parts of the step in %",
@@ -67,10 +68,10 @@ _TIME_KEYS = {
 
 # %% ../../../nbs/70_compare/planned/54_facts.ipynb #e7a10702
 _MONEY_KEYS = {
-    "usd_per_1m_tokens": "USD per 10⁶ tokens while steps run",
-    "usd_per_1m_lasting_tokens": "the same over the goodput",
+    "usd_per_1m_tokens": "USD per 10⁶ tokens while steps run, as for a measured run",
+    "usd_per_1m_lasting_tokens": "USD per 10⁶ tokens that last: the same over the goodput",
     "usd_per_1m_lasting_tokens_p10": "P10", "usd_per_1m_lasting_tokens_p90": "P90",
-    "kwh_per_1m_tokens_at_most": "every card at its TDP, over the goodput; not measured",
+    "kwh_per_1m_tokens_at_most": "of 10⁶ lasting tokens, every card at power_w; not measured",
     "goodput": "share of the wall time in steps that count",
     "checkpoint_every_s": "seconds of steps between two saves",
     "best_goodput": "at the best interval", "best_checkpoint_every_s": "that interval, s",
@@ -79,7 +80,7 @@ _MONEY_KEYS = {
     "days": "of the whole training", "days_p10": "P10", "days_p90": "P90",
     "end_date": "from the start date on", "end_date_p10": "P10", "end_date_p90": "P90",
     "training_usd": "of the whole training", "training_usd_p10": "P10", "training_usd_p90": "P90",
-    "training_kwh_at_most": "every card at its TDP the whole time; not measured",
+    "training_kwh_at_most": "every card at power_w the whole time; not measured",
     "power_usd_at_most": "that energy at the price of power",
 }  # fmt: skip
 LAYOUT_KEYS = _TIME_KEYS | _MONEY_KEYS
@@ -160,9 +161,9 @@ def _whole_training(
     days, usd, kwh = None, None, None
     if q.training_tokens:
         days = float(training_days(q.training_tokens, tokens_per_s, goodput))
-        hour, tdp_w = hour_of(answer.card, q.economy), tdp_w_of(answer.card)
+        hour, watts = hour_of(answer.card, q.economy), power_w_of(answer.card, q.economy)
         usd = None if hour is None else 24 * days * ranks * hour.price
-        kwh = None if tdp_w is None else 24 * days * ranks * tdp_w / 1000
+        kwh = None if watts is None else 24 * days * ranks * watts / 1000
     found = _ends("days", days, factor) | _ends("training_usd", usd, factor)
     start = q.economy.start or date.today()
     for end in ("", "_p10", "_p90"):
@@ -176,10 +177,11 @@ def _money_facts(answer: PlanAnswer, place: int) -> dict[str, Any]:
     a, step_s = taken(answer.found.layouts, place), answer.found.step_s[place]
     good = goodput_facts(*goodput_plans(answer.question, a, step_s))
     rate, ranks = float(answer.found.tokens_per_s_per_rank[place]), float(a.ranks)
-    hour, tdp_w = hour_of(answer.card, answer.question.economy), tdp_w_of(answer.card)
+    e = answer.question.economy
+    hour, watts = hour_of(answer.card, e), power_w_of(answer.card, e)
     usd = None if hour is None else usd_per_1m_tokens(hour.price, 1, rate)
     lasting = None if usd is None else usd / good["goodput"]
-    kwh = None if tdp_w is None else per_1m_tokens(tdp_w / 1000, 1, rate, good["goodput"])
+    kwh = None if watts is None else per_1m_tokens(watts / 1000, 1, rate, good["goodput"])
     factor = tenth_factor(answer.inside)
     return (
         {"usd_per_1m_tokens": usd, "kwh_per_1m_tokens_at_most": kwh}
@@ -203,13 +205,16 @@ ANSWER_KEYS = {
     "inside_calibration": "whether two publishers measured this generation, format and family",
     "interval_90_pct_factor": "nine of ten left-out predictions were within it",
     "p90_factor": "from P50 to P90: eight of ten left-out predictions were within it",
-    "layouts_looked_at": "allowed ones", "layouts_that_fit": "with a chance of at least 0.5",
+    "layouts_looked_at": "allowed ones", "layouts_that_fit": "with a chance of at least least_fit_chance",
+    "least_fit_chance": "0.5, or 0.9 for what surely fits",
+    "memory_gib": "of the card, GiB", "usable_gib": "of it for a run, GiB",
     "search_s": "seconds that the search took",
     "front_size": "layouts that no other beats in time, cost and memory at once",
     "cannot_be_told_from_first": "layouts whose chance to be better than the first is above 0.1",
     "price_per_gpu_hour": "that counts, USD", "price_is": "where it is from",
     "offers": "dated prices by kind of term, USD per GPU hour",
-    "tdp_w": "power of a card, W; the energies are this bound, not measured",
+    "tdp_w": "limit of the power of a card, W; unknown: null",
+    "power_w": "W of a card that the energies are counted with: as given, else tdp_w",
     "checkpoint_is": "blocking, or written in the background",
     "guesses": "what was taken because nothing was said", "constants": "hash of the constants",
     "changes": "what one change of the first layout would bring, as shares of the step",
@@ -236,6 +241,9 @@ def _asked(answer: PlanAnswer) -> dict[str, Any]:
         "interval_90_pct_factor": round(float(np.exp(answer.half_width)), 3),
         "p90_factor": round(tenth_factor(answer.inside), 3),
         "layouts_looked_at": answer.found.looked_at, "layouts_that_fit": answer.found.fit,
+        "least_fit_chance": q.least_chance,
+        "memory_gib": float(np.max(answer.found.layouts.memory_gb)),
+        "usable_gib": round(usable_gib(answer.found.layouts), 2),
         "search_s": round(searched.search_s, 3), "front_size": searched.front_size,
         "cannot_be_told_from_first": searched.not_told, "constants": constants_hash(),
     }  # fmt: skip
@@ -249,6 +257,7 @@ def _money(answer: PlanAnswer) -> dict[str, Any]:
         "price_is": None if hour is None else hour.words,
         "offers": {kind: asdict(o) for kind, o in offers_of(answer.card).items()},
         "tdp_w": tdp_w_of(answer.card),
+        "power_w": power_w_of(answer.card, e),
         "checkpoint_is": "background" if e.background else "blocking",
         "guesses": [*_network_guess(answer), *guesses_of(e)],
     }

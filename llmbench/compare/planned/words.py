@@ -12,18 +12,17 @@ from typing import Any
 from .answer import PlanAnswer
 from .calibration import calibration
 from .facts import as_facts
-from ...core.numbers import aligned, significant
-from ...plan.predicted.memory import LEAST_CHANCE
+from ...core.numbers import aligned, plural, significant
+from ...plan.predicted.memory import LEAST_CHANCE, SURE_CHANCE
 
 # %% ../../../nbs/70_compare/planned/55_words.ipynb #71ddfe35
-_HEAD = ("#", "gpus", "layout", "step s (P10 to P90)", "tok/s/GPU", "peak GiB", "fits", "$/1M tok",
-         "days", "better than 1?", "why")  # fmt: skip
+_HEAD = ("#", "gpus", "layout", "step s (P10 to P90)", "tok/s/GPU", "peak GiB", "fits",
+         "$/1M lasting tok", "days", "{} than 1?", "why")  # fmt: skip
 
 
-def _chance_of(facts: Mapping[str, Any], one: Mapping[str, Any]) -> str:
-    "The chance that a layout beats the first in what the order is by; of time where it is another."
-    name = "cheaper" if facts["rank"] == "cost" else "faster"
-    return f"{one[f'chance_{name}_than_first']:.2f}"
+def _better(facts: Mapping[str, Any]) -> str:
+    "The word for a layout that beats the first: in cost where the order is by cost, else in time."
+    return "cheaper" if facts["rank"] == "cost" else "faster"
 
 
 def _row(facts: Mapping[str, Any], place: int) -> tuple[str, ...]:
@@ -40,7 +39,7 @@ def _row(facts: Mapping[str, Any], place: int) -> tuple[str, ...]:
         f"{one['fit_chance']:.2f}",
         "-" if dollars is None else f"{dollars:.3f}",
         "-" if days is None else significant(days, 3),
-        "" if place == 0 else _chance_of(facts, one),
+        "" if place == 0 else f"{one[f'chance_{_better(facts)}_than_first']:.2f}",
         one["why"],
     )
 
@@ -99,8 +98,8 @@ def _price_words(facts: Mapping[str, Any]) -> str:
     if facts["price_per_gpu_hour"] is None:
         return f"cost: no such price of {facts['hardware']} is known; type --price USD"
     offers = "; ".join(
-        f"{kind.replace('_', ' ')} {o['price']:g} ({o['least']:g} to {o['most']:g}, {o['count']}"
-        f" offer{'s' * (o['count'] > 1)}, the newest of {o['newest']})"
+        f"{kind.replace('_', ' ')} {o['price']:g} ({o['least']:g} to {o['most']:g}, "
+        f"{plural(o['count'], 'offer')}, the newest of {o['newest']})"
         for kind, o in facts["offers"].items()
     )
     said = f"cost: {facts['price_per_gpu_hour']:g} USD per GPU hour ({facts['price_is']})"
@@ -121,19 +120,22 @@ def _training_words(facts: Mapping[str, Any]) -> Iterator[str]:
 # %% ../../../nbs/70_compare/planned/55_words.ipynb #6b9df82f
 def _energy_words(facts: Mapping[str, Any]) -> str:
     one = facts["layouts"][0]
-    if facts["tdp_w"] is None:
-        return f"energy: the TDP of {facts['hardware']} is not stated"
-    words = f"energy: at most {significant(one['kwh_per_1m_tokens_at_most'])} kWh per 1M tokens"
+    if facts["power_w"] is None:
+        return f"energy: the TDP of {facts['hardware']} is not stated; type --power-w W"
+    kwh = significant(one["kwh_per_1m_tokens_at_most"])
+    words = f"energy: at most {kwh} kWh per 1M lasting tokens"
     if one["training_kwh_at_most"] is not None:
         words += f", {one['training_kwh_at_most']:,.0f} kWh in all"
     if one["power_usd_at_most"] is not None:
         words += f" for {one['power_usd_at_most']:,.0f} USD"
+    if facts["power_w"] != facts["tdp_w"]:
+        return f"{words}: each card at {facts['power_w']:g} W, as given; without hosts and cooling"
     return (
         f"{words}: each card at its TDP of {facts['tdp_w']:.0f} W, utilisation 1; a bound, not"
         " measured, without hosts and cooling"
     )
 
-
+# %% ../../../nbs/70_compare/planned/55_words.ipynb #8b0e1da0
 def _goodput_words(facts: Mapping[str, Any]) -> Iterator[str]:
     one = facts["layouts"][0]
     every, best = one["checkpoint_every_s"], one["best_checkpoint_every_s"]
@@ -149,14 +151,35 @@ def _goodput_words(facts: Mapping[str, Any]) -> Iterator[str]:
     if facts["guesses"]:
         yield "guessed, as nothing was said: " + "; ".join(facts["guesses"])
 
+# %% ../../../nbs/70_compare/planned/55_words.ipynb #a4494f78
+def _memory_words(facts: Mapping[str, Any]) -> str:
+    "What a run can use of the card, what 1 takes of it, and what the word surely means."
+    one = facts["layouts"][0]
+    low, peak, high = (one[f"peak_memory_gib{end}"] for end in ("_p10", "", "_p90"))
+    words = (
+        f"memory: {facts['usable_gib']:.1f} GiB of {facts['memory_gib']:g} are usable; 1 takes"
+        f" {peak:.1f} (P10 to P90: {low:.1f} to {high:.1f}), a chance of {one['fit_chance']:.2f} to"
+        " fit"
+    )
+    if one["fit_chance"] >= SURE_CHANCE:
+        return f"{words}: surely, as from {SURE_CHANCE} on"
+    return f"{words}: probably; for what surely fits ({SURE_CHANCE} or more) type --surely"
+
 # %% ../../../nbs/70_compare/planned/55_words.ipynb #52a1a566
+def _fit_words(facts: Mapping[str, Any]) -> str:
+    count = facts["layouts_that_fit"]
+    surely = " surely" if facts["least_fit_chance"] == SURE_CHANCE else ""
+    return f"{count:,}{surely} fit{'s' if count == 1 else ''}"
+
+
 def _ends(facts: Mapping[str, Any]) -> Iterator[str]:
     shown = sum(one["on_front"] for one in facts["layouts"])
     yield _told_apart(facts)
     yield (
-        f"* no layout is better in time, cost and memory at once: {facts['front_size']} layouts,"
-        f" {shown} of them above"
+        "* no layout is better in time, cost and memory at once:"
+        f" {plural(facts['front_size'], 'layout')}, {shown} of them above"
     )
+    yield _memory_words(facts)
     yield from _next(facts)
     yield _known(facts)
     yield _price_words(facts)
@@ -164,8 +187,8 @@ def _ends(facts: Mapping[str, Any]) -> Iterator[str]:
     yield _energy_words(facts)
     yield from _goodput_words(facts)
     yield (
-        f"{facts['layouts_looked_at']:,} layouts in {facts['search_s']:.2g} s,"
-        f" {facts['layouts_that_fit']:,} fit (a chance of {LEAST_CHANCE} or more); by"
+        f"{plural(facts['layouts_looked_at'], 'layout')} in {facts['search_s']:.2g} s,"
+        f" {_fit_words(facts)} (a chance of {facts['least_fit_chance']} or more); by"
         f" {facts['rank']}; constants {facts['constants']}"
     )
 
@@ -173,7 +196,8 @@ def _ends(facts: Mapping[str, Any]) -> Iterator[str]:
 def text_of(facts: Mapping[str, Any]) -> str:
     "The facts of an answer as a table, and what is to be known about it."
     rows = [_row(facts, place) for place in range(len(facts["layouts"]))]
-    return "\n".join([*aligned([_HEAD, *rows]), "", *_ends(facts)]) + "\n"
+    head = tuple(text.format(_better(facts)) for text in _HEAD)
+    return "\n".join([*aligned([head, *rows]), "", *_ends(facts)]) + "\n"
 
 
 def as_text(answer: PlanAnswer, most: int = 10) -> str:

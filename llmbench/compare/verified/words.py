@@ -8,6 +8,7 @@ __all__ = ['VERIFIED_STYLES', 'Verified', 'verified', 'verified_sentence', 'veri
 
 # %% ../../../nbs/70_compare/verified/40_words.ipynb #48e4d66d
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from ..select import ResultsPool, nothing, parse_wanted
 from .changed import changed, changed_packages, here_and_now
 from .recomputed import RunCheck, recomputed
 from .signature import check_signature, sign
-from ...core.errors import RequestError, unknown_name
+from ...core.errors import UNSURE, RequestError, unknown_name
 from ...core.escape import md_table
 from ...core.numbers import aligned
 
@@ -89,13 +90,23 @@ def _shown(one: Verified) -> list[tuple[str, ...]]:
     return [_HEADS, *map(_cells, one.checks), *map(_cells, one.differing)]
 
 # %% ../../../nbs/70_compare/verified/40_words.ipynb #01f19f43
+def _not_made(found: Sequence[Verified]) -> list[str]:
+    "Each check that could not be made, once, with its reason and the runs that it concerns."
+    open_ = Counter((c.what, c.why) for one in found for c in one.checks if c.verdict == "unknown")
+    said = [f"  {what}: {why} ({n} of {len(found)} runs)" for (what, why), n in open_.items()]
+    return ["", "could not be made:", *said] if said else []
+
+
 def verified_text(found: Sequence[Verified]) -> str:
-    "For a terminal: a line per run; of a single run, and of one that fails, every check."
+    """For a terminal: a line per run; of a single run, and of one that fails, every check; of
+    several, why checks could not be made.
+    """
     lines = []
     for one in found:
         lines.append(verified_sentence(one))
         if len(found) == 1 or not one.holds:
             lines += ["", *(f"  {line}".rstrip() for line in aligned(_shown(one))), ""]
+    lines += _not_made(found) if len(found) > 1 else []
     return "\n".join(lines).rstrip() + "\n"
 
 # %% ../../../nbs/70_compare/verified/40_words.ipynb #bc6bee2c
@@ -128,5 +139,5 @@ def verify_command(
         raise RequestError(unknown_name("format", style, VERIFIED_STYLES))
     found = verified(run, results, where=where, signers=signers, key=key)
     unchecked = any(all(c.verdict == "unknown" for c in one.checks) for one in found)
-    code = 1 if not all(one.holds for one in found) else 3 if unchecked else 0
+    code = 1 if not all(one.holds for one in found) else UNSURE if unchecked else 0
     return VERIFIED_STYLES[style](found), code

@@ -279,6 +279,19 @@ share | % | Its share of the whole time | Share
     by="report.parts.table_md",
 )
 
+# %% ../../../nbs/10_core/glossary/35_pages.ipynb #f786e068
+_PLAN = topic(
+    "plan",
+    "Planned layouts",
+    "Layouts on the page Plan and of `llmbench plan`, predicted and not measured.",
+    """
+usd_per_1m_lasting_tokens | USD per 10⁶ tokens | Price of the accelerators for a million tokens that no failure loses: the cost while steps run over the goodput | USD per 10⁶ lasting tokens | usd_per_1m_tokens / goodput
+fit_chance | 1 | Chance that the peak of the fullest rank is below what is usable of the card; from 0.5 on a layout fits, from 0.9 on surely | Chance to fit
+chance_faster_than_first | 1 | Chance that the step of a layout is in truth shorter than that of the first | Faster than 1?
+    """,
+    by="compare.planned.facts.layout_facts",
+)
+
 # %% ../../../nbs/10_core/glossary/35_pages.ipynb #19e9f277
 PAGE_TOPICS = (
     _SPREAD,
@@ -287,6 +300,7 @@ PAGE_TOPICS = (
     _TOOL,
     _ADVICE,
     _PREDICTED,
+    _PLAN,
     _CLAIMS,
     _PARTS,
     _INTERRUPTIONS,

@@ -96,6 +96,7 @@ FIELDS = {
     "tokens_per_sec_per_gpu": Field("tokens_per_s_per_gpu"),
     "global_batch_size": Field("sequences"),
 }
+_ROUNDED_BATCH = re.compile(r"global_batch_size=\d\.\d+e\+\d+")  # 1.02e+3 is 1024, or 1020
 _ODD = re.compile(r"(nan|inf)\.0$")  # a format with decimals, done by hand
 _KEY_VALUE = re.compile(rf"(?<!\w)([A-Za-z_]\w*(?: \w+){{0,3}}) : ({NUMBER}|nan|inf)(?=\s|$)")
 
@@ -127,7 +128,8 @@ def bar_row(line: str) -> tuple[int, int, dict[str, float], bool] | None:
     if not step:
         return None
     rounded = bool(step[3]) or (step[2] or "").startswith("e")
-    return int(hit[1]) - 1 if rounded else int(step[1]), int(hit[2]), keyed(hit[3], "="), rounded
+    shown = keyed(_ROUNDED_BATCH.sub("", hit[3]), "=")
+    return int(hit[1]) - 1 if rounded else int(step[1]), int(hit[2]), shown, rounded
 
 # %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #4cc513c1
 CONFIG: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -196,6 +198,8 @@ def configuration(line: str) -> dict[str, Any]:
         betas = [real(v) for v in told.get("optim/betas", "").strip("[]").split(",")]
         facts["spec.optimizer.betas"] = betas if len(betas) == 2 and None not in betas else None
         facts["spec.data.kind"] = "synthetic" if told.get("data/data_impl") == "mock" else None
+        if told.get("rampup_batch_size", "None") not in ("None", "null", "[]", ""):
+            facts.pop("sequences", None)  # of the end of the ramp; the rows print their own
     return {k: v for k, v in facts.items() if v is not None}
 
 # %% ../../../nbs/50_importers/logs/30_nemo1.ipynb #74d7efac

@@ -78,8 +78,9 @@ def _allowed(c: dict[str, np.ndarray], fixed: Fixed, ranks: int) -> np.ndarray:
     )
 
 # %% ../../../nbs/20_plan/predicted/65_search.ipynb #1b5b8312
-def _of_size(fixed: Fixed, ranks: int) -> dict[str, np.ndarray]:
+def _of_size(fixed: Fixed, ranks: int, stages: Sequence[float] = ()) -> dict[str, np.ndarray]:
     options = _options(fixed, ranks)
+    options["zero_stage"] = list(stages) or options["zero_stage"]
     grid = np.meshgrid(*(np.array(o, float) for o in options.values()), indexing="ij")
     columns = {name: g.ravel() for name, g in zip(options, grid, strict=True)}
     kept = _allowed(columns, fixed, ranks)
@@ -89,9 +90,13 @@ def _of_size(fixed: Fixed, ranks: int) -> dict[str, np.ndarray]:
     return columns | {"ranks": np.full_like(columns["tp"], ranks)}
 
 # %% ../../../nbs/20_plan/predicted/65_search.ipynb #376f2b82
-def candidates(fixed: Fixed, sizes: Sequence[int]) -> LayoutArrays:
-    "All allowed layouts on each number of ranks; every setting known."
-    parts = [_of_size(fixed, ranks) for ranks in sizes]
+def candidates(fixed: Fixed, sizes: Sequence[int], stages: Sequence[float] = ()) -> LayoutArrays:
+    """All allowed layouts on each number of ranks; every setting known.
+
+    stages: of ZeRO, by default 1 and 3; plain replicas (0) exchange as much as ZeRO-1, and hold
+    more.
+    """
+    parts = [_of_size(fixed, ranks, stages) for ranks in sizes]
     columns = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
     usual = {"seq_len": fixed.seq_len, "global_sequences": fixed.sequences}
     shape = {name: value for name, value in fixed.shape.items()}

@@ -16,6 +16,7 @@ import numpy as np
 from ...analysis.cost import load_prices, price_of
 from ...compare.expected.case import CATEGORIES, NUMBERS, family_of
 from ...compare.expected.field import PublishedField, read_field
+from ...compare.planned.economy import tdp_w_of
 from ...compare.planned.rows import machine_columns
 from ...plan.predicted.arrays import FAMILIES
 from ...plan.predicted.requests import preset_columns
@@ -56,7 +57,7 @@ def _card_of(row: Mapping[str, Any], prices: tuple) -> dict[str, Any] | None:
         return None
     price = price_of(row["name"], prices)
     return {
-        "name": row["name"], "arch": row["arch"], "tdp_w": row["tdp_w"],
+        "name": row["name"], "arch": row["arch"], "tdp_w": tdp_w_of(row["name"]),
         "memory_gb": float(str(row["memory_gb"]).split()[-1]),
         "machine": {n: float(v) if isfinite(v) else None for n, v in columns.items()},
         "usd": price and price.price_per_hour,

@@ -6,9 +6,9 @@ const RECOMPUTE = { none: 0, selective: 0.5, full: 1 };
 const FORMATS = { bf16: 0, fp16: 0, fp8: 1, nvfp4: 2 };
 const LIMITS = { // least and most of what is typed, and its unit; whole: a whole number
   gpus: [1, 1e6, "", true], tokens: [1, 1e12, "tokens", true], seq: [1, 1e8, "tokens", true],
-  training: [1, 1e18, "tokens"], network: [0.01, 1e5, "GB/s"], price: [0, 1e4, "USD per hour"],
-  power_w: [0, 1e5, "W"], power_price: [0, 100, "USD per kWh"], mtbf: [0.01, 1e9, "hours"],
-  restart: [0, 1e6, "s"], write: [0.001, 1e6, "GB/s"], read: [0.001, 1e6, "GB/s"],
+  training: [1, 1e18, "tokens"], network: [0.01, 1e5, "GB/s"], price: [0.0001, 1e4, "USD per hour"],
+  power_w: [0.1, 1e5, "W"], power_price: [0.0001, 100, "USD per kWh"], mtbf: [0.01, 1e9, "hours"],
+  restart: [0.1, 1e6, "s"], write: [0.001, 1e6, "GB/s"], read: [0.001, 1e6, "GB/s"],
   tp: [1, 1024, "", true], pp: [1, 1024, "", true], vpp: [1, 1024, "", true], cp: [1, 1024, "", true],
   ep: [1, 4096, "", true], micro_batch: [1, 1024, "sequences", true],
   n_layer: [1, 1000, "", true], d_model: [1, 1e6, "", true], n_head: [1, 4096, "", true],
@@ -40,6 +40,7 @@ function aligned(x) { // three digits in a column: 0.989, 1.00, 14.4, 1,180
 }
 
 const gib = (bytes) => bytes / 2 ** 30;
+const plural = (count, noun) => `${commas(count)} ${noun}${count === 1 ? "" : "s"}`;
 const commas = (x) => Math.round(x).toLocaleString("en-US");
 
 function checked(name, text) {
@@ -141,6 +142,7 @@ function answerOf(q, c) {
   const step = Object.values(parts).reduce((sum, seconds) => sum + seconds, 0);
   const rate = M.tokens_of_layouts(a) / step / q.gpus, inside = insideOf(q), which = inside ? "inside" : "outside";
   const parameters = M.parameters_of_shape(a), good = M.goodput_of(q.gpus, parameters, step, clusterOf(q, a));
+  const usd_lasting = q.price === null ? null : M.per_1m_tokens(q.price, 1, rate, good.goodput);
   const days = M.training_days(q.training, rate * q.gpus, good.goodput);
   const kwh = q.power_w === null ? null : (q.power_w * q.gpus * days * 24) / 1000;
   return {
@@ -150,7 +152,7 @@ function answerOf(q, c) {
     factor90: Math.exp(K.calibration.half_width[which]),
     factor_memory: Math.exp(1.2815515655 * K.memory.sigma), // the error of the chance to fit, at 10 and 90 %
     factor80: Math.exp(K.calibration.half_width_80[which]),
-    usd_1m: q.price === null ? null : M.per_1m_tokens(q.price, 1, rate),
+    usd_lasting, // of 10⁶ tokens that no failure loses
     usd: q.price === null ? null : q.price * q.gpus * 24 * days,
     power_usd: kwh === null || q.power_price === null ? null : kwh * q.power_price,
   };
@@ -234,13 +236,16 @@ function layoutWords(c, dp) {
 
 const quoted = (text) => (/^[\w.+-]+$/.test(text) ? text : `"${text.replace(/(["$`\\])/g, "\\$1")}"`);
 
-function moneyOf(q) { // options of price and failures where they are not the usual ones
+function moneyOf(q) { // options of price, power and failures where they are not those of the command
   const card = D.cards.find((one) => one.name === q.state.card), { failures, restart, storage } = K.cluster;
   const price = q.price === null || q.price === (card?.usd ?? null) ? [] : [`--price ${q.price}`];
   const mtbf = q.mtbf === failures.node_mtbf_h ? [] : [`--mtbf-h ${q.mtbf}`];
   const again = q.restart === restart.notice_s + restart.start_s + restart.warmup_s ? [] : [`--restart-s ${q.restart}`];
-  const disk = q.write === q.read && q.write !== storage.write_gb_s ? [`--storage-gb-s ${q.write}`] : []; // the command has one rate
-  return [...price, ...mtbf, ...again, ...disk, ...(q.state.asynchronous === "yes" ? ["--background"] : [])];
+  const power = q.power_w === null || q.power_w === (card?.tdp_w ?? null) ? [] : [`--power-w ${q.power_w}`];
+  const kwh = q.power_price === null ? [] : [`--power-price ${q.power_price}`];
+  const usual = q.write === storage.write_gb_s && q.read === storage.read_gb_s;
+  const disk = usual ? [] : [`--storage-gb-s ${q.write}`, ...(q.read === q.write ? [] : [`--storage-read-gb-s ${q.read}`])];
+  return [...price, ...power, ...kwh, ...mtbf, ...again, ...disk, ...(q.state.asynchronous === "yes" ? ["--background"] : [])];
 }
 
 function commandOf(q, c) {

@@ -318,8 +318,8 @@ function showCards(q, found) {
       ends ? spanText(found, found.days, 3, "days") : "failures take all the time: write a longer MTBF, a shorter restart or a faster storage",
       `with a goodput of ${good.goodput.toFixed(3)}`),
     cardBox("Cost", money(found.usd), "", found.usd === null ? "no price is known; write one" : !ends ? null : `P10 to P90: ${money(found.usd / found.factor80)} to ${money(found.usd * found.factor80)}`,
-      found.usd_1m === null ? null : `$${significant(found.usd_1m)} per 10⁶ tokens while steps run`),
-    cardBox("Energy at full power", found.kwh === null || !ends ? "–" : significant(found.kwh / 1000), "MWh",
+      found.usd_lasting === null ? null : `$${significant(found.usd_lasting)} per 10⁶ lasting tokens`),
+    cardBox(q.power_w === null ? "Energy" : `Energy at ${significant(q.power_w, 4)} W per GPU`, found.kwh === null || !ends ? "–" : significant(found.kwh / 1000), "MWh",
       found.kwh === null ? "the power of this card is not known; write it" : null, found.power_usd === null ? null : `electricity: ${money(found.power_usd)}`),
   ];
   part("cards").replaceChildren(...cards);
@@ -331,7 +331,7 @@ function showSummary(q, found) {
   const words = layoutWords(found.c, found.a.dp), which = found.inside ? "inside" : "outside";
   const where = [M.GENERATIONS[q.machine.generation], formatWords(q.state.precision), q.state.framework, found.a.n_expert > 0 ? "mixture" : "dense"].join(", ");
   part("summary").replaceChildren(
-    el("p", { class: "plan-words" }, el("b", {}, words), ` · ${significant(found.a.micro_steps, 6)} micro steps · ${commas(q.sequences)} sequences of ${commas(q.seq)} tokens per step`),
+    el("p", { class: "plan-words" }, el("b", {}, words), ` · ${significant(found.a.micro_steps, 6)} micro step${found.a.micro_steps === 1 ? "" : "s"} · ${plural(q.sequences, "sequence")} of ${commas(q.seq)} tokens per step`),
     el("p", {}, fitBadge(found.chance), " ", el("span", { class: "badge " + (found.inside ? "yes" : "unknown") }, which + " the calibration"), " ",
       el("span", { class: "plan-known" }, found.inside ? `At least two publishers measured ${where}.` : `Fewer than two publishers measured ${where}: the interval is wider.`)));
   const ends = Number.isFinite(found.days);
@@ -351,7 +351,7 @@ function showBars(q, found) {
 function showGoodput(found) {
   const { good } = found, share = (value) => `${significant(100 * value, 2)} %`;
   part("goodput").replaceChildren(el("p", {},
-    `A checkpoint every ${timeText(good.interval_s)} (${commas(good.interval_steps)} steps) keeps ${significant(100 * good.goodput)} % of the wall time. `
+    `A checkpoint every ${timeText(good.interval_s)} (${plural(good.interval_steps, "step")}) keeps ${significant(100 * good.goodput)} % of the wall time. `
     + `The job fails every ${timeText(3600 * good.job_mtbf_h)}; a restart takes ${timeText(good.restart_s)}, a save stops the training for ${timeText(good.save_blocking_s)}. `
     + `Lost: ${share(good.share_saves)} to saves, ${share(good.share_lost_steps)} to repeated steps, ${share(good.share_restarts)} to restarts.`),
   goodputCurve(found));
@@ -389,7 +389,12 @@ function showCommand(q, found) {
 }
 
 // ---- the best layouts
-const BEST_HEADS = [["#", "num"], ["Step (s)", "num"], ["Layout"], ["Tokens/s per GPU", "num"], ["Peak (GiB)", "num"], ["Chance to fit", "num"], ["USD per 10⁶ tokens", "num"], ["Faster than 1?", "num"]];
+const BEST_HEADS = [["#", "num"], ["Step (s)", "num"], ["Layout"], ["Tokens/s per GPU", "num"], ["Peak (GiB)", "num"], ["Chance to fit", "num"], ["USD per 10⁶ lasting tokens", "num"], ["Faster than 1?", "num"]];
+function lastingUsd(q, row) { // USD for 10⁶ tokens that no failure loses, as in llmbench plan
+  const a = layoutOf(q, row.c), good = M.goodput_of(q.gpus, M.parameters_of_shape(a), row.step, clusterOf(q, a));
+  return M.per_1m_tokens(q.price, 1, row.rate, good.goodput);
+}
+
 function showBest() {
   const box = part("best"), buttons = Array.from(box.querySelectorAll(".plan-take")), focused = buttons.indexOf(document.activeElement);
   box.classList.toggle("is-old", !best);
@@ -411,16 +416,18 @@ function showBest() {
     const here = DEGREES.every((name) => row.c[name] === answer?.c[name]);
     const button = el("button", { type: "button", class: "plan-take", "aria-pressed": String(here), onclick: () => { take(row.c); follow = false; update(); } },
       layoutWords(row.c, q.gpus / (row.c.tp * row.c.pp * row.c.cp)));
-    const usd = q.price === null ? null : aligned(M.per_1m_tokens(q.price, 1, row.rate));
+    row.usd = q.price === null ? null : lastingUsd(q, row);
+    const usd = row.usd === null ? null : aligned(row.usd);
     return el("tr", here ? { class: "is-here" } : {}, ...cells([String(i + 1), aligned(row.step), button, significant(row.rate, 4),
       aligned(gib(row.peak)), row.chance >= K.fits.sure ? row.chance.toFixed(2) : el("span", { class: "badge unknown" }, row.chance.toFixed(2)), usd, i ? row.worse.toFixed(2) : ""], BEST_HEADS));
   });
   const same = found.best.slice(1).filter((row) => row.worse >= 0.1).length;
   const { least, sure } = K.fits, unsure = found.best.filter((row) => row.chance < sure).length;
   const surely = unsure && found.best[0].chance < sure ? found.best.find((row) => row.chance >= sure) : null;
-  const said = `Of ${commas(found.looked)} layouts that were looked at, the ${found.best.length} fastest that fit (dp: replicas, mb: sequences of a micro batch, v: stages per rank). `
-    + `A layout fits, here and in llmbench plan, from a chance of ${least} on; ${unsure ? `${unsure} of these are below ${sure} and only probably fit` : `all of these have ${sure} or more`}. `
-    + (found.best.length > 1 ? `${same} of the ${found.best.length - 1} below the first cannot be told from the first: the chance that they are faster is 10 % or more. ` : "") + "A click takes a layout.";
+  const many = found.best.length > 1, below = unsure === 1 ? `1 of these is below ${sure} and only probably fits` : `${unsure} of these are below ${sure} and only probably fit`, left = `(llmbench plan --surely leaves ${unsure === 1 ? "it" : "them"} out)`;
+  const said = `Of ${plural(found.looked, "layout")} that ${found.looked === 1 ? "was" : "were"} looked at, the ${many ? `${found.best.length} fastest that fit` : "only one that fits"} (dp: replicas, mb: sequences of a micro batch, v: stages per rank). `
+    + `A layout fits, here and in llmbench plan, from a chance of ${least} on; ${unsure ? `${many ? below : `it is below ${sure} and only probably fits`} ${left}` : many ? `all of these have ${sure} or more` : `it has ${sure} or more`}. `
+    + (many ? `${same} of the ${found.best.length - 1} below the first cannot be told from the first: the chance of being faster is 10 % or more. ` : "") + "Lasting tokens are those that no failure loses. A click takes a layout.";
   box.replaceChildren(el("p", {}, said),
     ...(surely ? [el("p", {}, el("button", { type: "button", class: "plan-sure", onclick: () => { take(surely.c); follow = false; update(); } }, `Take the fastest with a chance of ${sure} or more`))] : []),
     tableOf("The best layouts", BEST_HEADS, rows));
@@ -429,25 +436,39 @@ function showBest() {
 
 function whyNone() { // why no layout can be taken
   const q = question, { looked } = best.found;
-  return looked ? `none of ${commas(looked)} layouts fits in ${significant(q.card.memory_gb, 4)} GB; take more GPUs, or a card with more memory`
-    : `no layout on ${commas(q.gpus)} GPUs with ${commas(q.sequences)} sequences per step: degrees must divide heads, layers, sequences and GPUs; change the GPUs or the tokens per step`;
+  return looked ? `${looked === 1 ? "the one layout does not fit" : `none of ${commas(looked)} layouts fits`} in ${significant(q.card.memory_gb, 4)} GB; take more GPUs, or a card with more memory`
+    : `no layout on ${plural(q.gpus, "GPU")} with ${plural(q.sequences, "sequence")} per step: degrees must divide heads, layers, sequences and GPUs; change the GPUs or the tokens per step`;
 }
 
-function changesThatWork(q) { // other GPUs or tokens per step with which some layout fits; nothing is offered unseen
-  const until = performance.now() + 500, works = (one) => performance.now() < until && candidates(one).reverse().some((c) => fitsOf(one, c));
+const LONGEST_MS = 500; // of the search for changes: the page does not react meanwhile
+function changesThatWork(q, longest = LONGEST_MS) { // other GPUs or tokens per step with which some layout fits; nothing is offered unseen
+  const until = performance.now() + longest;
+  let tried = 0, stopped = false;
+  const works = (one) => {
+    stopped ||= performance.now() >= until;
+    if (stopped) return false;
+    tried += 1;
+    return candidates(one).reverse().some((c) => fitsOf(one, c));
+  };
   const below = SIZES.filter((size) => size < q.gpus).reverse().slice(0, 4), above = SIZES.filter((size) => size > q.gpus).slice(0, 8);
   const sizes = [below, above].map((some) => some.find((gpus) => works({ ...q, gpus }))).filter(Boolean);
   const multiples = [Math.floor, Math.ceil].map((round) => q.gpus * round(q.sequences / q.gpus)).filter((count) => count > 0 && count !== q.sequences);
   const counts = multiples.filter((sequences) => works({ ...q, sequences, fixed: { ...q.fixed, sequences }, base: { ...q.base, global_sequences: sequences } }));
-  return [["gpus", sizes], ["tokens", counts.map((count) => count * q.seq)]].filter(([, values]) => values.length);
+  const offers = [["gpus", sizes], ["tokens", counts.map((count) => count * q.seq)]].filter(([, values]) => values.length);
+  return { offers, tried, stopped, all: below.length + above.length + multiples.length };
+}
+
+function stoppedWords({ tried, stopped, all }, longest = LONGEST_MS) {
+  return stopped ? `The search for changes was stopped after ${longest / 1000} s: ${tried} of ${plural(all, "change")} tried.` : "";
 }
 
 function helpOf() { // the buttons of those changes, once the search has found no layout
   if (!question || !best || best.found.best.length) return [];
   best.help ??= changesThatWork(question);
-  if (!best.help.length) return [];
+  const { offers } = best.help, stopped = stoppedWords(best.help);
   const change = (name) => (value) => { follow = true; changed(name, String(value)); };
-  return [el("p", {}, "With one of these changes the fastest layout that fits can be taken:"), ...best.help.map(([name, values]) => buttonsOf(LABELS[name], values, change(name)))];
+  return [...(offers.length ? [el("p", {}, "With one of these changes the fastest layout that fits can be taken:")] : []),
+    ...offers.map(([name, values]) => buttonsOf(LABELS[name], values, change(name))), ...(stopped ? [el("p", {}, stopped)] : [])];
 }
 
 function search() {
@@ -531,4 +552,4 @@ el("p", { class: "plan-now", "data-part": "now", role: "status" }));
 fromAddress();
 update();
 addEventListener("hashchange", () => { fromAddress(); update(); });
-window.llmbenchPlan = { D, K, M, answerOf, searched, questionOf, withDefaults, known, commandOf, chosenLayout, state: () => state, question: () => question, answer: () => answer, best: () => best };
+window.llmbenchPlan = { D, K, M, answerOf, searched, questionOf, withDefaults, known, commandOf, chosenLayout, state: () => state, question: () => question, answer: () => answer, best: () => best, changesThatWork, stoppedWords };

@@ -37,7 +37,9 @@ _STARTER = {
     FIRST_STUDY: FIRST_STUDY,
 }
 _WORKFLOWS = {
-    "github": {".github/workflows/benchmark.yml": "github/benchmark.yml"},
+    "github": {
+        f".github/workflows/{name}.yml": f"github/{name}.yml" for name in ("benchmark", "gate")
+    },
     "gitlab": {".gitlab-ci.yml": "gitlab/gitlab-ci.yml"},
     "none": {},
 }
