@@ -263,6 +263,32 @@
     show(entered);
   }
 
+  // ---- costs by card: each line has a price that a reader may type
+  function cardPrices() {
+    for (const row of all(".card-prices tr")) {
+      const hour = row.querySelector(".hour");
+      if (hour) cardPrice(row, hour);
+    }
+  }
+
+  function cardPrice(row, hour) {
+    const input = element("input", { type: "number", min: "0", step: "any", value: hour.dataset.price });
+    input.setAttribute("aria-label", "Price of " + row.cells[0].textContent.trim() + ", USD per hour");
+    const exactly = { minimumSignificantDigits: 3, maximumSignificantDigits: 3 };
+    const show = () => {
+      const hourly = Number(input.value);
+      hour.parentElement.dataset.sort = hourly > 0 ? hourly : "";
+      for (const cost of all(".per-million", row)) {
+        const at = (rate) => (hourly / 3600 / Number(rate) * 1e6).toLocaleString("en-US", exactly);
+        const { rate, low, high } = cost.dataset;
+        cost.textContent = hourly > 0 ? at(rate) + (low ? " (" + at(high) + " to " + at(low) + ")" : "") : "–";
+      }
+    };
+    input.addEventListener("input", show);
+    hour.replaceChildren(input);
+    show();
+  }
+
   // ---- small helps
   function copyButtons() {
     for (const block of all("div.sourceCode")) {

@@ -93,6 +93,7 @@ class GenerationRatio:
     new: str
     formats: str
     models: int
+    pairs: int  # of a model, a length, a kind of weights and, with the same format, that format
     rows: int
     publishers: int
     ratio: float
@@ -133,6 +134,14 @@ def _interval(logs: Sequence[float]) -> tuple[float | None, float | None]:
     return float(np.exp(low)), float(np.exp(high))
 
 # %% ../../../nbs/80_report/published/20_hardware.ipynb #e053a6dc
+def _model_logs(logs: Mapping[Hashable, float]) -> list[float]:
+    "One value per model: the median of its pairs, whose keys begin with the model."
+    models: dict[Hashable, list[float]] = {}
+    for key, log in logs.items():
+        models.setdefault(key[0], []).append(log)
+    return [median(some) for some in models.values()]
+
+
 def generation_ratio(
     rows: Sequence[Row], old: str, new: str, *, same_format: bool
 ) -> GenerationRatio | None:
@@ -144,12 +153,11 @@ def generation_ratio(
     if not shared:
         return None
     used = [r for key in shared for r in (*before[key], *after[key])]
-    logs = [
-        float(np.log(_rate(after[k], same_format) / _rate(before[k], same_format))) for k in shared
-    ]
+    rates = {k: [_rate(some[k], same_format) for some in (after, before)] for k in shared}
+    logs = _model_logs({k: float(np.log(a / b)) for k, (a, b) in rates.items()})
     formats = "the same" if same_format else "the fastest of each"
     return GenerationRatio(
-        old, new, formats, len(shared), len(used), len({r["publisher"] for r in used}),
+        old, new, formats, len(logs), len(shared), len(used), len({r["publisher"] for r in used}),
         float(np.exp(median(logs))), *_interval(logs),
     )  # fmt: skip
 

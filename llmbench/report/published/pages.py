@@ -252,6 +252,7 @@ _RATIO_COLUMNS = [
     text_column("Number format", "formats"),
     Column("Throughput per GPU (ratio)", lambda r: _ratio_words(r)),
     count_column("Models", "models"),
+    count_column("Pairs", "pairs"),
     count_column("Rows", "rows"),
     count_column("Publishers", "publishers"),
 ]
@@ -290,7 +291,8 @@ def even_price_chart(ratios: Sequence[GenerationRatio], width: int = 700) -> alt
 
 # %% ../../../nbs/80_report/published/40_pages.ipynb #2df95959
 _RATIOS = (
-    "Throughput per GPU of one card over another, median over the models that both trained; 95 %"
+    "Throughput per GPU of one card over another, median over the models that both trained, each of"
+    " which is the median of its pairs (sequence length, kind of weights, number format); 95 %"
     " interval over models, from three on."
 )
 _EVEN = (
