@@ -11,6 +11,8 @@ from llmbench.analysis.cost import Price
 from llmbench.core.glossary.table import heading_entry
 from llmbench.report.charts import chart_html
 from llmbench.report.markup import rendered
+from llmbench.report.parts import table_md
+from llmbench.report.published.costs import COST_COLUMNS
 from llmbench.report.site.renderer import render_site
 from llmbench.spec.params import read_yaml
 
@@ -45,6 +47,20 @@ COSTS = rendered(
     ],
 )
 
+LOAD = "llama3.1-8b_bf16"
+CARDS = table_md(
+    [
+        dict.fromkeys([f"usd_per_hour{end}" for end in ("_low", "_high")])
+        | {"card": card, "usd_per_hour": hourly, f"{LOAD}_usd": usd, f"{LOAD}_rate": rate}
+        | dict.fromkeys([f"{LOAD}_{end}" for end in ("low", "high", "usd_low", "usd_high")])
+        | {f"{LOAD}_rows": 3, f"{LOAD}_publishers": 2}
+        for card, hourly, rate, usd in (("A", 3.6, 1000.0, 1.0), ("B", None, 500.0, None))
+    ],
+    COST_COLUMNS[:4],
+    label="cards",
+    caption="Costs",
+)
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
@@ -53,7 +69,7 @@ def site(tmp_path_factory) -> Path:
     shutil.copytree(ROOT / "tests" / "site_fixture", source)
     shutil.copytree(ROOT / "reports" / "_theme", source / "_theme")
     with (source / "features.qmd").open("a", encoding="utf-8") as page:
-        page.write(f"\n{COSTS}")
+        page.write(f"\n{COSTS}\n\n::: {{.card-prices}}\n{CARDS}:::\n")
     return render_site(source, folder / "published", engine="pandoc")
 
 
@@ -228,6 +244,18 @@ def test_a_typed_price_rescales_the_costs_and_their_bars(reader):
     assert reader.js("document.querySelector('.own-price input').value") == "3"
     assert reader.js(amounts) == ["4 (3 to 5) USD", "7 (6 to 8) USD"]
     assert reader.js("document.querySelector('.own-price').textContent").count("2026-11") == 2
+
+
+def test_a_typed_price_of_a_card_sets_the_costs_of_its_line(reader):
+    reader.open("features.html")
+    costs = "Array.from(document.querySelectorAll('.per-million'), cost => cost.textContent)"
+    assert reader.js(costs) == ["1.00", "–"], "at the listed price, and where none is listed"
+    first, second = reader.driver.find_elements("css selector", ".card-prices input")
+    assert first.get_attribute("value") == "3.6" and "Price of B" in second.accessible_name
+    second.send_keys("0.9")
+    assert reader.js(costs) == ["1.00", "0.500"]
+    first.clear()
+    assert reader.js(costs) == ["–", "0.500"]
 
 
 def test_search_finds_a_word_of_another_page(reader):

@@ -83,7 +83,7 @@ def _matching_sql(wanted: Wanted) -> tuple[str, list[str]]:
         tests.append("(run_id = ? OR starts_with(run_id, ?))")
         values += [wanted.run_id, wanted.run_id + "."]
     sql = (
-        "SELECT * FROM runs JOIN (SELECT run_id, spec_hash, attempt, file FROM details) "
+        "SELECT * FROM runs JOIN (SELECT run_id, name, spec_hash, attempt, file FROM details) "
         f"USING (run_id) WHERE {' AND '.join(tests) or 'true'} ORDER BY started_at, run_id"
     )
     return sql, values

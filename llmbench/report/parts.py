@@ -25,10 +25,13 @@ from ..core.numbers import significant
 from .charts import run_label, split_name
 from .markup import Md
 from llmbench.report.methods import (
+    BUBBLE,
     RULE_HEAD,
+    SENT_HEAD,
     STRATEGY_HEAD,
     columns_of,
     rule_lines,
+    sent_lines,
     strategy_lines,
 )
 
@@ -290,9 +293,21 @@ def definition_md(topic: Topic) -> str:
 # %% ../../nbs/80_report/40_parts.ipynb #466395da
 _STRATEGIES = """## ZeRO-1, ZeRO-2, ZeRO-3, FSDP, DDP: what each strategy divides {#sec-strategies}
 
-A rank needs parameters, gradients and the optimizer's state. Plain replicas (DDP) hold all of them on each of n ranks. ZeRO-1 divides the optimizer's state by n, ZeRO-2 also the gradients, ZeRO-3 and FSDP also the parameters; what is divided is gathered when it is needed. By the count of the ZeRO paper (arXiv 1910.02054, section 7) ZeRO-1 and ZeRO-2 send as many bytes as DDP, and ZeRO-3 half as many again. What that takes of a step and saves of memory is measured on the pages of the studies, and predicted for a model of your own on [Plan](plan.qmd)."""
+A rank needs parameters, gradients and the optimizer's state. Plain replicas (DDP) hold all of them on each of n ranks. ZeRO-1 divides the optimizer's state by n, ZeRO-2 also the gradients, ZeRO-3 and FSDP also the parameters; what is divided is gathered when it is needed. HSDP divides by the s ranks of a group only: s = n / r with r groups (`dp_replicate`). By the count of the ZeRO paper (arXiv 1910.02054, section 7) ZeRO-1 and ZeRO-2 send as many bytes as DDP, and ZeRO-3 half as many again. What that takes of a step and saves of memory is measured on the pages of the studies, and predicted for a model of your own on [Plan](plan.qmd)."""
 
+# %% ../../nbs/80_report/40_parts.ipynb #41eb727e
+_SENT = """## Bytes sent and bubble: DDP, ZeRO, FSDP, TP, PP, CP, EP {#sec-sent}
 
+Bytes that one rank sends for one optimizer step, without padding, norms and scalars. n: data parallel ranks; s of them in a group that shards, in r groups; t, p, c, e: ranks of the tensor, pipeline, context and expert split; v: stages per rank; m: micro batches; l: layers of the rank; k: experts per token. P, B, G: bytes of the rank's parameters, of those in blocks, and of its gradients, each in the format in which they travel. A: bytes of the activation between two layers, tokens of a micro batch × width × bytes of a value (with cp: tokens of the rank). K: bytes of keys and values of one layer for the whole micro batch.
+
+A collective of S bytes over n ranks sends S × (n − 1) / n, an all-reduce twice that, as in a ring. A split sends its bytes beside those of the replicas over which it is repeated. The notebook of this page evaluates each formula and compares it with what the planner counts; the counts equal those in traces of small models."""
+_IDLE = f"""
+**The bubble.** A pipeline of p ranks is idle for `{BUBBLE}` of its step: at the start each rank waits for its first activation, at the end for its last gradient. More micro batches or more stages per rank (interleaved) make it smaller; the schedules 1F1B and GPipe have the same.
+
+**Sources:** ZeRO and FSDP: Rajbhandari et al. 2020 ([arXiv:1910.02054](https://arxiv.org/abs/1910.02054), section 7), with what DeepSpeed and PyTorch really call. Tensor parallelism with its sequence split: Korthikanti et al. 2022 ([arXiv:2205.05198](https://arxiv.org/abs/2205.05198), section 4.2.2). Bubble: Narayanan et al. 2021 ([arXiv:2104.04473](https://arxiv.org/abs/2104.04473), section 2.2).
+"""
+
+# %% ../../nbs/80_report/40_parts.ipynb #729da4c2
 def methods_md(areas: Mapping[str, Sequence[Topic]] = DEFINED) -> str:
     """The generated part of the page of methods: a table of all definitions, then each of them by
     area, then the rule of every field.
@@ -305,6 +320,7 @@ def methods_md(areas: Mapping[str, Sequence[Topic]] = DEFINED) -> str:
     strategies = pipe_table([STRATEGY_HEAD, *strategy_lines()])
     parts = [pipe_table([("Quantity", "Unit", "Columns"), *lines])]
     parts.append(f"{_STRATEGIES}\n\n{strategies}")
+    parts.append(f"{_SENT}\n\n{pipe_table([SENT_HEAD, *sent_lines()])}\n{_IDLE}")
     for area, topics in areas.items():
         parts.append(f"## {area}\n\n" + "\n".join(map(definition_md, topics)))
     parts.append(

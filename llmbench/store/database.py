@@ -66,6 +66,19 @@ def say_set_aside(
             f" quarantine'{folders}\n"
         )
 
+# %% ../../nbs/65_store/45_database.ipynb #de2d65db
+def _unknown_column(name: str, named: Sequence[tuple[str, str]]) -> str:
+    "That views lack a column, and where it is or what is close; named: views with their columns."
+    views = {c: sorted(v for v, d in named if d == c) for _, c in named}
+    if name in views:
+        keyed = [v for v in views[name] if v in views["run_id"]]
+        joined = f", for example: FROM runs JOIN {keyed[0]} USING (run_id)" if keyed else ""
+        where = " and ".join(views[name])
+        return f"no view in this query has a column '{name}', which {where} have{joined}"
+    close = [f"{c} ({', '.join(views[c])})" for c in near(name, views)]
+    hint = f"did you mean {' or '.join(close)}?" if close else "the columns of a view:"
+    return f"unknown column '{name}'; {hint} type: llmbench query \"DESCRIBE runs\""
+
 # %% ../../nbs/65_store/45_database.ipynb #dc816d04
 _WRONG_COLUMN = re.compile(r'column "([^"]+)" not found|column named "([^"]+)"', re.IGNORECASE)
 _WRONG_VIEW = re.compile(r"Table with name (\S+) does not exist")
@@ -82,13 +95,7 @@ def _explained(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> st
     if view := _WRONG_VIEW.search(text):
         return unknown_name("view", view[1], {v for v, _ in named})
     if column := _WRONG_COLUMN.search(text):
-        name = column[1] or column[2]
-        close = [
-            f"{c} ({', '.join(sorted(v for v, d in named if d == c))})"
-            for c in near(name, {c for _, c in named})
-        ]
-        hint = f"did you mean {' or '.join(close)}?" if close else "the columns of a view:"
-        return f"unknown column '{name}'; {hint} type: llmbench query \"DESCRIBE runs\""
+        return _unknown_column(column[1] or column[2], named)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if isinstance(error, duckdb.PermissionException):
         return (

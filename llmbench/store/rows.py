@@ -207,7 +207,7 @@ def _derive_study(
 
 # %% ../../nbs/65_store/30_rows.ipynb #622979f3
 _PUBLIC_VIEWS = f"""
-CREATE VIEW runs AS SELECT {", ".join([*RUN_COLUMNS, "name"])} FROM facts.runs ORDER BY study, started_at, run_id;
+CREATE VIEW runs AS SELECT {", ".join(RUN_COLUMNS)} FROM facts.runs ORDER BY study, started_at, run_id;
 CREATE VIEW steps AS
 WITH timed AS (
     SELECT run_id, step_columns AS s, list_filter(coalesce(rank_records, []), r -> len(r.time_s) > 0) AS kept FROM facts.runs

@@ -44,7 +44,9 @@
     let sum = 0;
     const heading = entry.heading.toLowerCase(), page = entry.page.toLowerCase(), text = entry.text.toLowerCase();
     for (const word of words) {
-      const found = (heading.includes(word) ? 8 : 0) + (page.includes(word) ? 4 : 0)
+      // a whole word of a heading is what it is about: tp is no part of TPrimat
+      const named = heading.split(/[^\p{L}\p{N}]+/u).includes(word) ? 12 : heading.includes(word) ? 8 : 0;
+      const found = named + (page.includes(word) ? 4 : 0)
         + Math.min(text.split(word).length - 1, 4);
       if (!found) return 0;
       sum += found;
@@ -188,6 +190,7 @@
     const headers = all("thead th", table);
     headers.forEach((header, column) => {
       const cells = Array.from(table.tBodies).flatMap((body) => Array.from(body.rows)).map((row) => row.cells[column]);
+      if (cells.some((cell) => cell && cell.textContent.trim().length > 40)) cells.forEach((cell) => cell && cell.classList.add("wordy"));
       const values = cells.filter(Boolean).map(sortValue).filter((value) => value !== null);
       if (!values.length || !values.every((value) => typeof value === "number") || header.style.textAlign) return;
       [header, ...cells].forEach((cell) => cell && cell.classList.add("num"));
@@ -281,10 +284,10 @@
       for (const cost of all(".per-million", row)) {
         const at = (rate) => (hourly / 3600 / Number(rate) * 1e6).toLocaleString("en-US", exactly);
         const { rate, low, high } = cost.dataset;
-        cost.textContent = hourly > 0 ? at(rate) + (low ? " (" + at(high) + " to " + at(low) + ")" : "") : "–";
+        cost.textContent = hourly > 0 ? at(rate) + (low ? " (" + at(high) + "\u00a0to\u00a0" + at(low) + ")" : "") : "–";
       }
     };
-    input.addEventListener("input", show);
+    for (const typed of ["input", "change"]) input.addEventListener(typed, show);
     hour.replaceChildren(input);
     show();
   }
@@ -359,7 +362,7 @@
     all("pre, math[display='block']").forEach((box) => { update(box); resized.observe(box); });
   }
 
-  [themeSwitch, search, tabs, tables, scrolledByKeys, ownPrices, copyButtons, headingAnchors, contentsList, currentPageInView, printOpen, reveal]
+  [themeSwitch, search, tabs, tables, scrolledByKeys, ownPrices, cardPrices, copyButtons, headingAnchors, contentsList, currentPageInView, printOpen, reveal]
     .forEach((start) => start());
   addEventListener("hashchange", reveal);
 })();

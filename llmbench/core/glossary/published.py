@@ -122,12 +122,15 @@ card | – | Accelerator | Accelerator
 memory_gb | GB | Memory of the accelerator by its vendor | Memory (GB)
 mfu_16_pct mfu_fp8_pct | % | MFU of models from 3·10⁹ parameters, over the peak of the format | MFU in 16 bits (%); MFU in float8 (%)
 llama_8b_bf16 llama_8b_fp8 llama_70b_bf16 llama_70b_fp8 | tokens/s | Published throughput of a model that most people know, of rows in one number format | Llama 3.1 8B in 16 bits (tokens/s per GPU); Llama 3.1 8B in float8 (tokens/s per GPU); Llama 3.1 70B in 16 bits (tokens/s per GPU); Llama 3.1 70B in float8 (tokens/s per GPU)
+card_usd_per_hour | USD per hour | Price of one card for an hour: typed by the reader, else yours or the median of the listed offers on demand | Price (USD per hour)
+card_offers | USD per hour | The least and the most that is asked for it on demand | Offers (USD per hour)
+card_usd_per_1m | USD per 10⁶ tokens | Price of 10⁶ tokens of a known model on one card at the published speed, of rows in one number format | Llama 3.1 8B in 16 bits (USD per 10⁶ tokens); Llama 3.1 8B in float8 (USD per 10⁶ tokens); Llama 3.1 70B in 16 bits (USD per 10⁶ tokens); Llama 3.1 70B in float8 (USD per 10⁶ tokens)
 publishers | 1 | Different publishers behind a figure | Publishers
 published_rows | 1 | Published rows behind a figure | Rows
 shared_models | 1 | Models that both accelerators of a ratio trained | Models
 old new | – | The two accelerators of a ratio | From; To
 formats | – | Whether both used the same number format, or each its fastest | Number format
-generation_ratio | 1 | Throughput of one accelerator over another at the same models | Throughput per GPU (ratio) | median over models
+generation_ratio | 1 | Throughput of one accelerator over another at the same models | Throughput per GPU (ratio) | median over models of the median over the pairs of a model
     """,
     by="report.published.hardware.generation_ratio",
 )

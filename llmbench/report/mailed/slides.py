@@ -38,8 +38,9 @@ def _won(summary: StudySummary) -> list[str]:
 
 def _answered(summary: StudySummary) -> list[str]:
     answer = summary.answer
-    fair = answer.verdict(answer.main) if answer.main else answer.fairness
-    said = [*headline(answer)[:3], summary.study.reading or "", f"Comparable: {fair.word}"]
+    whole = answer.whole  # the word of report.md: a part of the sets is not the study
+    fair = "in part" if answer.fair_places and not whole.comparable else whole.word
+    said = [*headline(answer)[:3], summary.study.reading or "", f"Comparable: {fair}"]
     return ["# The answer", "".join(f"- {md_text(line)}\n" for line in said if line)]
 
 # %% ../../../nbs/80_report/mailed/30_slides.ipynb #2db36f64

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...analysis.cost import load_prices
 from ...compare.expected.case import family_of
 from ...compare.expected.field import read_field
 from ...compare.expected.noise import noise_of_the_field
@@ -30,8 +31,11 @@ from llmbench.report.parts import (
 )
 
 # %% ../../../nbs/80_report/published/40_pages.ipynb #ab41c0f2
+from .costs import COST_COLUMNS, COSTS, cost_lines
 from .dots import Row, dot_of, dots_chart, train_chart, train_rows
 from llmbench.report.published.hardware import (
+    RATIO_COLUMNS,
+    RATIOS,
     GenerationRatio,
     generation_ratios,
     hardware_rows,
@@ -245,23 +249,6 @@ def write_sources_page(bench: Workbench, known: Published) -> None:
     )
     bench.write("_generated", "sources.md", text=text)
 
-# %% ../../../nbs/80_report/published/40_pages.ipynb #13303d43
-_RATIO_COLUMNS = [
-    text_column("From", "old"),
-    text_column("To", "new"),
-    text_column("Number format", "formats"),
-    Column("Throughput per GPU (ratio)", lambda r: _ratio_words(r)),
-    count_column("Models", "models"),
-    count_column("Pairs", "pairs"),
-    count_column("Rows", "rows"),
-    count_column("Publishers", "publishers"),
-]
-
-
-def _ratio_words(row: Row) -> str:
-    span = f" ({row['low']:.2f} to {row['high']:.2f})" if row["low"] else ""
-    return f"{row['ratio']:.2f}{span}"
-
 # %% ../../../nbs/80_report/published/40_pages.ipynb #334c1f11
 def even_price_chart(ratios: Sequence[GenerationRatio], width: int = 700) -> alt.LayerChart:
     "The price of the new card at which a token costs what it costs on the old one."
@@ -289,12 +276,18 @@ def even_price_chart(ratios: Sequence[GenerationRatio], width: int = 700) -> alt
         .properties(width=width, height=alt.Step(24), description="Break-even prices of new cards")
     )
 
+# %% ../../../nbs/80_report/published/40_pages.ipynb #ef398548
+def _card_costs(bench: Workbench, known: Published) -> Md | str:
+    "The costs by card as a table; where the prices cannot be read, the reason."
+    made: list[Md] = []
+
+    def write() -> None:
+        lines = cost_lines(known.rows, load_prices())
+        made.append(_table(bench, "costs", lines, COST_COLUMNS, COSTS))
+
+    return drawn(bench, "the costs by card", write) or made[0]
+
 # %% ../../../nbs/80_report/published/40_pages.ipynb #2df95959
-_RATIOS = (
-    "Throughput per GPU of one card over another, median over the models that both trained, each of"
-    " which is the median of its pairs (sequence length, kind of weights, number format); 95 %"
-    " interval over models, from three on."
-)
 _EVEN = (
     "A new card trains a token for less where its price per hour is below the bar; lines: 95 %"
     " interval of the ratio. A price within the line decides nothing."
@@ -302,12 +295,13 @@ _EVEN = (
 
 
 def write_generations_page(bench: Workbench, known: Published) -> None:
-    "Write `_generated/generations.md`: the ratios of cards, and break-even prices."
+    "Write `_generated/generations.md`: ratios of cards, costs by card, break-even prices."
     ratios = generation_ratios(known.rows)
     rows = [asdict(r) for r in ratios]
     text = rendered(
         "generations.md",
-        table=_table(bench, "generations", rows, _RATIO_COLUMNS, _RATIOS),
+        table=_table(bench, "generations", rows, RATIO_COLUMNS, RATIOS),
+        costs=_card_costs(bench, known),
         price=_figure("price", even_price_chart(ratios), _EVEN, "generations"),
     )  # fmt: skip
     bench.write("_generated", "generations.md", text=text)

@@ -32,11 +32,12 @@ from ..workbench import Workbench, drawn
 # %% ../../../nbs/80_report/studies/30_history_page.ipynb #80d2d2d1
 Told = tuple[dict[str, Any], dict[str, Any]]  # a row of `runs`, its run file
 _SQL = """SELECT * FROM runs
-JOIN (SELECT run_id, spec_hash, attempt FROM details) USING (run_id)
+JOIN (SELECT run_id, name, spec_hash, attempt FROM details) USING (run_id)
 WHERE status = 'ok' AND study IS NOT NULL{} ORDER BY started_at, run_id"""
 # a run file is read only where there is a history to show
 _AT_SEVERAL = """ AND (study, name, coalesce(hardware, '')) IN (
 SELECT (study, name, coalesce(hardware, '')) FROM runs
+JOIN (SELECT run_id, name FROM details) USING (run_id)
 WHERE status = 'ok' GROUP BY ALL HAVING count(DISTINCT coalesce(git_commit, '')) > 1)"""
 
 

@@ -79,7 +79,8 @@ def hardware_line(known: Published) -> Md | None:
     return Md(
         f"A B200 trains the same model {ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) "
         f"times as fast as an H100 ({ratio.models} models, {ratio.publishers} publishers), so a "
-        "token costs less as long as its hour costs less than that many times as much."
+        "token costs less as long as its hour costs less than that many times as much. A table "
+        "has the cost of 10⁶ tokens on each card, at your prices."
     )
 
 # %% ../../../nbs/80_report/studies/40_questions.ipynb #a521b7c3
