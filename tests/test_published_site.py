@@ -1,9 +1,11 @@
 """The pages on published results in a real browser, opened as files: pickers, links, prices."""
 
+import re
 from pathlib import Path
 
 import pytest
 from browsers import Reader
+from notebooks import ROOT
 
 from llmbench.plan.examples import demo_study
 from llmbench.report.build import build_report
@@ -74,3 +76,26 @@ def test_a_price_that_is_typed_moves_the_break_even(reader):
     reader.wait(f"{TICKS} != {ticks!r}")
     assert len(reader.js(BARS)) == len(before)
     assert max(float(t) for t in reader.js(TICKS).split() if t.replace(".", "").isdigit()) > 50
+
+
+NOTES = {
+    "comparable": None,
+    "not comparable": "These runs are not comparable",
+    "not all comparable": "Not all of these runs are comparable",
+    "comparability unknown": "It is unknown whether these runs are comparable",
+    "not all known to be comparable": "It is unknown whether all of these runs are comparable",
+}
+
+
+@pytest.mark.slow
+def test_the_card_of_a_study_says_what_the_note_of_its_page_says(tmp_path):
+    build_report(ROOT / "reports/published", tmp_path / "site")
+    first = (tmp_path / "site/index.html").read_text()
+    cards = re.split(r'(?=<h\d[^>]*>\s*<a href="study-)', first)[1:]
+    said = {re.search(r'href="(study-[\w.-]+\.html)"', c)[1]: c for c in cards}
+    words = {page: re.search(r'class="badge[^>]*>([^<]+)', c)[1] for page, c in said.items()}
+    assert len(words) >= 20 and len(set(words.values())) >= 3, words
+    for page, badge in words.items():
+        text = (tmp_path / "site" / page).read_text()
+        notes = [note for note in NOTES.values() if note and f"{note}<" in text]
+        assert notes == ([NOTES[badge]] if NOTES[badge] else []), (page, badge, notes)

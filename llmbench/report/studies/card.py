@@ -54,12 +54,13 @@ def picture(answer: Answer) -> Md | None:
 
 # %% ../../../nbs/80_report/studies/22_card.ipynb #4a495db7
 def study_badge(answer: Answer) -> str:
-    "The verdict on the main contest as a badge, or that it does not hold for all runs."
-    shown = answer.verdict(answer.main) if answer.main else answer.fairness
-    if not shown.comparable or answer.whole.comparable:
-        return fairness_badge(shown)
-    known = answer.whole.comparable is False
-    return badge("not all comparable" if known else "not all known to be comparable", "unknown")
+    "The verdict on the whole study as a badge, and whether it holds for some of its runs only."
+    known = answer.whole.comparable
+    if known or not answer.fair_places:
+        return fairness_badge(answer.whole)
+    return badge(
+        "not all known to be comparable" if known is None else "not all comparable", "unknown"
+    )
 
 # %% ../../../nbs/80_report/studies/22_card.ipynb #6285f05e
 def ranks_of(ranks: Sequence[int]) -> str | None:
