@@ -8166,6 +8166,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'llmbench/report/methods.py'),
                                          'llmbench.report.methods.rule_lines': ( '80_report/methods.html#rule_lines',
                                                                                  'llmbench/report/methods.py'),
+                                         'llmbench.report.methods.sent_formula': ( '80_report/methods.html#sent_formula',
+                                                                                   'llmbench/report/methods.py'),
                                          'llmbench.report.methods.sent_lines': ( '80_report/methods.html#sent_lines',
                                                                                  'llmbench/report/methods.py'),
                                          'llmbench.report.methods.strategy_lines': ( '80_report/methods.html#strategy_lines',

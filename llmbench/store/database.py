@@ -74,7 +74,7 @@ def _unknown_column(name: str, named: Sequence[tuple[str, str]]) -> str:
         keyed = [v for v in views[name] if v in views["run_id"]]
         joined = f", for example: FROM runs JOIN {keyed[0]} USING (run_id)" if keyed else ""
         where = " and ".join(views[name])
-        return f"no view in this query has a column '{name}', which {where} have{joined}"
+        return f"unknown column '{name}' in this query: it is one of {where}{joined}"
     close = [f"{c} ({', '.join(views[c])})" for c in near(name, views)]
     hint = f"did you mean {' or '.join(close)}?" if close else "the columns of a view:"
     return f"unknown column '{name}'; {hint} type: llmbench query \"DESCRIBE runs\""

@@ -227,8 +227,10 @@ _WORDS = topic(
     "Columns of tables that name or describe a row.",
     """
 | – | Strategy and ranks of a set of repeats, with its name or hash where two are alike | Run
- | – | What each of n ranks holds: all, a part of 1/n, or what a split of matrices, layers or experts leaves it | Parameters held; Gradients held; Optimizer state held
+ | – | What each of n ranks holds: all, a part of 1/n (1/s in groups of s), or what a split of matrices, layers or experts leaves it | Parameters held; Gradients held; Optimizer state held
  | – | A strategy in a sentence | In words
+ | B | What a rank sends for an optimizer step, as a formula | Bytes sent per optimizer step
+ | – | Which tensors, and by which collective | What is sent
  | – | Name of a fact | Name
  | – | Value of the fact beside it | Value
  | – | Fastest set of repeats; none where the difference is not shown or the runs are not comparable | Winner
