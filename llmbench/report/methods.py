@@ -77,6 +77,8 @@ _SENT = {
         " reduce-scattered",
     ),
 }  # fmt: skip
+
+# %% ../../nbs/80_report/35_methods.ipynb #75d2d57b
 _GROUPED_SENT = (
     "(m × (P + B) + G) × (s − 1) / s + 2 × G / s × (r − 1) / r",
     "parameters, gathered, and gradients, reduce-scattered, within a group; gradients of a share,"

@@ -220,6 +220,18 @@ computing_ms | ms | All else, mostly forward and backward | Computing and the re
     by="compare.explained.parts.step_time",
 )
 
+# %% ../../../nbs/10_core/glossary/35_pages.ipynb #23a1f93e
+_SENT = topic(
+    "sent",
+    "Bytes sent",
+    "What a strategy sends, on the page Methods.",
+    """
+ | B | What a rank sends for an optimizer step, as a formula | Bytes sent per optimizer step
+ | – | Which tensors, and by which collective | What is sent
+    """,
+    by="report.methods.sent_formula",
+)
+
 # %% ../../../nbs/10_core/glossary/35_pages.ipynb #0899dae4
 _WORDS = topic(
     "words",
@@ -229,8 +241,6 @@ _WORDS = topic(
 | – | Strategy and ranks of a set of repeats, with its name or hash where two are alike | Run
  | – | What each of n ranks holds: all, a part of 1/n (1/s in groups of s), or what a split of matrices, layers or experts leaves it | Parameters held; Gradients held; Optimizer state held
  | – | A strategy in a sentence | In words
- | B | What a rank sends for an optimizer step, as a formula | Bytes sent per optimizer step
- | – | Which tensors, and by which collective | What is sent
  | – | Name of a fact | Name
  | – | Value of the fact beside it | Value
  | – | Fastest set of repeats; none where the difference is not shown or the runs are not comparable | Winner
@@ -305,6 +315,7 @@ PAGE_TOPICS = (
     _PLAN,
     _CLAIMS,
     _PARTS,
+    _SENT,
     _INTERRUPTIONS,
     _FRONTIER,
     _WORDS,
