@@ -2598,6 +2598,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'llmbench/compare/hosts/rows.py'),
                                              'llmbench.compare.hosts.rows._products': ( '70_compare/hosts/rows.html#_products',
                                                                                         'llmbench/compare/hosts/rows.py'),
+                                             'llmbench.compare.hosts.rows.host_devices': ( '70_compare/hosts/rows.html#host_devices',
+                                                                                           'llmbench/compare/hosts/rows.py'),
                                              'llmbench.compare.hosts.rows.machine_names': ( '70_compare/hosts/rows.html#machine_names',
                                                                                             'llmbench/compare/hosts/rows.py'),
                                              'llmbench.compare.hosts.rows.product_times': ( '70_compare/hosts/rows.html#product_times',
