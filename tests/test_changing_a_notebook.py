@@ -1,15 +1,16 @@
 """The targets of make for someone who changes a notebook: what `make notebooks` writes is what
-`make test` asks for, and outputs are stored where none were.
+`make test` asks for, and outputs are stored where none were or where they are stale.
 """
 
 import json
 import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 from executed import run_cells
 from notebooks import ROOT, read_notebook
-from outputs import compared
+from outputs import COMPUTED, compared, same_line
 
 # Threads of two ranks that wait for each other spin by default: on few cores one holds the core
 # that the other needs.
@@ -83,6 +84,31 @@ def test_another_number_is_no_stale_output(notebook):
     assert compared(notebook, write=False) == []
     notebook.write_text(changed.replace("print('two words')", "print('more words')"))
     assert compared(notebook, write=False) == ["  cell 1: - two; + more"]
+
+
+def test_where_files_are_computed_with_another_number_is_stale(notebook):
+    """All but the last digits of a float, and what a cell says to vary."""
+    room = notebook.parent / COMPUTED[-1]
+    room.mkdir()
+    moved = notebook.rename(room / notebook.name)
+    compared(moved, write=True)
+    assert compared(moved, write=False) == []
+    changed = moved.read_text().replace('"6 * 7"', '"6 * 8"')
+    moved.write_text(changed)
+    assert compared(moved, write=False) == ["  cell 0: - 42; + 48"]
+    moved.write_text(changed.replace('"6 * 8"', '"#| varies\\n", "6 * 8"'))
+    assert compared(moved, write=False) == []
+    assert same_line("0.1234567890123 s", "0.1234567890129 s")
+    assert not same_line("0.1234567 s", "0.1234577 s") and not same_line("5 GiB", "5 GB")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", COMPUTED)
+def test_the_stored_outputs_are_those_of_the_code(room):
+    """A reader of the library's pages sees the stored outputs; each digit is what the code says."""
+    command = [sys.executable, ROOT / "tests/outputs.py", f"{room}/"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("cards", [16, 24])

@@ -102,6 +102,38 @@ def test_the_gate_is_one(kind):
     assert "--fail-if-slower" in compare and "--min-detectable" in compare
 
 
+@pytest.mark.parametrize("kind", ["github", "gitlab"])
+def test_a_gate_without_a_base_says_so_and_a_misspelt_request_fails(kind, tmp_path):
+    """The request that adds the project has nothing to be compared with; later ones have."""
+    (look,) = [s for s in gate_of(kind)[1] if "Not compared" in s]
+    head, base = tmp_path / ("head" if kind == "github" else "."), tmp_path / "base"
+    said = tmp_path / ("summary.md" if kind == "github" else "comparison.md")
+    known = {"REQUEST": "a.yaml", "PATH": os.environ["PATH"], "GITHUB_STEP_SUMMARY": str(said)}
+    known["GITHUB_OUTPUT"] = str(tmp_path / "out")
+
+    def looked() -> subprocess.CompletedProcess:
+        command = ["bash", "-ec", look + "\necho goes on"]
+        return subprocess.run(command, cwd=tmp_path, env=known, capture_output=True, text=True)
+
+    missing = looked()
+    assert missing.returncode == 1 and "neither base nor head has a.yaml" in missing.stderr
+    for folder, compared in ((head, False), (base, True)):
+        folder.mkdir(exist_ok=True)
+        (folder / "a.yaml").write_text("model: gpt-tiny\n")
+        found = looked()
+        assert found.returncode == 0 and ("Not compared" in found.stdout) != compared
+        went_on = (tmp_path / "out").exists() if kind == "github" else "goes on" in found.stdout
+        assert went_on == compared
+    assert said.read_text().count("Not compared: the base has no a.yaml") == 1
+
+
+@pytest.mark.parametrize("wanted", ["Set up", "Train", "Compare with the base"])
+def test_github_goes_on_only_with_a_base(wanted):
+    steps = yaml.safe_load(project_files("github")[GATE])["jobs"]["gate"]["steps"]
+    (step,) = [s for s in steps if s.get("name") == wanted]
+    assert step["if"] == "${{ steps.base.outputs.found }}"
+
+
 def test_github_may_read_and_nothing_else_and_actions_are_pinned():
     for name in (GITHUB, GATE):
         text = project_files("github")[name]
@@ -204,7 +236,7 @@ def gated(kind: str, mine: Path, path: Path, **more: str) -> str:
     the comparison said. The step times are made steady in between: other tests may run beside.
     """
     told = mine / ("summary.md" if kind == "github" else "comparison.md")
-    more |= {"GITHUB_STEP_SUMMARY": str(told)}
+    more |= {"GITHUB_STEP_SUMMARY": str(told), "GITHUB_OUTPUT": str(mine / "output")}
     run_steps(kind, mine, path, lambda kind: (LENIENT, gate_of(kind)[1][:-1]), **LENIENT, **more)
     for side in ("base", "head"):
         assert len([*mine.glob(f"results/{side}/*/run.json")]) == 2

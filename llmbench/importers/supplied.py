@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core.accelerators import ACCELERATORS, Accelerator, accelerator, card_meant
-from ..core.errors import RequestError, unknown_name
+from ..core.errors import RequestError, plain_name, unknown_name
 from ..core.schema import Status
 from .base import Draft
 from .text import BLOCK_FORMATS
@@ -208,7 +208,7 @@ _MOST_WORK = 0.05  # of the FLOPs of a token, by which a kept vocabulary may cha
 
 def _same_name(a: str, b: str) -> bool:
     "Whether two names of models differ only in how they are written, as on a hub."
-    plain = ("".join(c for c in name.lower() if c.isalnum()) for name in (a.split("/")[-1], b))
+    plain = (plain_name(name) for name in (a.split("/")[-1], b))
     return len(set(plain)) == 1
 
 # %% ../../nbs/50_importers/12_supplied.ipynb #9a9270c9

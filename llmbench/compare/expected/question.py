@@ -14,7 +14,7 @@ from typing import Any
 from .case import Case
 from .field import PublishedField
 from ...core.accelerators import accelerator, name_meant
-from ...core.errors import RequestError, unknown_name
+from ...core.errors import RequestError, name_typed, plain_name, unknown_name
 from ...importers.finish import lacking
 from llmbench.plan.flops import (
     experts,
@@ -28,10 +28,6 @@ from ...store.published.agreement import PUBLISHED_NAMES
 
 # %% ../../../nbs/70_compare/expected/45_question.ipynb #38a7f183
 Cards = Mapping[str, Mapping[str, Any]]
-
-
-def _plain(text: str) -> str:
-    return "".join(c for c in text.lower() if c.isalnum())
 
 
 def card_of_device(device: str | None, cards: Cards) -> str | None:
@@ -74,12 +70,11 @@ def _preset(shape: ModelShape, name: str, seq_len: int) -> Modelled:
 # %% ../../../nbs/70_compare/expected/45_question.ipynb #dd14a5f1
 def modelled(name: str, seq_len: int, field: PublishedField) -> Modelled:
     "A model by its name; RequestError with the near names where neither preset nor row has it."
-    wanted = _plain(name)
-    for preset, shape in PRESETS.items():
-        if _plain(preset) == wanted:
-            return _preset(shape, preset, seq_len)
+    if preset := name_typed(name, PRESETS):
+        return _preset(PRESETS[preset], preset, seq_len)
+    wanted = plain_name(name)
     rows = [(r, c) for r, c in zip(field.rows, field.cases, strict=True)
-            if _plain(c.model) == wanted and not c.adapters]  # fmt: skip
+            if plain_name(c.model) == wanted and not c.adapters]  # fmt: skip
     if not rows:
         raise RequestError(unknown_name("model", name, {*PRESETS, *(c.model for c in field.cases)}))
     _, case = min(rows, key=lambda pair: abs(pair[1].seq_len - seq_len))
@@ -105,7 +100,7 @@ class Question:
 # %% ../../../nbs/70_compare/expected/45_question.ipynb #041c5403
 def usual_length(model: str, card: str, field: PublishedField) -> int:
     "The most frequent sequence length of a model's rows, on the card if it has any."
-    named = [c for c in field.cases if _plain(c.model) == _plain(model) and not c.adapters]
+    named = [c for c in field.cases if plain_name(c.model) == plain_name(model) and not c.adapters]
     here = [c for c in named if c.accelerator == card] or named
     return Counter(c.seq_len for c in here).most_common(1)[0][0] if here else 4096
 

@@ -26,7 +26,7 @@ from llmbench.compare.planned.calibration import (
 from .economy import Economy, cluster_of, goodput_with, known_edition
 from .order import RANKS, front, measures, order_by
 from .rows import machine_columns
-from ...core.errors import RequestError, unknown_name
+from ...core.errors import RequestError, name_typed, plain_name, unknown_name
 from ...core.numbers import GIB
 
 # %% ../../../nbs/70_compare/planned/50_answer.ipynb #5c0a77e4
@@ -46,17 +46,18 @@ from ...store.published.shapes import architectures, shape_of
 # %% ../../../nbs/70_compare/planned/50_answer.ipynb #100952d7
 def shape_named(name: str) -> dict[str, float]:
     "The integers of a model by its name. Raises RequestError for an unknown or a hybrid model."
-    if name in PRESETS:
-        return preset_columns(preset(name))
+    if typed := name_typed(name, PRESETS):
+        return preset_columns(preset(typed))
     edition = known_edition()
     known = architectures(edition.tables["model_architectures.csv"].rows)
-    names = {n.lower(): n for n, _ in known}
-    names |= {str(a["canonical"]).lower(): n for (n, _), a in known.items()}
-    if name.lower() not in names:
-        raise RequestError(unknown_name("model", name, [*PRESETS, *sorted(names)]))
+    names = {n: n for n, _ in known} | {str(a["canonical"]): n for (n, _), a in known.items()}
+    by_plain = {plain_name(n): row for n, row in names.items()}
+    meant = names.get(name) or by_plain.get(plain_name(name))
+    if meant is None:
+        raise RequestError(unknown_name("model", name, {*PRESETS, *names}))
     empty = dict.fromkeys(("n_layer", "d_model", "n_head", "n_kv_head", "d_ff", "vocab",
                            "params_b", "seq_len"))  # fmt: skip
-    shape, how = shape_of(empty | {"model": names[name.lower()]}, known)
+    shape, how = shape_of(empty | {"model": meant}, known)
     if shape is None:
         raise RequestError(f"--model {name}: {how}; the planner knows decoders whose layers are all"
                            " attention and MLP or experts")  # fmt: skip

@@ -189,6 +189,14 @@ def _who(decision: Decision) -> Md:
     return Md("undecided: " + md_text(few_names(names)))
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #47164a31
+def _span(of: Interval, basis: str) -> str:
+    "The ends of an interval and what they are; words where both ends are shown alike."
+    low, high = significant(of.low), significant(of.high)
+    if low != high:
+        return f"{basis} {low} to {high}"
+    return " ".join([*([basis] if basis.endswith(",") else []), "the same in all repeats"])
+
+# %% ../../../nbs/80_report/pages/70_overview.ipynb #31234323
 def _card(title: str, decision: Decision, best: Interval, unit: str, basis: str) -> dict[str, Any]:
     "The best value of a contest, who has it, and its interval where that is known."
     return {
@@ -196,8 +204,7 @@ def _card(title: str, decision: Decision, best: Interval, unit: str, basis: str)
         "number": significant(best.estimate),
         "unit": unit,
         "who": _who(decision),
-        "basis": basis,
-        "span": (best.low, best.high) if best.low is not None else None,
+        "span": None if best.low is None else _span(best, basis),
     }
 
 
