@@ -821,7 +821,7 @@ MACHINE = {
         "AssertionError: 'tensorboard: 1 runs",
     ),
     "a packed file never ends": Fault(
-        "importers/structured.py",
+        "importers/base.py",
         "        if self.tell() > _FREE + _TIMES * self.fileobj.tell():\n",
         "        if False:\n",
         "50_importers/45_structured.ipynb",
@@ -1778,10 +1778,10 @@ SAID = {
         "outside == [",
     ),
     "a single process on other cores is beside the fastest": Fault(
-        "report/answer.py",
+        "report/pages/overview.py",
         "    return len(cores) == 1 and not cores & {None, NOT_APPLICABLE}\n",
         "    return False\n",
-        "80_report/55_answer.ipynb",
+        "80_report/pages/70_overview.ipynb",
         "The single process on the same cores does",
     ),
     "the headline of a CPU says nothing about GPUs": Fault(

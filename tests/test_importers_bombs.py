@@ -159,6 +159,7 @@ _KERNEL = (
     b" 3}},\n"
 )
 _COLUMNS = b"training.runtime(s),training.throughput(samples/s)"
+_ROW = b"iter 7: loss 9.0000, time 80.00ms, mfu 1.00%\n"
 _MLLOG = b':::MLLOG {"key": "global_batch_size", "value": 8, "metadata": {}}\n'
 
 BOMBS = {
@@ -291,6 +292,7 @@ BOMBS = {
             + b'"\n'
         )
     ),
+    "lines.log.gz": lambda: _packed_again(_ROW, _ROW * 200_000, 60),
     "nested.gz": lambda: gzip.compress(gzip.compress(b"x" * 10_000_000)),
 }
 _QUICK = (
@@ -309,6 +311,7 @@ _QUICK = (
     "line.jsonl",
     "result.log",
     "field.nsys",
+    "lines.log.gz",
     "nested.gz",
 )
 
@@ -369,6 +372,17 @@ def test_a_trace_that_never_ends_says_so(tmp_path):
     )
     ((mib, seconds, said),) = read_alone(tmp_path, path).values()
     assert mib < 100 and seconds < MOST_S and "unpacks to more than" in said, said
+
+
+def test_a_packed_log_that_never_ends_is_refused(tmp_path):
+    "As a trace: text a thousand times the size of its file is no log."
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(_packed_again(_ROW, _ROW * 200_000, 60))
+    ((mib, seconds, said),) = read_alone(tmp_path, path).values()
+    assert mib < 200 and seconds < MOST_S, (mib, seconds)
+    assert "refused: a.log.gz: cannot be read: the file unpacks to more than" in said.strip("'"), (
+        said
+    )
 
 
 def test_only_regular_files_are_opened(tmp_path):

@@ -276,7 +276,10 @@ ADDRESSES = [
     "#model=Llama-3.1-405B&card=GB200&precision=nvfp4&gpus=576&tokens=9437184&seq=8192",
     "#gpus=64&training=1T&price=2.10&mtbf=1000&restart=300&asynchronous=yes",
     "#gpus=64&power_w=520&power_price=0.25&write=5&read=40",
+    "#gpus=64&write=5",  # and reads as fast, as the command takes it
+    "#gpus=64&read=40",
 ]
+COMMAND = "document.querySelector('[data-command={}] code').textContent"
 
 
 def asked_of_command(command: str, *more: str) -> dict:
@@ -293,9 +296,8 @@ def asked_of_command(command: str, *more: str) -> dict:
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_the_command_of_the_page_gives_the_same(reader, address):
     opened(reader, address)
-    reader.wait("document.querySelector('[data-part=command] code') !== null")
-    command = reader.js("document.querySelector('[data-part=command] code').textContent")
-    told = asked_of_command(command)
+    reader.wait("document.querySelector('[data-command=layout] code') !== null")
+    told = asked_of_command(reader.js(COMMAND.format("layout")))
     [layout] = told["layouts"]
     a = "llmbenchPlan.answer()"
     same = {
@@ -314,8 +316,8 @@ def test_the_command_of_the_page_gives_the_same(reader, address):
     assert told["p90_factor"] < told["interval_90_pct_factor"]
     reader.wait("document.querySelectorAll('[data-part=best] tbody tr').length > 0")
 
-    # and without a layout the same twenty, in the same order
-    told = asked_of_command(re.sub(r" --layout .*", "", command), "--top", "20")
+    # and the command of the table the same twenty, in the same order
+    told = asked_of_command(reader.js(COMMAND.format("table")))
     best = reader.js("llmbenchPlan.best().found")
     assert best["looked"] == told["layouts_looked_at"]
     rates = [row["tokens_per_s_per_gpu"] for row in told["layouts"]]
@@ -326,7 +328,60 @@ def test_the_command_of_the_page_gives_the_same(reader, address):
         assert twins or [mine["c"][n] for n in names] == [theirs[n] for n in names]
         words = mine["usd"], theirs["usd_per_1m_lasting_tokens"]
         assert twins or words[0] == pytest.approx(words[1], rel=1e-9), "one name, one definition"
-        assert mine["worse"] == pytest.approx(theirs["chance_faster_than_first"], abs=1e-3)
+        assert mine["worse"] == pytest.approx(theirs["chance_faster_than_first"], abs=1e-9)
+        assert twins or mine["chance"] == pytest.approx(theirs["fit_chance"], abs=1e-6)
+
+
+@pytest.mark.parametrize("address", ["#gpus=64", "#card=B200+SXM&precision=fp8&gpus=64"])
+def test_chances_are_rounded_once(reader, address):
+    """To two decimals, on the page and by the command: where the third digit is 5, too."""
+    opened(reader, address)
+    reader.wait("document.querySelectorAll('[data-part=best] tbody tr').length === 20")
+    told = asked_of_command(reader.js(COMMAND.format("table")))["layouts"]
+    cells = "Array.from(document.querySelectorAll('[data-part=best] tbody tr'), row =>"
+    shown = reader.js(cells + " [row.cells[5].textContent, row.cells[7].textContent])")
+    chances = [(one["fit_chance"], one["chance_faster_than_first"]) for one in told]
+    texts = [[f"{fit:.2f}", f"{faster:.2f}"] for fit, faster in chances]
+    assert [row[0] for row in shown] == [row[0] for row in texts]
+    assert [row[1] for row in shown[1:]] == [row[1] for row in texts[1:]]
+    twice = [[f"{round(x, 3):.2f}" for x in pair] for pair in chances]
+    assert twice != texts, "else nothing is tested"
+
+
+def test_the_command_of_what_surely_fits_begins_with_the_layout_that_was_taken(reader):
+    opened(reader, "#gpus=64")
+    reader.wait("document.querySelector('.plan-sure') !== null")
+    assert "--surely" not in reader.js(COMMAND.format("table"))
+    reader.js("(() => { document.querySelector('.plan-sure').click(); return 1; })()")
+    command = reader.js(COMMAND.format("table"))
+    assert "--surely" in command and "--layout" not in command
+    first = asked_of_command(command)["layouts"][0]
+    assert first["layout"] == reader.js("document.querySelector('.plan-words b').textContent")
+
+
+@pytest.mark.parametrize("name", ["llama3.1-70b", "Llama-3.1-70B", "LLAMA 3.1 70b"])
+def test_a_model_is_known_in_every_spelling_and_named_once(reader, name):
+    opened(reader, f"#model={name.replace(' ', '+')}&gpus=64")
+    assert reader.js("document.querySelector('[data-field=model]').value") == "llama3.1-70b"
+    names = reader.js("Array.from(document.querySelectorAll('[data-field=model] option'), one =>"
+                      " one.value.toLowerCase().replace(/[^a-z0-9]/g, ''))")  # fmt: skip
+    assert len(names) == len(set(names)) > 50
+    opened(reader, "#model=llama3.1-405b&gpus=1024")
+    assert reader.js("document.querySelector('[data-field=model]').value") == "Llama-3.1-405B"
+
+
+def test_what_is_beyond_anything_published_is_said_as_the_command_says_it(reader):
+    opened(reader, "#card=A100-80GB+SXM&gpus=64&power_w=5000")
+    reader.wait("document.querySelectorAll('[data-part=best] tbody tr').length === 20")
+    told = asked_of_command(reader.js(COMMAND.format("layout")))
+    most = told["highest_published_mfu_pct"]
+    assert told["layouts"][0]["mfu_pct"] > most
+    said = reader.js(TEXT)
+    assert f"above the highest published MFU of this card ({most:.1f} %)" in said
+    assert "above the TDP of 400 W" in said
+    opened(reader, "#gpus=64")
+    reader.wait("document.querySelectorAll('[data-part=best] tbody tr').length === 20")
+    assert "highest published MFU" not in reader.js(TEXT)
 
 
 # ---- the page

@@ -87,8 +87,18 @@ NOTES = {
 }
 
 
+NO_WINNER = {
+    "the runs are not comparable": {"not comparable"},
+    "it is unknown whether the runs are comparable": {"comparability unknown"},
+}
+VERDICT = re.compile(r'<h3[^>]*>(?:<a[^>]*>)?Verdict<.*?class="badge[^>]*>([^<]+)', re.S)
+
+
 @pytest.mark.slow
-def test_the_card_of_a_study_says_what_the_note_of_its_page_says(tmp_path):
+def test_the_card_of_a_study_says_what_its_page_says(tmp_path):
+    """One verdict for a study: on the first page, beside the cards of its page, as the title of the
+    note below them, and in the sentence that names no winner.
+    """
     build_report(ROOT / "reports/published", tmp_path / "site")
     first = (tmp_path / "site/index.html").read_text()
     cards = re.split(r'(?=<h\d[^>]*>\s*<a href="study-)', first)[1:]
@@ -99,3 +109,8 @@ def test_the_card_of_a_study_says_what_the_note_of_its_page_says(tmp_path):
         text = (tmp_path / "site" / page).read_text()
         notes = [note for note in NOTES.values() if note and f"{note}<" in text]
         assert notes == ([NOTES[badge]] if NOTES[badge] else []), (page, badge, notes)
+        assert VERDICT.findall(text) == [badge], (page, badge)
+        head = re.search(r'class="answer">([^<]+)', text)[1]
+        for sentence in (head, said[page]):
+            for words_of, badges in NO_WINNER.items():
+                assert words_of not in sentence or badge in badges, (page, badge, sentence)

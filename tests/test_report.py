@@ -25,11 +25,11 @@ from llmbench.core.numbers import significant
 from llmbench.core.records import write_run
 from llmbench.core.schema import SCHEMA, dump_run, validate_run
 from llmbench.plan.flops import parameter_count
-from llmbench.report.answer import answer_of, single_sentence
+from llmbench.report.answer import answer_of
 from llmbench.report.build import build_report, study_counts
 from llmbench.report.methods import columns_of
 from llmbench.report.pages.detectable import detectable_rows
-from llmbench.report.pages.overview import answer_sentences, fairness_note
+from llmbench.report.pages.overview import answer_sentences, fairness_note, single_sentence
 from llmbench.report.pages.runpages import run_records
 from llmbench.report.site.links import broken_links
 from llmbench.report.workbench import Study, Workbench

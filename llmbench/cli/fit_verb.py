@@ -16,6 +16,7 @@ from llmbench.cli.verbs import (
     File,
     Force,
     OptionalPath,
+    OptionalTokens,
     OptionalWhole,
     Override,
     Results,
@@ -185,7 +186,7 @@ def question(
     return Asked(shape, hardware, gpus, length, tokens, **more)
 
 # %% ../../nbs/90_cli/30_fit_verb.ipynb #33862de7
-_TOKENS = "per step (default: eight sequences per GPU)"
+_TOKENS = "per step, such as 4M (default: eight sequences per GPU)"
 _NETWORK = "GB/s per GPU between hosts in one direction; 400 Gb/s per GPU is 50"
 
 
@@ -195,7 +196,7 @@ def advise(
     hardware: Annotated[str, option("the card: a10, a100, h100, h200, b200, mi300x", "NAME")],
     gpus: Annotated[Whole, option("how many cards", "N")],
     seq_len: Annotated[OptionalWhole, option("tokens of a sequence (default 4096)", "N")] = None,
-    global_tokens: Annotated[OptionalWhole, option(_TOKENS, "N")] = None,
+    global_tokens: Annotated[OptionalTokens, option(_TOKENS, "N")] = None,
     memory_gib: Annotated[float | None, option("of a card (default: the smallest)", "X")] = None,
     per_host: Annotated[Whole, option("cards of a host (default 8)", "N")] = 8,
     network_gb_s: Annotated[float | None, option(_NETWORK, "X")] = None,

@@ -207,12 +207,16 @@ def _check_different(a: RepeatSet, b: RepeatSet, baseline: str | None) -> None:
     started = {(r["run_id"], r["started_at"]) for r in b.runs}
     own = sum((r["run_id"], r["started_at"]) in started for r in a.runs)
     if own:
+        hint = "run them again: llmbench sweep STUDY --force"
+        if all(run["source"]["kind"] == "import" for run in a.runs):
+            hint = "import newer logs, or keep other runs in the baseline: llmbench baseline save "
+            hint += f"{baseline} FILTER --force"
         raise RequestError(
             f"{own} of {len(a.runs)} runs of {a.text} are those that baseline {baseline} keeps, "
-            "not newer ones; run them again: llmbench sweep STUDY --force"
+            f"not newer ones; {hint}"
         )
 
-
+# %% ../../nbs/70_compare/15_compare.ipynb #d6d0fbc3
 def _repeats_for(a: RepeatSet, b: RepeatSet, pairs: Pairs, effect: float) -> int | None:
     """The repeats that show `effect`, as `enough.repeats_to_show` of these two sets says it; None
     where the spread between repeats is unknown.

@@ -70,6 +70,11 @@ def _all_runs(pools: Sequence[RunPool], wanted: Wanted) -> list[tuple[Row, Run]]
     return by_commit(found.values())
 
 # %% ../../nbs/70_compare/40_history.ipynb #648de4ae
+def _request(row: Row) -> tuple:
+    "What the runs of one request have in common over all commits."
+    return row["study"], row["name"], row["hardware"]
+
+
 def collect(results: Path | str, word: str, where: Sequence[str] = ()) -> list[tuple[Row, Run]]:
     """Every finished run that `word` matches, in the folder and its baselines, by commit and time;
     RequestError for none or several requests.
@@ -81,8 +86,8 @@ def collect(results: Path | str, word: str, where: Sequence[str] = ()) -> list[t
     if not runs:
         raise RequestError(nothing(now, wanted))
     rows = [row for row, _ in runs]
-    if (count := len({(r["study"], r["name"], r["hardware"]) for r in rows})) > 1:
-        raise RequestError(ambiguous(word, rows, count))
+    if len({_request(row) for row in rows}) > 1:
+        raise RequestError(ambiguous(word, rows, _request))
     return runs
 
 # %% ../../nbs/70_compare/40_history.ipynb #b8d980a6

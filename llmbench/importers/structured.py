@@ -80,30 +80,9 @@ def utc(seconds: float | None) -> str | None:
     )
 
 # %% ../../nbs/50_importers/45_structured.ipynb #6aadc15f
-_FREE, _TIMES = 2**26, 64
-
-
-class _Unpacked(gzip.GzipFile):
-    "A gzip file that raises OSError if it unpacks to much more than any trace does."
-
-    def read1(self, size: int = -1) -> bytes:
-        "As in the base class, for all reading of text; OSError if the file unpacks to too much."
-        if self.tell() > _FREE + _TIMES * self.fileobj.tell():
-            raise OSError(f"the file unpacks to more than {_TIMES} times its size")
-        return super().read1(size)
-
-
 def open_text(source: Source) -> TextIO:
     "The file as text, unpacked if it is gzip."
-    raw = source.path.open("rb")
-    packed = raw.read(2) == b"\x1f\x8b"
-    raw.seek(0)
-    return io.TextIOWrapper(
-        _Unpacked(fileobj=raw) if packed else raw,
-        encoding="utf-8-sig",
-        errors="replace",
-        newline="",
-    )
+    return io.TextIOWrapper(source.open(), encoding="utf-8-sig", errors="replace", newline="")
 
 # %% ../../nbs/50_importers/45_structured.ipynb #8fb190a7
 def sample_text(sample: bytes) -> bytes:

@@ -64,8 +64,8 @@ def _hardware(key: str, text: str) -> Facts:
     "The platform, and the name of the device that every rank has."
     found = card_meant(text)
     if found is None:
-        allowed = ", ".join(a.name for a in ACCELERATORS)
-        raise RequestError(f"--set {key}={text}: no card, or several; allowed are {allowed}")
+        names = [a.name for a in ACCELERATORS]
+        raise RequestError(f"--set {key}={text}: {unknown_name('card', text, names)}")
     name = text if accelerator(text) else _device_name(found)
     platform = "cuda" if found.vendor == "NVIDIA" else "rocm"
     return {"device": name, "env.platform": platform}
@@ -143,6 +143,7 @@ KEYS: dict[str, Callable[[str, str], Facts]] = {
     "hardware": _hardware,
     "strategy": _strategy,
     "status": _status,
+    "repeats_of": _word("repeats_of"),
     **_STRATEGY,
     **_NAMES,
     **_NUMBERS,

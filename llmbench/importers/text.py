@@ -10,6 +10,7 @@ __all__ = ['LINE_LIMIT', 'NUMBER', 'MIB', 'GIB', 'Setting', 'BLOCK_FORMATS', 'cl
 import codecs
 import math
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,17 +37,18 @@ def clean(raw: bytes) -> str:
 # %% ../../nbs/50_importers/25_text.ipynb #d8a379d8
 def blocks(source: Source) -> Iterator[bytes]:
     "The file in blocks of UTF-8; bytes that are no text stay."
-    with source.path.open("rb") as file:
-        first = file.read(_BLOCK)
+    with source.open() as file:
+        read = file.read1 if source.is_packed else file.read  # a cut file gives what it has
+        first = read(_BLOCK)
         encoding = next((name for mark, name in _MARKS if first.startswith(mark)), None)
         if encoding in (None, "utf-8"):
             yield first
-            yield from iter(lambda: file.read(_BLOCK), b"")
+            yield from iter(lambda: read(_BLOCK), b"")
             return
         decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         while first:
             yield decoder.decode(first).encode("utf-8", "replace")
-            first = file.read(_BLOCK)
+            first = read(_BLOCK)
 
 # %% ../../nbs/50_importers/25_text.ipynb #882d9226
 LINE_LIMIT = 2**16
@@ -64,10 +66,18 @@ def _pieces(line: bytes) -> list[bytes]:
     return [*parts, line]
 
 # %% ../../nbs/50_importers/25_text.ipynb #64e19330
+def _readable(source: Source, tally: Tally) -> Iterator[bytes]:
+    "The blocks of a file, or of a packed one that was cut those before the cut."
+    try:
+        yield from blocks(source)
+    except (EOFError, zlib.error) as e:
+        tally.misread(f"cannot be read on: {e}")
+
+
 def _whole(source: Source, tally: Tally) -> Iterator[bytes]:
     "Blocks that end where a line ends; of a very long line at most the limit is held."
     carry, long = b"", False
-    for block in blocks(source):
+    for block in _readable(source, tally):
         block = carry + block
         at = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
         carry = block[at:]

@@ -123,6 +123,9 @@ def imported_kernels(run: Mapping[str, Any]) -> KernelTable | None:
     return KernelTable(found["steps"], rank, rows)
 
 # %% ../../nbs/80_report/30_kernels.ipynb #fb3d36a9
+_ROUNDING = 1e-9  # of the total: a sum of float64 is off by less
+
+
 def kind_times(table: KernelTable) -> dict[str, float]:
     """Milliseconds of a step by kind of work, in the order of KERNEL_COLOURS; what is not listed
     counts as other.
@@ -130,7 +133,8 @@ def kind_times(table: KernelTable) -> dict[str, float]:
     found = dict.fromkeys(KERNEL_COLOURS, 0.0)
     for row in table.rows:
         found[kernel_kind(row["name"])] += row["self_time_s"] * 1000 / table.steps
-    found["other"] += max(0.0, table.total_ms() - sum(found.values()))
+    rest = table.total_ms() - sum(found.values())
+    found["other"] += rest if rest > _ROUNDING * table.total_ms() else 0.0
     return found
 
 # %% ../../nbs/80_report/30_kernels.ipynb #e05e1603

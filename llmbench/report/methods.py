@@ -7,6 +7,8 @@ __all__ = ['STRATEGY_HEAD', 'SENT_HEAD', 'BUBBLE', 'RULE_HEAD', 'columns_of', 's
            'rule_lines']
 
 # %% ../../nbs/80_report/35_methods.ipynb #9b404f41
+from collections.abc import Sequence
+
 from ..analysis.rates import RUN_COLUMNS
 from ..analysis.rules.kinds import KINDS, UNKNOWN
 from ..analysis.rules.table import RULES
@@ -31,7 +33,16 @@ STRATEGY_HEAD = (
     "Strategy", "Parameters held", "Gradients held", "Optimizer state held", "In words",
 )  # fmt: skip
 
+_PARTS = {"tp": "t", "pp": "p", "ep": "e"}  # cp splits sequences, and no weights
 
+
+def _split(splits: Sequence[str]) -> str:
+    "What a rank holds where matrices, layers or experts are split; empty where none is."
+    by = [_PARTS[name] for name in splits if name in _PARTS]
+    share = f"1/{by[0]}" if len(by) == 1 else f"1/({' × '.join(by)})" if by else ""
+    return f"{share} of the experts" if by == ["e"] else share
+
+# %% ../../nbs/80_report/35_methods.ipynb #2fc8f1e4
 def strategy_lines() -> list[tuple[str, ...]]:
     """A line for each strategy: what each of n data parallel ranks (s of a group that shards) holds
     of parameters, gradients and optimizer state, and the strategy in words. A variant of another
@@ -41,14 +52,11 @@ def strategy_lines() -> list[tuple[str, ...]]:
     share = {name: "1/s" if name in grouped else "1/n" for name in STRATEGY_TABLE}
     held = {row.name: [share[row.name] if part in row.shards else "all" for part in "pgo"]
             for row in STRATEGY_TABLE.values() if not row.like}  # fmt: skip
-    # what is split by tensors, stages or experts is no share of everything; cp splits sequences
-    split = {
-        n for n in held if set(STRATEGY_TABLE[n].splits) - {"cp"} and not STRATEGY_TABLE[n].shards
-    }
+    split = {n for n in held if _split(STRATEGY_TABLE[n].splits) and not STRATEGY_TABLE[n].shards}
     return [
         (
             f"`{name}`",
-            *(["its split"] * 3 if name in split else parts),
+            *([_split(STRATEGY_TABLE[name].splits)] * 3 if name in split else parts),
             STRATEGY_TABLE[name].sentence,
         )
         for name, parts in held.items()

@@ -291,9 +291,9 @@ def definition_md(topic: Topic) -> str:
     )
 
 # %% ../../nbs/80_report/40_parts.ipynb #466395da
-_STRATEGIES = """## ZeRO-1, ZeRO-2, ZeRO-3, FSDP, DDP: what each strategy divides {#sec-strategies}
+_STRATEGIES = """## ZeRO-1, ZeRO-2, ZeRO-3, FSDP, DDP, tensor parallel, pipeline: what each strategy divides {#sec-strategies}
 
-A rank needs parameters, gradients and the optimizer's state. Plain replicas (DDP) hold all of them on each of n ranks. ZeRO-1 divides the optimizer's state by n, ZeRO-2 also the gradients, ZeRO-3 and FSDP also the parameters; what is divided is gathered when it is needed. HSDP divides by the s ranks of a group only: s = n / r with r groups (`dp_replicate`). By the count of the ZeRO paper (arXiv 1910.02054, section 7) ZeRO-1 and ZeRO-2 send as many bytes as DDP, and ZeRO-3 half as many again. What that takes of a step and saves of memory is measured on the pages of the studies, and predicted for a model of your own on [Plan](plan.qmd)."""
+A rank needs parameters, gradients and the optimizer's state. Plain replicas (DDP) hold all of them on each of n ranks. ZeRO-1 divides the optimizer's state by n, ZeRO-2 also the gradients, ZeRO-3 and FSDP also the parameters; what is divided is gathered when it is needed. TP holds 1/t of each matrix on its t ranks, PP the layers of one of p stages, EP 1/e of the experts; CP divides sequences, and no weights. HSDP divides by the s ranks of a group only: s = n / r with r groups (`dp_replicate`). By the count of the ZeRO paper (arXiv 1910.02054, section 7) ZeRO-1 and ZeRO-2 send as many bytes as DDP, and ZeRO-3 half as many again. What that takes of a step and saves of memory is measured on the pages of the studies, and predicted for a model of your own on [Plan](plan.qmd)."""
 
 # %% ../../nbs/80_report/40_parts.ipynb #41eb727e
 _SENT = """## Bytes sent and bubble: DDP, ZeRO, FSDP, TP, PP, CP, EP {#sec-sent}

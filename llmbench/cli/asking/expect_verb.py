@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from llmbench.cli.verbs import (
     OptionalPath,
+    OptionalTokens,
     OptionalWhole,
     Prose,
     Results,
@@ -81,7 +82,12 @@ def _checked_question(given: dict[str, Any], sources: dict[str, Any]) -> None:
     named = [name for name, value in sources.items() if value is not None]
     if len(named) > 1 or (named and typed):
         both = " and ".join(f"--{name}" for name in [*typed, *named])
-        raise RequestError(f"{both}: ask with --model, --hardware and --gpus, or --run, or --log")
+        names = {"model": "model", "hardware": "hardware", "gpus": "world_size"}
+        facts = " ".join(f"--set {names[name]}={given[name]}" for name in typed)
+        supply = f"; what a log lacks: {facts}" if named == ["log"] else ""
+        raise RequestError(
+            f"{both}: ask with --model, --hardware and --gpus, or --run, or --log{supply}"
+        )
     if not named and len(typed) < len(_GIVEN):
         lacks = ", ".join(f"--{name}" for name in _GIVEN if name not in typed)
         raise RequestError(
@@ -138,7 +144,7 @@ def expect(
     strategy: Annotated[str | None, option("such as fsdp, zero3, tp", "NAME")] = None,
     recompute: Annotated[_Recompute | None, option("in the backward pass")] = None,
     micro_batch: Annotated[OptionalWhole, option("sequences of a forward pass", "N")] = None,
-    global_tokens: Annotated[OptionalWhole, option("tokens of an optimizer step", "N")] = None,
+    global_tokens: Annotated[OptionalTokens, option("per step; 4M are 4 x 2^20", "N")] = None,
     adapters: Annotated[bool, option("LoRA or QLoRA instead of all weights")] = False,
     tokens_per_s_per_gpu: Annotated[float | None, option(_VALUE, "X")] = None,
     mfu: Annotated[float | None, option("the MFU that was printed with it, in %", "X")] = None,

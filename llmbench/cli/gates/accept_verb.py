@@ -28,7 +28,7 @@ def written(path: Path | str, text: str, force: bool, option_name: str) -> Path:
 # %% ../../../nbs/90_cli/gates/10_accept_verb.ipynb #21d74a79
 def _drafted(typed: dict[str, Any]) -> str:
     "A file of expected values, as text; written where --out says."
-    from llmbench.compare.accepted.sources import expectations_text
+    from llmbench.compare.accepted.sources import NO_LINE, expectations_text
 
     for name in ("page", "min_detectable"):
         if typed[name] is not None:
@@ -39,7 +39,12 @@ def _drafted(typed: dict[str, Any]) -> str:
         return text
     path = written(typed["file"], text, typed["force"], "--out")
     where = "" if typed["results"] is None else f" --results {typed['results']}"
-    return f"{path}: edit it, then llmbench accept {typed['study']} --expect {path}{where}\n"
+    left = [line[2:] for line in text.splitlines() if line.startswith(f"# {NO_LINE}")]
+    return "".join(
+        [f"{path}: edit it, then llmbench accept {typed['study']} --expect {path}{where}\n"]
+        + [f"  {one}\n" for one in left[:5]]
+        + ([f"  and {len(left) - 5} more, as comments in the file\n"] if len(left) > 5 else [])
+    )
 
 # %% ../../../nbs/90_cli/gates/10_accept_verb.ipynb #5d2b54b9
 def _check_files(found: Any, results: Path) -> None:

@@ -19,7 +19,7 @@ from .expectation import METRICS, ExpectedLine
 from .judged import Acceptance, JudgedLine, decides
 from ..compare import coverage_words
 from ...core.escape import md_text, one_line
-from ...core.numbers import aligned, finite_or_none, significant
+from ...core.numbers import aligned, finite_or_none, number_ranges, significant
 
 # %% ../../../nbs/70_compare/accepted/40_words.ipynb #31e8ccd3
 def verdict_words(found: Acceptance) -> str:
@@ -87,23 +87,23 @@ def _as_measured(line: JudgedLine) -> bool:
     return None not in (measured, expected) and abs(measured / expected - 1) < 5e-5
 
 
-def _of_these_runs(found: Acceptance) -> list[str]:
+def _of_these_runs(found: Acceptance) -> list[int]:
     """The numbers of lines that expect what their own runs have. A loss and a peak may be the same
     in each training of a request, a speed is not: it decides for all lines of its runs.
     """
     same = [line for line in found.lines if _as_measured(line)]
     own = [line.line.where for line in same if METRICS[line.line.metric][2]]
-    return [str(line.number) for line in same if line.line.where in own]
+    return [line.number for line in same if line.line.where in own]
 
 # %% ../../../nbs/70_compare/accepted/40_words.ipynb #cb99418e
 def not_known(found: Acceptance) -> list[str]:
     "What the verdict does not cover, one sentence each."
     said = []
     if own := _of_these_runs(found):
-        who = f"line {own[0]} expects" if len(own) == 1 else f"lines {', '.join(own)} expect"
+        who = f"line {own[0]} expects" if len(own) == 1 else f"lines {number_ranges(own)} expect"
         said.append(f"{who} what these very runs measured, and could not fail; judge other runs")
-    if unsure := [str(line.number) for line in found.lines if line.verdict == "unsure"]:
-        who = f"line {unsure[0]} is" if len(unsure) == 1 else f"lines {', '.join(unsure)} are"
+    if unsure := [line.number for line in found.lines if line.verdict == "unsure"]:
+        who = f"line {unsure[0]} is" if len(unsure) == 1 else f"lines {number_ranges(unsure)} are"
         said.append(f"{who} open, for the reason given above")
     made = coverage_words(found.runs())
     if made:

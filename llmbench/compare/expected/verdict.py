@@ -7,7 +7,7 @@ __all__ = ['ALARM', 'Judged', 'judge_value', 'SettingCheck', 'checks_for', 'Expe
 
 # %% ../../../nbs/70_compare/expected/50_verdict.ipynb #647dab0f
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .case import Case
@@ -65,6 +65,16 @@ def _place_words(place: float, expected: Expected) -> str:
     outside = "below" if place < 10 else "above"
     return f"percentile {shown}, {outside} the range that 80 % of {rows} keep"
 
+
+def _with_format(judged: Judged, question: Question) -> Judged:
+    "What is above the ceiling of a number format that nobody stated may be of another format."
+    if judged.verdict != "implausible" or question.case.precision not in question.assumed:
+        return judged
+    more = (
+        f"{question.case.precision} is assumed, as no number format is stated; state the true one"
+    )
+    return replace(judged, why=f"{judged.why}; {more}")
+
 # %% ../../../nbs/70_compare/expected/50_verdict.ipynb #ee2f83bc
 @dataclass(frozen=True)
 class SettingCheck:
@@ -119,7 +129,7 @@ def answer(
     case = question.case
     expected = expect_case(field, case)
     ceiling = ceiling_of(cards.get(case.accelerator), case.precision)
-    judged = judge_value(expected, value, ceiling)
+    judged = _with_format(judge_value(expected, value, ceiling), question)
     peak = peak_of(cards[case.accelerator], case.precision)
     stated = mfu_pct is not None and value is not None and peak
     return ExpectAnswer(

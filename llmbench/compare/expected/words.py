@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .field import PublishedField, read_field
-from .question import Cards, Question, ask_for, ask_for_run
+from .question import Cards, Modelled, Question, ask_for, ask_for_run
 from .range import parse_percentile
 from .verdict import ExpectAnswer, SettingCheck, answer
 from ...core.errors import RequestError
@@ -78,14 +78,20 @@ def _check_line(check: SettingCheck) -> str:
 
 # %% ../../../nbs/70_compare/expected/60_words.ipynb #3044bed4
 def _beyond(found: ExpectAnswer) -> list[str]:
-    "A line where the range reaches above what the card can do: that part of it is not possible."
+    """What the ceiling is, and a line where the range reaches above what the card can do: that part
+    of it is not possible.
+    """
     ceiling, case = found.ceiling, found.question.case
-    if ceiling is None or found.expected.tflops(90) <= ceiling.tflops:
+    if ceiling is None:
         return []
+    named = f"{ceiling.tflops:,.0f} TFLOP/s is {ceiling.what}; MFU is counted by the data sheet"
+    if found.expected.tflops(90) <= ceiling.tflops:
+        return [named]
     most = ceiling.tflops * 1e12 / case.flops_per_token
     return [
-        f"above {_figure(most)} tokens/s per GPU ({ceiling.tflops:,.0f} TFLOP/s, {ceiling.what}) a"
-        " figure is implausible, although the range of the rows reaches higher"
+        named,
+        f"above {_figure(most)} tokens/s per GPU ({ceiling.tflops:,.0f} TFLOP/s) a figure is"
+        " implausible, although the range of the rows reaches higher",
     ]
 
 
@@ -153,8 +159,10 @@ class PublishedTables:
         self.field: PublishedField = read_field(folder)
         self.cards: Cards = published_by(folder, "accelerators.csv", "name")
 
-    def ask(self, model: str, hardware: str, gpus: int, **given: Any) -> Question:
-        return ask_for(self.field, self.cards, model, hardware, gpus, **given)
+    def ask(
+        self, model: str, hardware: str, gpus: int, work: Modelled | None = None, **given: Any
+    ) -> Question:
+        return ask_for(self.field, self.cards, model, hardware, gpus, work, **given)
 
     def answer(
         self, question: Question, value: float | None, mfu: float | None = None

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .deviations import HostDeviation, deviations
 from .rows import Run, product_times, step_times
-from ..select import ResultsPool, Wanted, parse_filters
+from ..select import ResultsPool, Wanted, nothing, parse_filters
 from ...core.errors import RequestError, unknown_name
 from ...core.escape import md_table
 from ...core.numbers import aligned
@@ -70,7 +70,10 @@ def host_table(
 ) -> HostTable:
     """The hosts and devices of the runs of a folder. RequestError where nothing can be compared."""
     pool = ResultsPool(results)
-    runs = [pool.run(row) for row in pool.rows(Wanted("", None, parse_filters(where)))]
+    wanted = Wanted("", None, parse_filters(where))
+    runs = [pool.run(row) for row in pool.rows(wanted)]
+    if not runs and where:
+        raise RequestError(nothing(pool, wanted))
     hosts, devices = (
         tuple(deviations(times, least_pct=least_pct, together=together))
         for times, together in ((step_times(runs), False), (product_times(runs), True))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['calibration', 'constants_hash', 'inside_known', 'half_width_of', 'worse_chance', 'tenth_factor', 'ratio_factor',
-           'surely_apart']
+           'surely_apart', 'highest_mfu']
 
 # %% ../../../nbs/70_compare/planned/38_calibration.ipynb #e846cabf
 import hashlib
@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from ..expected.field import read_field
 from .table import PlannedTable
 from ...plan.predicted.constants import calibration_keys
+from ...store.published.edition import published_folder
 
 # %% ../../../nbs/70_compare/planned/38_calibration.ipynb #13494b2b
 _FILE = ("llmbench.plan.predicted", "constants.json")
@@ -71,3 +73,17 @@ def surely_apart(chance: float = 0.1) -> float:
     "The log ratio of two predictions from which the chance of the other order is below `chance`."
     quantiles = np.array(calibration()["ratio_errors"])
     return float(np.interp(1 - 2 * chance, np.linspace(0, 1, len(quantiles)), quantiles))
+
+# %% ../../../nbs/70_compare/planned/38_calibration.ipynb #b0de556a
+@lru_cache(maxsize=128)
+def highest_mfu(card: str) -> float | None:
+    "The highest published MFU of a card in percent, adapters left out; None without a row."
+    field = read_field(published_folder())
+    found = [
+        row["mfu_pct"]
+        for row, case in zip(field.rows, field.cases, strict=True)
+        if row["mfu_pct"] is not None
+        and not case.adapters
+        and (card == row["accelerator"] or card.startswith(f"{row['accelerator']}-"))
+    ]
+    return max(found, default=None)

@@ -184,6 +184,11 @@ def guesses_of(e: Economy) -> Iterable[str]:
         yield f"a node fails every {hours:,.0f} h ({DEFAULT_RATE.source}; --mtbf-h)"
     if e.restart_s is None:
         yield f"a restart takes {DEFAULT_RESTART.total_s:.0f} s ({DEFAULT_RESTART.source}; --restart-s)"
-    if e.storage_gb_s is None:
-        rate = DEFAULT_STORAGE.write_gb_s
-        yield f"storage writes {rate:.0f} GB/s ({DEFAULT_STORAGE.source}; --storage-gb-s)"
+    if e.storage_gb_s is not None:
+        return  # what it reads is that, or was given
+    usual, words = DEFAULT_STORAGE, f"storage writes {DEFAULT_STORAGE.write_gb_s:.0f} GB/s"
+    if e.storage_read_gb_s is not None:
+        yield f"{words} ({usual.source}; --storage-gb-s)"
+        return
+    options = "--storage-gb-s, --storage-read-gb-s"
+    yield f"{words} and reads {usual.read_gb_s:.1f} GB/s ({usual.source}; {options})"

@@ -20,11 +20,16 @@ _HEAD = ("#", "gpus", "layout", "step s (P10 to P90)", "tok/s/GPU", "peak GiB", 
          "$/1M lasting tok", "days", "{} than 1?", "why")  # fmt: skip
 
 
+def _number(facts: Mapping[str, Any]) -> int:
+    "Which layout of the answer is the first of these: another than 1 where one was asked for."
+    return facts.get("number", 1)
+
+
 def _better(facts: Mapping[str, Any]) -> str:
     "The word for a layout that beats the first: in cost where the order is by cost, else in time."
     return "cheaper" if facts["rank"] == "cost" else "faster"
 
-
+# %% ../../../nbs/70_compare/planned/55_words.ipynb #ba550b7c
 def _row(facts: Mapping[str, Any], place: int) -> tuple[str, ...]:
     one = facts["layouts"][place]
     low, high = (significant(one[f"step_time_s_{end}"], 3) for end in ("p10", "p90"))
@@ -61,13 +66,23 @@ def _told_apart(facts: Mapping[str, Any]) -> str:
     said = f"{last} cannot be told from 1: each has a chance of 10 % or more to be {word} in truth"
     return said + "; measured on equal numbers of GPUs, less sure between others" * sizes
 
-
+# %% ../../../nbs/70_compare/planned/55_words.ipynb #6a5a955a
 def _known(facts: Mapping[str, Any]) -> str:
     where = "inside" if facts["inside_calibration"] else "outside"
     return (
         f"{where} the calibration: {facts['hardware']}, {facts['precision']}, {facts['framework']};"
         f" nine of ten such predictions were within a factor of {facts['interval_90_pct_factor']}"
     )
+
+
+def _beyond(facts: Mapping[str, Any]) -> Iterator[str]:
+    "That the first layout would be faster than anything that was published for its card."
+    planned, most = facts["layouts"][0]["mfu_pct"], facts["highest_published_mfu_pct"]
+    if most is not None and planned > most:
+        yield (
+            f"MFU of {_number(facts)} {planned:.1f} %: above the highest published MFU of this card"
+            f" ({most:.1f} %), so expect less"
+        )
 
 # %% ../../../nbs/70_compare/planned/55_words.ipynb #65d48da2
 def _change_words(change: Mapping[str, Any]) -> str:
@@ -115,25 +130,35 @@ def _training_words(facts: Mapping[str, Any]) -> Iterator[str]:
     dates = " / ".join(str(one[f"end_date{end}"]) for end in ("_p10", "", "_p90"))
     usd = "" if one["training_usd"] is None else ", {} / {} / {} USD".format(*ends("training_usd"))
     tokens = f"{facts['training_tokens'] / 1e9:,.6g}B"
-    yield f"all {tokens} tokens with 1 (P10 / P50 / P90): {days}, end {dates}{usd}"
+    yield f"all {tokens} tokens with {_number(facts)} (P10 / P50 / P90): {days}, end {dates}{usd}"
 
 # %% ../../../nbs/70_compare/planned/55_words.ipynb #6b9df82f
+def _power_words(facts: Mapping[str, Any]) -> str:
+    "At which power the energy is counted, and whether that is a bound."
+    watts, tdp = facts["power_w"], facts["tdp_w"]
+    if watts == tdp:
+        said = f"each card at its TDP of {tdp:.0f} W, utilisation 1; a bound, not measured,"
+        return f"{said} without hosts and cooling"
+    said = f"each card at {watts:g} W, as given"
+    if tdp is not None and watts > tdp:
+        said += f", which is above its TDP of {tdp:g} W: a card alone does not take that"
+    elif tdp is not None:
+        said += f"; no bound, as its TDP is {tdp:g} W"
+    return f"{said}; without hosts and cooling"
+
+
 def _energy_words(facts: Mapping[str, Any]) -> str:
     one = facts["layouts"][0]
     if facts["power_w"] is None:
         return f"energy: the TDP of {facts['hardware']} is not stated; type --power-w W"
-    kwh = significant(one["kwh_per_1m_tokens_at_most"])
-    words = f"energy: at most {kwh} kWh per 1M lasting tokens"
+    kwh = significant(one["kwh_per_1m_lasting_tokens_at_most"])
+    most = "at most " if facts["power_w"] == facts["tdp_w"] else ""
+    words = f"energy: {most}{kwh} kWh per 1M lasting tokens"
     if one["training_kwh_at_most"] is not None:
         words += f", {one['training_kwh_at_most']:,.0f} kWh in all"
     if one["power_usd_at_most"] is not None:
         words += f" for {one['power_usd_at_most']:,.0f} USD"
-    if facts["power_w"] != facts["tdp_w"]:
-        return f"{words}: each card at {facts['power_w']:g} W, as given; without hosts and cooling"
-    return (
-        f"{words}: each card at its TDP of {facts['tdp_w']:.0f} W, utilisation 1; a bound, not"
-        " measured, without hosts and cooling"
-    )
+    return f"{words}: {_power_words(facts)}"
 
 # %% ../../../nbs/70_compare/planned/55_words.ipynb #8b0e1da0
 def _goodput_words(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -157,9 +182,9 @@ def _memory_words(facts: Mapping[str, Any]) -> str:
     one = facts["layouts"][0]
     low, peak, high = (one[f"peak_memory_gib{end}"] for end in ("_p10", "", "_p90"))
     words = (
-        f"memory: {facts['usable_gib']:.1f} GiB of {facts['memory_gib']:g} are usable; 1 takes"
-        f" {peak:.1f} (P10 to P90: {low:.1f} to {high:.1f}), a chance of {one['fit_chance']:.2f} to"
-        " fit"
+        f"memory: {facts['usable_gib']:.1f} GiB of {facts['memory_gib']:g} are usable;"
+        f" {_number(facts)} takes {peak:.1f} (P10 to P90: {low:.1f} to {high:.1f}), a chance of"
+        f" {one['fit_chance']:.2f} to fit"
     )
     if one["fit_chance"] >= SURE_CHANCE:
         return f"{words}: surely, as from {SURE_CHANCE} on"
@@ -172,6 +197,16 @@ def _fit_words(facts: Mapping[str, Any]) -> str:
     return f"{count:,}{surely} fit{'s' if count == 1 else ''}"
 
 
+def _what_it_costs(facts: Mapping[str, Any]) -> Iterator[str]:
+    "How sure the first of the layouts is; its cost, energy and goodput; and what was guessed."
+    yield _known(facts)
+    yield from _beyond(facts)
+    yield _price_words(facts)
+    yield from _training_words(facts)
+    yield _energy_words(facts)
+    yield from _goodput_words(facts)
+
+# %% ../../../nbs/70_compare/planned/55_words.ipynb #1cc205ad
 def _ends(facts: Mapping[str, Any]) -> Iterator[str]:
     shown = sum(one["on_front"] for one in facts["layouts"])
     yield _told_apart(facts)
@@ -181,11 +216,7 @@ def _ends(facts: Mapping[str, Any]) -> Iterator[str]:
     )
     yield _memory_words(facts)
     yield from _next(facts)
-    yield _known(facts)
-    yield _price_words(facts)
-    yield from _training_words(facts)
-    yield _energy_words(facts)
-    yield from _goodput_words(facts)
+    yield from _what_it_costs(facts)
     yield (
         f"{plural(facts['layouts_looked_at'], 'layout')} in {facts['search_s']:.2g} s,"
         f" {_fit_words(facts)} (a chance of {facts['least_fit_chance']} or more); by"
@@ -253,11 +284,15 @@ def _part_rows(
 
 
 def explained(facts: Mapping[str, Any]) -> str:
-    "Every part of the step and of the peak of one layout with its formula, and their sums."
+    """Every part of the step and of the peak of one layout with its formula, and their sums; then
+    what it costs and how sure that is. facts: those of `one_of`.
+    """
     step = _part_rows(facts["parts_s"], _HOW, "s", 1.0)
     peak = _part_rows(facts["memory_parts_bytes"], _HELD, "GiB", 2.0**30)
     lines = [facts["layout"], "", "step:", *aligned(step), "", "peak of the fullest rank:"]
-    return "\n".join([*lines, *aligned(peak)]) + "\n"
+    asked = {**facts, "layouts": [facts]}
+    ends = [_memory_words(asked), *_what_it_costs(asked)]
+    return "\n".join([*lines, *aligned(peak), "", *ends]) + "\n"
 
 # %% ../../../nbs/70_compare/planned/55_words.ipynb #f9886e9f
 def score_text(scores: Mapping[str, Any]) -> str:

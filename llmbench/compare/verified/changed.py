@@ -60,7 +60,8 @@ def changed(run: Mapping[str, Any], now: Mapping[str, Any] | None = None) -> lis
     names = [name for name in recorded if not name.startswith("versions.")]
     packages = sorted({n for n in (*recorded, *found) if n.startswith("versions.")})
     known = any(name.startswith("versions.") for name in recorded)
-    absent = "not installed" if known else None
+    own = run["source"]["kind"] == "harness"  # a log of another tool names a few, or none
+    absent = "not installed" if known and own else None
     return [compared(name, recorded[name], found.get(name)) for name in names] + [
         compared(name, recorded.get(name, absent), found.get(name, "not installed"))
         for name in packages

@@ -95,6 +95,7 @@ replica_gib | GiB | Weights, gradients and moments of the whole model on one car
 | – | Layout that is predicted to be fastest | Predicted fastest
  | s | Time of a step as predicted, with its 10th and 90th percentile | Predicted step (s)
 first_fits | 1 | Chance that the peak of that layout is below the memory of the card | Chance that it fits
+advised_fits | 1 | Chance that the peak of the advised layout is below the memory of the card | Chance that the advice fits
 alike | 1 | Layouts whose difference from the fastest is within the error of the planner | Cannot be told from it
  | – | What to choose: fewest split degrees of those that cannot be told apart; of a variable, what to set | Advice
 slower_pct | % | Predicted step of the advice over that of the fastest, less one | Slower than the fastest (%)

@@ -73,7 +73,7 @@ def _told(draft: Draft, book: Workbook, tally: Tally) -> int:
 def read(source: Source, tally: Tally) -> list[Draft]:
     "A rank's collectives, timeline and slowest operators."
     draft = Draft("amd-tracelens-xlsx")
-    with source.path.open("rb") as file:
+    with source.open_plain() as file:
         try:
             book = Workbook(file)
         except DAMAGED as e:

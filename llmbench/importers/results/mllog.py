@@ -18,7 +18,7 @@ from typing import Any
 from ...core.schema import Status
 from ..base import Draft, Source, Tally
 from ..formats import Format
-from .systems import add_hardware, described, system_beside
+from .systems import add_hardware, belongs_to, system_beside
 from llmbench.importers.structured import (
     MOST_RUNS,
     json_lines,
@@ -286,8 +286,6 @@ FORMAT = Format(
 
 # %% ../../../nbs/50_importers/results/35_mllog.ipynb #9419e996
 def _no_run(source: Source, tally: Tally) -> list[Draft]:
-    tally.lines += 1
-    tally.understood += described(source.path) is not None
     return []
 
 
@@ -302,4 +300,5 @@ SYSTEM_FORMAT = Format(
         and b'"number_of_nodes"' in sample
     ),
     marks=("accelerators_per_node", "number_of_nodes"),
+    beside=lambda source: belongs_to(source.path),
 )

@@ -103,6 +103,15 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "spec.data.tokenizer": ("tokenizer_type", words),
 }
 
+# %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #cc002803
+def _ramp(text: str, end: str | None) -> str:
+    "The first batch, the last, the increment and the samples that it takes, in words."
+    numbers = re.findall(r"\d+", text)
+    if len(numbers) != 3:
+        return f"({text.strip('[]')}) to {end} sequences"
+    start, step, samples = map(int, numbers)
+    return f"from {start:,} to {end} sequences by {step:,} at a time, within {samples:,} samples"
+
 # %% ../../../nbs/50_importers/results/30_tensorboard.ipynb #0e0832aa
 def _settings(draft: Draft, texts: Mapping[str, str]) -> None:
     for place, (name, kind) in _SETTINGS.items():
@@ -120,7 +129,7 @@ def _settings(draft: Draft, texts: Mapping[str, str]) -> None:
     if ramp := words(texts.get("rampup_batch_size")):
         draft.facts.pop("sequences", None)  # of the end; no size of all steps
         draft.warn(
-            f"the batch ramps up {ramp} to {texts.get('global_batch_size')}: the batch of a step "
+            f"the batch ramps up {_ramp(ramp, texts.get('global_batch_size'))}: the batch of a step "
             "is the difference of samples"
         )
 
@@ -265,7 +274,7 @@ def _draft(series: Series) -> Draft:
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The run of an event file."
     series, seen = Series(), Records()
-    with source.path.open("rb") as file:
+    with source.open_plain() as file:
         for p in points(file, seen):
             series.add(p)
     dialect = dialect_of(series.raw)

@@ -198,7 +198,7 @@ class _Reader(_Settings):
 def read(source: Source, tally: Tally) -> list[Draft]:
     "The run of a .wandb file."
     reader = _Reader(tally)
-    with source.path.open("rb") as file:
+    with source.open_plain() as file:
         for message in records(file, tally):
             try:
                 reader.record(message)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PARTS', 'family_factor', 'turn_parts', 'seen_gradients', 'step_parts', 'step_seconds', 'tokens_of_layouts',
-           'tokens_per_s_per_rank']
+           'tokens_per_s_per_rank', 'model_flops_per_token', 'mfu_of']
 
 # %% ../../../nbs/20_plan/predicted/60_step.ipynb #35f93977
 import numpy as np
@@ -31,6 +31,8 @@ from llmbench.plan.predicted.products import (
     fullest_layers,
     head_seconds,
     launch_seconds,
+    layer_flops,
+    micro_tokens,
     moved_seconds,
     product_seconds,
     weight_seconds,
@@ -134,3 +136,22 @@ def tokens_of_layouts(a: LayoutArrays) -> np.ndarray:
 def tokens_per_s_per_rank(a: LayoutArrays, m: MachineArrays, k: Values | None = None) -> np.ndarray:
     "Tokens per second and rank."
     return tokens_of_layouts(a) / step_seconds(a, m, k) / a.ranks
+
+# %% ../../../nbs/20_plan/predicted/60_step.ipynb #6a9f882c
+def model_flops_per_token(a: LayoutArrays) -> np.ndarray:
+    """FLOPs of one token, forward and backward, masked positions and repeated passes not counted.
+
+    Source: three times the forward FLOPs of `layer_flops`, of the head, and of what a layer for a
+    further token adds (arXiv:2412.19437, section 2.2).
+    """
+    f = layer_flops(a)
+    per_layer = (f.attention + f.dense + f.experts + f.shared) * a.tp / micro_tokens(a)
+    scores = (a.n_layer + a.mtp_layers) * f.scores * a.tp / micro_tokens(a)
+    ends = 2 * a.vocab * a.d_model * (1 + a.mtp_layers) + a.mtp_layers * 4 * a.d_model**2
+    return 3 * (a.n_layer * per_layer + a.mtp_layers * per_layer + scores + ends)
+
+
+def mfu_of(a: LayoutArrays, m: MachineArrays, tokens_per_s_per_rank: np.ndarray) -> np.ndarray:
+    "Model FLOPs over the dense peak of the number format, as a share of 1."
+    peak = np.where(a.precision >= 2, m.peak_4, np.where(a.precision >= 1, m.peak_8, m.peak_16))
+    return model_flops_per_token(a) * tokens_per_s_per_rank / (1e12 * peak)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import RequestError
-from .cases import CASE_COLUMNS, CASES, STATE_BYTES, case_row
+from ...plan.predicted.memory import LEAST_CHANCE, SURE_CHANCE
+from .cases import ALIKE_CHANCE, CASE_COLUMNS, CASES, STATE_BYTES, case_row
 from .claims import CLAIM_COLUMNS, Rows, claim_rows, length_rows
 from llmbench.report.advice.eight_rows import (
     EIGHT_COLUMNS,
@@ -62,7 +63,10 @@ _SCALING_COLUMNS = [
 
 # %% ../../../nbs/80_report/advice/50_page.ipynb #eb2ca4c3
 _CAPTIONS = {
-    "cases": "What the planner advises; each row is one line of `llmbench plan`, in the CSV file.",
+    "cases": (
+        "What the planner advises. The command of each row is in the CSV file: its first line is the"
+        " predicted fastest, and the advice is the line that the rule above picks."
+    ),
     "strategies": "Strategies beside plain replicas in the runs of this site: median over pairs.",
     "lengths": "What was published as trained, by accelerator.",
     "scaling": "Rate per GPU that is left on more GPUs.",
@@ -129,7 +133,8 @@ def write_advice_page(bench: Workbench, folder: Path, prices: Path) -> None:
         "claims": (claims, CLAIM_COLUMNS),
     }
     shown = {name: advice_table(bench, name, *table) for name, table in tables.items()}
-    text = rendered("advice.md", bytes=STATE_BYTES, eight_rows=len(eight), **shown)
+    rule = {"least": LEAST_CHANCE, "sure": SURE_CHANCE, "alike_pct": round(100 * ALIKE_CHANCE)}
+    text = rendered("advice.md", bytes=STATE_BYTES, eight_rows=len(eight), **rule, **shown)
     bench.write("_generated", "advice.md", text=text)
 
 # %% ../../../nbs/80_report/advice/50_page.ipynb #c4b0eee0

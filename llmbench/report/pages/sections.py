@@ -242,6 +242,8 @@ def scaling_section(bench: Workbench, study: Study) -> str | None:
     """
     everything = bench.rows("scaling", study.name)
     rows = _known(everything, "speedup")
+    if not everything:
+        return None  # logs that name no two sets which differ in their ranks alone
     if not rows:
         return "No run of the baseline finished, so nothing can be said about scaling.\n"
     if not study.baseline and len(everything) == 1:
@@ -311,10 +313,14 @@ def parity_section(bench: Workbench, study: Study) -> str:
     )
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #3aa8bb40
+_UNBROKEN = 30  # letters of a label that stays in one line
+
+
 def run_link(row: Mapping[str, Any]) -> Md:
     "A run's label and repeat as a link to its page; where it is unsteady with its sign."
     name, sign, step = row["label"].partition(" △")
-    label = f"{name}, repeat {row['attempt'] or 1}{sign}{step}".replace(" ", "\u00a0")
+    label = f"{name}, repeat {row['attempt'] or 1}{sign}{step}"
+    label = label if len(label) > _UNBROKEN else label.replace(" ", "\u00a0")
     return Md(f"[{md_text(label)}](runs/{slug(row['run_id'])}.qmd)")
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #a7f18cc7

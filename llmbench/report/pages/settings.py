@@ -13,6 +13,7 @@ from ...analysis.parity import allowed_by_repeats, tolerance_of
 from ...analysis.steps import Interval, Location, spent
 from ...compare.winner import Contender, beside_location, steps_ratio, were_interleaved
 from ...core.numbers import significant
+from ..answer import APART_OVER
 from ..parts import LABEL, Column, md_text, number_column, text_column
 from llmbench.report.ratios import (
     loss_cell,
@@ -187,6 +188,7 @@ def _unfair(rows: Sequence[Mapping[str, Any]]) -> str:
     return (
         "::: {.callout-warning}\n## Not comparable with the baseline\n\n"
         + "\n".join(odd)
+        + f"\n\n{APART_OVER}" * any(" apart, " in line for line in odd)
         + "\n:::\n"
         if odd
         else ""
@@ -230,8 +232,8 @@ def _settings_table(study: Study, rows: Sequence[Mapping[str, Any]], name: str) 
     ]
     caption = (
         "Throughput by time spent and the ratio that decides, with 95 % intervals; the "
-        f"largest relative difference of the loss to {md_text(name)}, judged by the tolerance "
-        "that is drawn below; the bytes of tensors at once on the fullest rank, their median "
+        f"largest relative difference of the loss to {md_text(name)} over all common steps, judged "
+        "by the tolerance that is drawn below; the bytes of tensors at once on the fullest rank, their median "
         "and their range over repeats."
     )
     return study_table(study, "settings", rows, columns, caption, "settings")

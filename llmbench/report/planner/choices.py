@@ -16,8 +16,10 @@ import numpy as np
 from ...analysis.cost import load_prices, price_of
 from ...compare.expected.case import CATEGORIES, NUMBERS, family_of
 from ...compare.expected.field import PublishedField, read_field
+from ...compare.planned.calibration import highest_mfu
 from ...compare.planned.economy import tdp_w_of
 from ...compare.planned.rows import machine_columns
+from ...core.errors import plain_name
 from ...plan.predicted.arrays import FAMILIES
 from ...plan.predicted.requests import preset_columns
 from ..published.dots import source_link
@@ -36,13 +38,15 @@ _UNSTATED = ("n_layer", "d_model", "n_head", "n_kv_head", "d_ff", "vocab", "para
 
 
 def plan_models() -> list[dict[str, Any]]:
-    "Presets and published decoders by the names that `llmbench plan --model` takes."
+    "Presets, and published decoders that are no preset, by names that `llmbench plan` takes."
     edition = read_edition(published_folder())
     known = architectures(edition.tables["model_architectures.csv"].rows)
     found = [
         {"name": n, "group": "Presets", "shape": _known(preset_columns(preset(n)))} for n in PRESETS
     ]
+    ours = {plain_name(n) for n in PRESETS}  # the command takes the preset of that name
     names = {str(a["canonical"]): n for (n, _), a in known.items()}
+    names = {canonical: n for canonical, n in names.items() if plain_name(canonical) not in ours}
     for canonical, name in sorted(names.items(), key=lambda pair: pair[0].lower()):
         shape, _ = shape_of(dict.fromkeys(_UNSTATED) | {"model": name}, known)
         if shape is not None:  # else hybrid, or an integer is not published
@@ -58,7 +62,7 @@ def _card_of(row: Mapping[str, Any], prices: tuple) -> dict[str, Any] | None:
     price = price_of(row["name"], prices)
     return {
         "name": row["name"], "arch": row["arch"], "tdp_w": tdp_w_of(row["name"]),
-        "memory_gb": float(str(row["memory_gb"]).split()[-1]),
+        "memory_gb": float(str(row["memory_gb"]).split()[-1]), "mfu_most": highest_mfu(row["name"]),
         "machine": {n: float(v) if isfinite(v) else None for n, v in columns.items()},
         "usd": price and price.price_per_hour,
         "usd_span": price and [price.least, price.most],

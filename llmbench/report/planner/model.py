@@ -29,7 +29,7 @@ _PREDICTED = {
     "fits": memory.fits, "usable_bytes": memory.usable_bytes,
     "largest_micro_batch": memory.largest_micro_batch, "step_parts": step.step_parts,
     "step_seconds": step.step_seconds, "tokens_of_layouts": step.tokens_of_layouts,
-    "mfu_of": rules.mfu_of, "model_flops_per_token": rules.model_flops_per_token,
+    "mfu_of": step.mfu_of, "model_flops_per_token": step.model_flops_per_token,
     "parameters_of_shape": parameters_of_shape, "worse_chance": worse_chance,
     "TERMS": memory.TERMS, "PARTS": step.PARTS,
 }  # fmt: skip

@@ -129,6 +129,12 @@ def _dot_tips() -> list[alt.Tooltip]:
     kind = dict.fromkeys(("n", "s", "rate", "mfu"), "Q")
     return [alt.Tooltip(f"{c}:{kind.get(c, 'N')}", title=title) for c, title in _TIPS.items()]
 
+# %% ../../../nbs/80_report/published/10_dots.ipynb #82ba4514
+def _picked_title() -> alt.TitleParams:
+    "What is shown against what: a title of an axis cannot follow a picker, this one can."
+    words = alt.ExprRef(expr="axis_y + ', against ' + axis_x")
+    return alt.TitleParams(text=words, anchor="start", fontWeight="normal", fontSize=13)
+
 # %% ../../../nbs/80_report/published/10_dots.ipynb #1fd91605
 def dots_chart(dots: Sequence[Row], width: int = 760) -> alt.Chart:
     "All dots, with pickers for both axes and for eight classes; a click opens the source."
@@ -152,7 +158,7 @@ def dots_chart(dots: Sequence[Row], width: int = 760) -> alt.Chart:
             tooltip=_dot_tips(),
         )
         .add_params(*_axes(), *params)
-        .properties(width=width, height=420, description=_words(dots))
+        .properties(width=width, height=420, description=_words(dots), title=_picked_title())
     )
 
 

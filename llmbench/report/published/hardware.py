@@ -182,8 +182,8 @@ def _card_column(title: str, key: str) -> Column:
 RATIO_COLUMNS = [
     _card_column("From", "old"),
     _card_column("To", "new"),
+    Column("Throughput per GPU (ratio)", lambda r: _ratio_words(r)),  # in sight on a phone
     text_column("Number format", "formats"),
-    Column("Throughput per GPU (ratio)", lambda r: _ratio_words(r)),
     count_column("Models", "models"),
     count_column("Pairs", "pairs"),
     count_column("Rows", "rows"),

@@ -19,7 +19,7 @@ from ..workbench import Workbench, drawn
 # %% ../../../nbs/80_report/studies/50_front.ipynb #1e1264e3
 _GROUPS = (
     ("on-accelerators", "On accelerators", "Own runs on GPUs and other accelerators.",
-     "No study of this site ran on an accelerator. What others measured there is in "
+     "No study of your own ran on an accelerator. What others measured there is in "
      "[published results](published.qmd), under the same definitions."),
     ("from-logs", "From logs", "Runs of other tools, imported; what a log does not state is "
      "unknown.", ""),
@@ -35,6 +35,16 @@ def _shown(card: Mapping[str, Any]) -> dict[str, Any]:
     return {**card, "picture": picture, "verdict": Md(card["verdict"])}
 
 
+_LOGS_BELOW = " Runs of others on accelerators are also below, imported from their logs."
+
+
+def _note(anchor: str, cards: Mapping[str, Any], note: str, none: str) -> Md:
+    "The note of a group; where it has no study, what the imported ones are beside it."
+    if anchor in cards:
+        return Md(note)
+    return Md(none + _LOGS_BELOW * ("from-logs" in cards))
+
+
 def grouped_cards(
     results: Sequence[StudyResult], changes: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
@@ -45,7 +55,7 @@ def grouped_cards(
         cards.setdefault(result.group, []).append(_shown(result.card) | {"change": change})
     return [
         {"anchor": anchor, "title": title, "cards": cards.get(anchor, []),
-         "note": Md(note if anchor in cards else none)}
+         "note": _note(anchor, cards, note, none)}
         for anchor, title, note, none in _GROUPS
         if anchor in cards or none
     ]  # fmt: skip

@@ -15,7 +15,7 @@ from ...core.escape import md_text, yaml_text
 from ..markup import Md, rendered
 from ..pages.frameworks import frameworks_section
 from ..pages.links import nodes_section
-from ..pages.overview import costs_section, sets_part, setting_part
+from ..pages.overview import costs_section, sets_part
 from llmbench.report.pages.sections import (
     UNSTEADY,
     Section,
@@ -26,7 +26,7 @@ from llmbench.report.pages.sections import (
     throughput_section,
 )
 from ..pages.settings import settings_section
-from ..pages.summary import StudyText, study_text
+from ..pages.summary import StudyText, setting_part, study_text
 from ..pages.time import spending_section
 from ..pages.vendors import vendors_section
 from ..planner.predicted import predicted_section
@@ -108,18 +108,34 @@ def _hosts(run: Mapping[str, Any]) -> Sequence[str]:
     return (run.get("env") or {}).get("hostnames") or ()
 
 
+def _machine_said(runs: Sequence[tuple[Sequence[str], str | None]]) -> list[str]:
+    """What the hosts and the hardware of finished runs say of their machine: one, or unknown for
+    some of them.
+    """
+    silent = sum(not hosts for hosts, _ in runs)
+    if 0 < silent < len(runs):
+        return [f"The machine of {silent:,} of its {len(runs):,} finished runs is unknown."]
+    hosts = {host for some, _ in runs for host in some}
+    return [_ONE_MACHINE] if len(hosts) == 1 and len({kind for _, kind in runs}) == 1 else []
+
+# %% ../../../nbs/80_report/studies/10_page.ipynb #9c8784b4
+_FINISHED = "SELECT run_id, hardware FROM runs WHERE study = $study AND status = 'ok'"
+
+
+def _machines_of(bench: Workbench, study: Study) -> list[str]:
+    finished = bench.asked(_FINISHED, study=study.name)
+    return _machine_said([(_hosts(bench.runs.get(one) or {}), kind) for one, kind in finished])
+
+
 def limits_of(bench: Workbench, study: Study) -> list[str]:
     "Sentences on what a study does not say."
     facts = "SELECT count(*) FILTER (platform = 'cpu'), count(*), count(source_format) FROM runs"
     ((cpu, runs, imported),) = bench.asked(f"{facts} WHERE study = $study", study=study.name)
     most = "SELECT max(repeats) FROM groups WHERE study = $study"
     ((repeats,),) = bench.asked(most, study=study.name)
-    named = bench.asked("SELECT run_id FROM runs WHERE study = $study", study=study.name)
-    hosts = {host for (run_id,) in named for host in _hosts(bench.runs.get(run_id) or {})}
     known = ((cpu == runs, _CPU), (imported > 0, _IMPORTED), ((repeats or 0) < 2, _ONCE))
     said = [sentence for holds, sentence in known if holds]
-    one = [_ONE_MACHINE] if len(hosts) == 1 else []
-    return [*([study.limits] if study.limits else []), *said, *one]
+    return [*([study.limits] if study.limits else []), *said, *_machines_of(bench, study)]
 
 # %% ../../../nbs/80_report/studies/10_page.ipynb #ddeb0e65
 def _answered(bench: Workbench, text: StudyText) -> Mapping[str, Md | None]:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ...core.escape import one_line
-from ..pages.overview import headline, strategy_settings
+from ..pages.overview import headline
 from ..pages.runpages import write_run_pages
-from ..pages.summary import StudyText, is_outside, study_text
+from ..pages.summary import StudyText, is_outside, strategy_settings, study_text
 from .card import study_card
 from .makers import makers
 from .page import write_study_page

@@ -30,6 +30,14 @@ from llmbench.report.parts import (
 from ..shares import parts_chart
 from ..workbench import Study, Workbench
 
+# %% ../../../nbs/80_report/studies/07_why.ipynb #9e17f7da
+_ROUNDING = 1e-9  # of the step: sums of float64 over thousands of steps differ by less
+
+
+def _rounded(value: float | None, step: float) -> float | None:
+    "A time of a step; 0 where it is a remainder of rounding beside that step."
+    return 0.0 if value is not None and abs(value) < _ROUNDING * abs(step) else value
+
 # %% ../../../nbs/80_report/studies/07_why.ipynb #13841861
 Runs = list[Mapping[str, Any]]
 
@@ -55,6 +63,7 @@ def part_means(sets: Mapping[str, Runs]) -> list[dict[str, Any]]:
         parts = {part: [time.parts[part] for time in times] for part in PARTS}
         means = {k: None if None in v else 1000 * fmean(v) for k, v in parts.items()}
         total = 1000 * fmean(time.total_s for time in times)
+        means = {k: _rounded(v, total) for k, v in means.items()}
         means["computing_s"] = total - sum(v or 0.0 for k, v in means.items() if k != "computing_s")
         named = {part.replace("_s", "_ms"): value for part, value in means.items()}
         rows.append({"label": label, "repeats": len(runs), "step_ms": total, **named})
@@ -128,20 +137,23 @@ def _sentences(slower: Sequence[Explained]) -> str:
 def _difference_rows(one: Explained) -> list[dict[str, Any]]:
     "The parts of a difference that are not 0, and the whole."
     total = one.found.total
-    causes = [c for c in one.found.causes if c.difference.a_s or c.difference.b_s]
+    step = max(total.a_s, total.b_s)
+    known = lambda c: _rounded(c.difference.a_s, step) or _rounded(c.difference.b_s, step)
+    causes = [c for c in one.found.causes if known(c)]
     parts = [(PARTS[c.part], c.difference, "claimed" if c.claimed else None) for c in causes]
     return [
         {
             "label": one.names[1], "beside": one.names[0], "part": part, "cause": claim,
-            "longer": with_interval(*(None if v is None else 1000 * v for v in _ends(found))),
+            "longer": with_interval(*_ends_ms(found, step)),
             "share": round(100 * found.seconds / total.seconds),
         }
         for part, found, claim in [*parts, ("the whole step", total, None)]
     ]  # fmt: skip
 
 
-def _ends(found: TimeDifference) -> tuple[float, float | None, float | None]:
-    return found.seconds, found.low_s, found.high_s
+def _ends_ms(found: TimeDifference, step_s: float) -> list[float | None]:
+    ends = [_rounded(value, step_s) for value in (found.seconds, found.low_s, found.high_s)]
+    return [None if value is None else 1000 * value for value in ends]
 
 # %% ../../../nbs/80_report/studies/07_why.ipynb #22811dc9
 _DIFFERENCE_COLUMNS = [

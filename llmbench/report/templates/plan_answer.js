@@ -61,9 +61,15 @@ function known(defaults, given) {
   return made;
 }
 
+const plainName = (text) => String(text).toLowerCase().replace(/[^\p{L}\p{N}]/gu, ""); // as plain_name of the command
+function named(choices, text) { // the one of that name, in whatever spelling; undefined for none or several
+  const alike = choices.filter((one) => plainName(one.name) === plainName(text));
+  return choices.find((one) => one.name === text) ?? (alike.length === 1 ? alike[0] : undefined);
+}
+
 function shapeOf(s) {
   if (s.model !== "own") {
-    const found = D.models.find((model) => model.name.toLowerCase() === s.model.toLowerCase());
+    const found = named(D.models, s.model);
     if (!found) throw new Refused(`model “${s.model}”: the page does not know it; pick one, or write its own integers`);
     return found.shape;
   }
@@ -172,7 +178,8 @@ function candidates(q) {
   return found;
 }
 
-function* searching(q, most = 20) {
+const SHOWN = 20; // layouts of the table
+function* searching(q, most = SHOWN) {
   const every = candidates(q), rows = [];
   for (const c of every) {
     const a = layoutOf(q, c), step = M.step_seconds(a, q.machine);
@@ -243,18 +250,24 @@ function moneyOf(q) { // options of price, power and failures where they are not
   const again = q.restart === restart.notice_s + restart.start_s + restart.warmup_s ? [] : [`--restart-s ${q.restart}`];
   const power = q.power_w === null || q.power_w === (card?.tdp_w ?? null) ? [] : [`--power-w ${q.power_w}`];
   const kwh = q.power_price === null ? [] : [`--power-price ${q.power_price}`];
-  const usual = q.write === storage.write_gb_s && q.read === storage.read_gb_s;
-  const disk = usual ? [] : [`--storage-gb-s ${q.write}`, ...(q.read === q.write ? [] : [`--storage-read-gb-s ${q.read}`])];
+  const written = q.write === storage.write_gb_s, alike = written ? storage.read_gb_s : q.write; // what it reads unless told otherwise
+  const disk = [...(written ? [] : [`--storage-gb-s ${q.write}`]), ...(q.read === alike ? [] : [`--storage-read-gb-s ${q.read}`])];
   return [...price, ...power, ...kwh, ...mtbf, ...again, ...disk, ...(q.state.asynchronous === "yes" ? ["--background"] : [])];
 }
 
-function commandOf(q, c) {
+function tableCommandOf(q, surely) { // what prints the table of the page; null for own integers
   const s = q.state, plain = (x) => x.toLocaleString("en-US", { useGrouping: false, maximumFractionDigits: 6 });
   if (s.model === "own") return null;
-  const degrees = ["tp", "pp", "vpp", "cp", "ep", "zero_stage"].map((name) => `${name}=${c[name]}`).join(",");
-  const again = Object.keys(RECOMPUTE).find((name) => RECOMPUTE[name] === c.recompute);
   return ["llmbench plan", `--model ${quoted(s.model)}`, `--hardware ${quoted(s.card)}`, `--gpus ${q.gpus}`,
     `--global-tokens ${plain(q.tokens)}`, `--seq-len ${q.seq}`, `--tokens ${plain(q.training)}`, `--framework ${s.framework}`,
     `--precision ${s.precision}`, ...(q.network === null ? [] : [`--network-gb-s ${q.network}`]),
-    ...moneyOf(q), `--layout ${degrees}`, `--micro ${c.micro_batch}`, `--recompute ${again}`].join(" ");
+    ...moneyOf(q), ...(surely ? ["--surely"] : []), `--top ${SHOWN}`].join(" ");
+}
+
+function commandOf(q, c) { // what prints one layout
+  const whole = tableCommandOf(q, false);
+  if (whole === null) return null;
+  const degrees = ["tp", "pp", "vpp", "cp", "ep", "zero_stage"].map((name) => `${name}=${c[name]}`).join(",");
+  const again = Object.keys(RECOMPUTE).find((name) => RECOMPUTE[name] === c.recompute);
+  return [whole.replace(/ --top \d+$/, ""), `--layout ${degrees}`, `--micro ${c.micro_batch}`, `--recompute ${again}`].join(" ");
 }

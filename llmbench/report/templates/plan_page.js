@@ -66,7 +66,8 @@ let state = { ...DEFAULTS }, follow = true, question = null, answer = null, best
 function usual(s) { // what an empty field stands for
   const card = D.cards.find((one) => one.name === s.card), { failures, restart, storage } = K.cluster;
   return {
-    price: card?.usd ?? "", power_w: card?.tdp_w ?? "", mtbf: failures.node_mtbf_h, write: storage.write_gb_s, read: storage.read_gb_s,
+    price: card?.usd ?? "", power_w: card?.tdp_w ?? "", mtbf: failures.node_mtbf_h, write: storage.write_gb_s,
+    read: s.write.trim() === "" ? storage.read_gb_s : counted(s.write), // as it writes, unless told otherwise
     restart: restart.notice_s + restart.start_s + restart.warmup_s,
   };
 }
@@ -87,6 +88,7 @@ function fromAddress() {
   const model = D.models.find((one) => one.name === DEFAULTS.model);
   Object.assign(state, ownFrom(model.shape));
   for (const [name, value] of found) if (name in state) state[name] = value.slice(0, 60);
+  for (const [name, choices] of [["model", D.models], ["card", D.cards]]) state[name] = named(choices, state[name])?.name ?? state[name];
   follow = !LAYOUT.some((name) => found.has(name));
 }
 
@@ -182,7 +184,7 @@ function showFields() {
 }
 
 function showAsked() { // for paper, on which there is no form
-  const valueOf = (box) => (box.tagName === "SELECT" ? box.selectedOptions[0]?.textContent ?? state[box.dataset.field] : box.value.trim() || box.placeholder + " (usual)");
+  const valueOf = (box) => (box.tagName === "SELECT" ? box.selectedOptions[0]?.textContent ?? state[box.dataset.field] : box.value.trim() || `${box.placeholder} (${box.dataset.field === "read" && state.write.trim() ? "as it writes" : "usual"})`);
   const shown = (names) => names.filter((name) => name !== "own").map((name) => `${LABELS[name]}: ${valueOf($(name))}`).join("; ");
   const own = state.model === "own" ? [["Own integers", OWN]] : [];
   const layout = follow ? " (the fastest that fits)" : "";
@@ -304,12 +306,25 @@ function drawProblem() { // again when the search has ended: only then is known 
     ...(best && !some ? [problem.text === whyNone() ? null : el("p", {}, `There is no layout to take instead: ${whyNone()}.`), ...others] : []).filter(Boolean));
 }
 
+function beyondWords(q, found) { // that no one published as much of this card
+  const most = q.card.mfu_most;
+  return most !== null && 100 * found.mfu > most ? `above the highest published MFU of this card (${most.toFixed(1)} %), so expect less` : null;
+}
+
+function powerWords(q) { // whether the energy is a bound
+  const tdp = q.card.tdp_w;
+  if (q.power_w === null) return "the power of this card is not known; write it";
+  if (q.power_w === tdp) return "at most: each card at its TDP";
+  if (tdp === null) return null;
+  return q.power_w > tdp ? `above the TDP of ${significant(tdp, 4)} W: a card alone does not take that` : `no bound: the TDP is ${significant(tdp, 4)} W`;
+}
+
 function showCards(q, found) {
   const { good } = found, ends = Number.isFinite(found.days);
   const cards = [
     cardBox("Step time (P50)", significant(found.step), "s", spanText(found, found.step, 3, "s"),
       `nine of ten: ${significant(found.step / found.factor90)} to ${significant(found.step * found.factor90)} s`),
-    cardBox("Speed", significant(found.rate, 4), "tokens/s per GPU", spanText(found, found.rate, 3, ""), `MFU ${significant(100 * found.mfu)} %`),
+    cardBox("Speed", significant(found.rate, 4), "tokens/s per GPU", spanText(found, found.rate, 3, ""), `MFU ${significant(100 * found.mfu)} %`, beyondWords(q, found)),
     cardBox("Peak memory (P50)", significant(gib(found.total)), "GiB", fitBadge(found.chance),
       `P10 to P90: ${significant(gib(found.total / found.factor_memory))} to ${significant(gib(found.total * found.factor_memory))} GiB`,
       `usable: ${significant(gib(found.usable))} of ${significant(q.card.memory_gb, 4)} GiB`,
@@ -320,7 +335,7 @@ function showCards(q, found) {
     cardBox("Cost", money(found.usd), "", found.usd === null ? "no price is known; write one" : !ends ? null : `P10 to P90: ${money(found.usd / found.factor80)} to ${money(found.usd * found.factor80)}`,
       found.usd_lasting === null ? null : `$${significant(found.usd_lasting)} per 10⁶ lasting tokens`),
     cardBox(q.power_w === null ? "Energy" : `Energy at ${significant(q.power_w, 4)} W per GPU`, found.kwh === null || !ends ? "–" : significant(found.kwh / 1000), "MWh",
-      found.kwh === null ? "the power of this card is not known; write it" : null, found.power_usd === null ? null : `electricity: ${money(found.power_usd)}`),
+      powerWords(q), found.power_usd === null ? null : `electricity: ${money(found.power_usd)}`),
   ];
   part("cards").replaceChildren(...cards);
 }
@@ -373,19 +388,26 @@ function showNear(q, found) {
 }
 
 function showCommand(q, found) {
-  const command = commandOf(q, found.c);
+  const command = commandOf(q, found.c), rows = best?.found.best ?? [];
   if (!command) {
     part("command").replaceChildren(el("p", {}, "The command takes a model by its name, so own integers have none. A preset is one row of the table of presets."));
     return;
   }
+  const sure = rows.find((row) => row.chance >= K.fits.sure), here = (row) => row && DEGREES.every((name) => row.c[name] === found.c[name]);
+  const surely = here(sure) && sure !== rows[0]; // the first of the table with --surely
+  part("command").replaceChildren(el("p", {}, surely ? "The table of what surely fits, with this layout first:" : "The table of the best layouts:"),
+    ...copied(tableCommandOf(q, surely), "table"), el("p", {}, "This layout alone:"), ...copied(command, "layout"),
+    found.chance < K.fits.least ? el("p", {}, "The command refuses this layout, because it does not fit.") : "");
+}
+
+function copied(command, what) { // a command with a button that copies it
   const options = command.split(/ (?=--)/).flatMap((text, i) => [i ? " " : "", el("span", { class: "plan-option" }, text)]);
   const code = el("code", {}, ...options), copy = el("button", { type: "button", onclick: async () => {
     try { await navigator.clipboard.writeText(command); copy.textContent = "Copied"; } catch (error) {
       getSelection().selectAllChildren(code); copy.textContent = "Selected";
     }
   } }, "Copy");
-  part("command").replaceChildren(el("pre", { tabindex: "0", "aria-label": "The command" }, code), copy,
-    found.chance < K.fits.least ? el("p", {}, "The command refuses this layout, because it does not fit.") : "");
+  return [el("pre", { tabindex: "0", "data-command": what, "aria-label": what === "table" ? "The command of the table" : "The command of this layout" }, code), copy];
 }
 
 // ---- the best layouts
@@ -431,6 +453,7 @@ function showBest() {
   box.replaceChildren(el("p", {}, said),
     ...(surely ? [el("p", {}, el("button", { type: "button", class: "plan-sure", onclick: () => { take(surely.c); follow = false; update(); } }, `Take the fastest with a chance of ${sure} or more`))] : []),
     tableOf("The best layouts", BEST_HEADS, rows));
+  if (answer) showCommand(q, answer); // what is printed with --surely is known now
   if (focused >= 0) box.querySelectorAll(".plan-take")[focused]?.focus();
 }
 
@@ -476,7 +499,7 @@ function search() {
   if (best && best.key === key) { if (follow) followBest(); showBest(); return; }
   best = null;
   showBest();
-  const run = searching(question, 20);
+  const run = searching(question);
   const slice = () => {
     if (mine !== turn) return;
     const until = performance.now() + 30;
@@ -552,4 +575,4 @@ el("p", { class: "plan-now", "data-part": "now", role: "status" }));
 fromAddress();
 update();
 addEventListener("hashchange", () => { fromAddress(); update(); });
-window.llmbenchPlan = { D, K, M, answerOf, searched, questionOf, withDefaults, known, commandOf, chosenLayout, state: () => state, question: () => question, answer: () => answer, best: () => best, changesThatWork, stoppedWords };
+window.llmbenchPlan = { D, K, M, answerOf, searched, questionOf, withDefaults, known, commandOf, tableCommandOf, named, chosenLayout, state: () => state, question: () => question, answer: () => answer, best: () => best, changesThatWork, stoppedWords };
