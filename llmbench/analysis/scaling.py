@@ -87,7 +87,9 @@ def _candidates(rows: Iterable[Row], declared: Row | None) -> list[Row]:
         for r in rows
         if r.get("status", "ok") == "ok" and r.get("tokens_per_s") and r.get("world_size")
     ]
-    return [r for r in known if _matches(r, declared)] if declared else known
+    if declared:
+        return [r for r in known if _matches(r, declared)]
+    return [r for r in known if r.get("strategy")]  # logs that do not name it may differ in all
 
 # %% ../../nbs/60_analysis/60_scaling.ipynb #2e9e5c6f
 def _scope(row: Row, declared: Row | None) -> Hashable:
@@ -106,7 +108,7 @@ def _baseline_of(row: Row, pool: Sequence[Row]) -> list[Row]:
     alike: dict[Any, list[Row]] = {}
     for r in pool:
         if all(r.get(k) == first.get(k) for k in _KEYS):
-            alike.setdefault(r.get("spec_hash"), []).append(r)
+            alike.setdefault(r.get("spec_hash") or r.get("run_id"), []).append(r)
     return max(alike.values(), key=lambda repeats: median(r["tokens_per_s"] for r in repeats))
 
 # %% ../../nbs/60_analysis/60_scaling.ipynb #4b957f93
