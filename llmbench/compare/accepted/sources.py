@@ -243,6 +243,8 @@ NO_LINE = "no line for "
 def _meets_none(word: str, lines: Sequence[Mapping[str, Any]], results: Path | str) -> list[str]:
     "What is said where a study has runs, and no line is about any of them."
     study = study_name(word)
+    if not Path(results).is_dir():
+        return []  # the machine does not exist yet
     rows = ResultsPool(results).rows(Wanted("", None, (("study", study),)))
     where = [one["where"].items() for one in lines]
     if not rows or any(all(row[k] == v for k, v in one) for row in rows for one in where):
