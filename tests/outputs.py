@@ -172,14 +172,18 @@ def main() -> int:
     parser.add_argument("--slow", action="store_true", help="run slow cells, too")
     asked = parser.parse_args()
     os.environ |= {"IN_TEST": "1", "OMP_WAIT_POLICY": "passive"}
-    stale = 0
+    stale = looked_at = 0
     for path in sorted((ROOT / "nbs").rglob("*.ipynb")):
         name = path.relative_to(ROOT / "nbs").as_posix()
         if "/runs/" in f"/{name}" or not any(n in name for n in asked.names or [""]):
             continue
+        looked_at += 1
         if lines := compared(path, asked.write, asked.slow):
             stale += 1
             print(name, *lines, sep="\n", flush=True)
+    if not looked_at:
+        print(f"no notebook has {' or '.join(asked.names)} in its path, for example 60_analysis/55")
+        return 2
     if asked.write:
         print(f"stored anew: {stale} notebooks; type make notebooks")
     return int(stale > 0 and not asked.write)

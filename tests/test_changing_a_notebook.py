@@ -102,6 +102,11 @@ def test_where_files_are_computed_with_another_number_is_stale(notebook):
     assert not same_line("0.1234567 s", "0.1234577 s") and not same_line("5 GiB", "5 GB")
 
 
+def test_a_name_that_no_notebook_has_is_no_pass():
+    command = [sys.executable, ROOT / "tests/outputs.py", "61_analysis/"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("room", COMPUTED)
 def test_the_stored_outputs_are_those_of_the_code(room):
