@@ -135,17 +135,15 @@ def _apart(cards: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 # %% ../../../nbs/90_cli/asking/18_plan_cards.ipynb #01ccb395
 def _notes(cards: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     "Where the prices are from, what is beyond anything published, and what was guessed."
+    from llmbench.compare.planned.words import beyond_published
+
     prices = [f"{c['hardware']} {c['price_per_gpu_hour']:g} USD per GPU hour ({c['price_is']})"
               for c in cards if c["price_is"]]  # fmt: skip
     if prices:
         yield "prices: " + "; ".join(prices)
-    for c in cards:
-        most = c["highest_published_mfu_pct"]
-        if most is not None and c["layout"]["mfu_pct"] > most:
-            yield (
-                f"MFU of {c['hardware']} {c['layout']['mfu_pct']:.1f} %: above the highest published"
-                f" MFU of this card ({most:.1f} %), so expect less"
-            )
+    for c in (one for one in cards if one["layout"]):
+        planned, highest = c["layout"]["mfu_pct"], c["highest_published_mfu_pct"]
+        yield from beyond_published(c["hardware"], planned, highest)
     guesses = dict.fromkeys(words for c in cards for words in c["guesses"] or ())
     if guesses:
         yield "guessed, as nothing was said: " + "; ".join(guesses)
