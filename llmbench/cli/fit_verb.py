@@ -29,7 +29,7 @@ from llmbench.cli.verbs import (
 from ..core.accelerators import ACCELERATORS, Accelerator, accelerator, card_meant
 from ..core.cards.facts import UNITS
 from ..core.cards.settings import settings_of
-from ..core.errors import RequestError, unknown_name
+from ..core.errors import RequestError, name_typed, unknown_name
 from ..core.files import write_text_atomic
 from ..core.numbers import aligned, plural, significant
 from ..plan.advice import Advice, AdviceLine, advice_text
@@ -171,10 +171,9 @@ def question(
 
     Raises RequestError for an unknown model or hardware, and for fewer than one card.
     """
-    if model not in PRESETS:
+    if (named := name_typed(model, PRESETS)) is None:
         raise RequestError(unknown_name("model", model, PRESETS))
-    hardware = _profile(hardware)
-    shape = preset(model)
+    hardware, shape = _profile(hardware), preset(named)
     length = seq_len or min(4096, shape.max_seq_len)
     tokens = global_tokens or gpus * 8 * length
     for name, value in (("--gpus", gpus), ("--seq-len", length), ("--global-tokens", tokens)):
@@ -207,7 +206,7 @@ def advise(
     more = {"memory_gib": memory_gib, "per_host": per_host, "network_gb_s": network_gb_s}
     asked = question(model, hardware, gpus, seq_len, global_tokens, **more)
     advice = advise_on(asked)
-    measured = measured_lines(_own_rows(results_folder(results), model), hardware)
+    measured = measured_lines(_own_rows(results_folder(results), asked.model.name), hardware)
     added = [*_variable_lines(asked), *measured, *published_lines(asked)]
     out(advice_table([*advice.lines, *added]))
     out("\nto try next\n" + advice_table(advice.next))
