@@ -38,7 +38,7 @@ class Fault:
 
 def copied_package(folder: Path) -> Path:
     """A copy of llmbench in `folder`, with what Python compiled of it: only the module that is
-    changed is compiled again. Beside it the files of a project, where an installed package has them.
+    changed is compiled again. Beside it the files of a project, as those of an installed package.
     """
     (folder / "share/llmbench").mkdir(parents=True)
     (folder / "share/llmbench/project").symlink_to(ROOT, target_is_directory=True)

@@ -114,17 +114,57 @@ def test_no_page_is_wider_than_the_screen(reader, page, width):
     assert wide, "a table sticks out of its column"
 
 
-@pytest.mark.parametrize("width", [1100, 1200, 1340, 1400, 1700])
-def test_every_page_of_the_navigation_is_in_sight(reader, width):
-    """With the names of all pages of the report, in the frame of the site's."""
+def _frame(item):
+    """An entry of the report's navigation in the frame of the site's."""
+    if "menu" not in item:
+        return f"<li><a href='x.html'>{item['text']}</a></li>"
+    inner = "".join(map(_frame, item["menu"]))
+    return (
+        f"<li><details name='menu'><summary>{item['text']}</summary><ul>{inner}</ul></details></li>"
+    )
+
+
+OPENED = """Array.from(document.querySelectorAll('.site-nav summary')).map(summary => {
+  summary.click();
+  const open = document.querySelectorAll('.site-nav details[open]');
+  const links = Array.from(summary.parentElement.querySelectorAll('a'));
+  const inside = box => box.left >= 0 && box.right <= innerWidth && box.bottom <= innerHeight;
+  const seen = link => {
+    const box = link.getBoundingClientRect();
+    return inside(box) && document.elementFromPoint(box.left + 4, box.top + 4) === link;
+  };
+  return open.length === 1 && links.length > 1 && links.every(seen);
+})"""
+HEADER = "document.querySelector('.site-header').offsetHeight"
+
+
+@pytest.mark.parametrize(
+    "width,height", [(390, 125), (800, 100), (1100, 100), (1280, 60), (1700, 60)]
+)
+def test_every_page_of_the_navigation_is_reached(reader, width, height):
+    """With the names of all pages of the report, in the frame of the site's: each menu opens alone,
+    and all of its pages can be clicked. The header stays as low as it is said to be.
+    """
     reader.open("index.html", width)
     entries = read_yaml(ROOT / "reports/_quarto.yml")["website"]["navbar"]["left"]
-    pages = [page for entry in entries for page in entry.get("menu", [entry])]
-    links = "".join(f"<li><a href='x.html'>{page['text']}</a></li>" for page in pages)
-    nav = "document.querySelector('.site-nav')"
-    shown = f"{nav}.scrollWidth <= {nav}.clientWidth"
-    assert len(pages) > 15  # with those of menus, which the built-in renderer lists
-    assert reader.js(f"({nav}.querySelector('ul').innerHTML = {links!r}, {shown})")
+    links = "".join(map(_frame, entries))
+    assert reader.js(f"(document.querySelector('.site-nav > ul').innerHTML = {links!r}, true)")
+    opened = reader.js(OPENED)
+    assert len(opened) == sum("menu" in entry for entry in entries) > 3 and all(opened), opened
+    assert reader.js(HEADER) <= height
+    assert reader.js("document.documentElement.scrollWidth") <= width
+
+
+def test_a_menu_closes_by_escape_and_by_a_click_elsewhere(reader):
+    reader.open("index.html", 1280)
+    menu = "document.querySelector('.site-nav details')"
+    assert reader.js(f"({menu}.querySelector('summary').click(), {menu}.open)")
+    reader.js(f"{menu}.querySelector('a').focus()")
+    reader.driver.switch_to.active_element.send_keys("\ue00c")  # Escape
+    summary = f"document.activeElement === {menu}.querySelector('summary')"
+    assert reader.js(f"!{menu}.open && {summary}")
+    reader.js(f"{menu}.querySelector('summary').click()")
+    assert not reader.js(f"(document.querySelector('main').click(), {menu}.open)")
 
 
 def test_a_chart_has_marks_and_fills_its_column(reader):

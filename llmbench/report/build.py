@@ -8,11 +8,11 @@ __all__ = ['result_folders', 'study_counts', 'studies_of', 'fill', 'ReportOutcom
 
 # %% ../../nbs/80_report/60_build.ipynb #4fa3a06f
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -141,6 +141,15 @@ def _own_version() -> str:
         return "unknown"
 
 
+def _day(time: str | None) -> str:
+    "'28 November 2026', which no line breaks, of a time of a run file; 'unknown' for another text."
+    try:
+        day = date.fromisoformat((time or "")[:10])
+    except ValueError:
+        return "unknown"
+    return f"{day:%d %B %Y}".lstrip("0").replace(" ", "\u00a0")
+
+# %% ../../nbs/80_report/60_build.ipynb #5bdc5bc2
 def _variables(connection: Any, settings: Settings) -> dict[str, Any]:
     "The numbers that the prose uses inline."
     runs, ok, newest = connection.sql(
@@ -151,11 +160,7 @@ def _variables(connection: Any, settings: Settings) -> dict[str, Any]:
     }
     return {
         "site": site,
-        "total": {
-            "runs": runs,
-            "ok": ok,
-            "newest": newest[:10] if re.match(r"\d{4}-\d\d-\d\d", newest or "") else "unknown",
-        },
+        "total": {"runs": runs, "ok": ok, "newest": _day(newest)},
     }
 
 

@@ -336,9 +336,19 @@
     update();
   }
 
-  function currentPageInView() {
-    const nav = document.querySelector(".site-nav"), current = nav && nav.querySelector("[aria-current]");
-    if (current) nav.scrollLeft = current.offsetLeft - nav.clientWidth / 2 + current.offsetWidth / 2;
+  // A menu closes like one: by Escape, which leads back to its name, and by a click elsewhere.
+  function menus() {
+    const open = () => all(".site-header details[open]");
+    document.addEventListener("click", (event) => {
+      open().filter((menu) => !menu.contains(event.target)).forEach((menu) => { menu.open = false; });
+    });
+    document.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      open().forEach((menu) => {
+        if (menu.contains(document.activeElement)) menu.querySelector("summary").focus();
+        menu.open = false;
+      });
+    });
   }
 
   // Paper cannot be clicked: what is folded is printed open, and folded again.
@@ -362,7 +372,7 @@
     all("pre, math[display='block']").forEach((box) => { update(box); resized.observe(box); });
   }
 
-  [themeSwitch, search, tabs, tables, scrolledByKeys, ownPrices, cardPrices, copyButtons, headingAnchors, contentsList, currentPageInView, printOpen, reveal]
+  [themeSwitch, search, tabs, tables, scrolledByKeys, ownPrices, cardPrices, copyButtons, headingAnchors, contentsList, menus, printOpen, reveal]
     .forEach((start) => start());
   addEventListener("hashchange", reveal);
 })();

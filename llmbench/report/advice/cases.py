@@ -109,15 +109,15 @@ def chance_column(title: str, key: str) -> Column:
 CASE_COLUMNS: list[Column] = [
     text_column("Model", "model"),
     text_column("Cards", "cards"),
-    number_column("State of a replica (GiB)", "replica_gib"),
+    text_column("Advice", "advised"),
+    number_column("Slower than the fastest (%)", "slower_pct", 2),
+    chance_column("Chance that the advice fits", "advised_fits"),
+    number_column("Predicted peak (GiB)", "peak_memory_gib"),
     text_column("Predicted fastest", "first"),
     number_column("Predicted step (s)", "step_time_s"),
     chance_column("Chance that it fits", "first_fits"),
     count_column("Cannot be told from it", "alike"),
-    text_column("Advice", "advised"),
-    chance_column("Chance that the advice fits", "advised_fits"),
-    number_column("Slower than the fastest (%)", "slower_pct", 2),
-    number_column("Predicted peak (GiB)", "peak_memory_gib"),
+    number_column("State of a replica (GiB)", "replica_gib"),
     Column("Because", lambda row: _why(row)),
 ]
 

@@ -47,18 +47,26 @@ def _nav_item(entry: Any, website: Website) -> NavItem:
     return NavItem(str(text or target), target, inner)
 
 # %% ../../../nbs/80_report/site/15_navigation.ipynb #6df77c2d
-def nav_html(items: Iterable[NavItem], page: Page, *, flat: bool = False) -> str:
-    "List elements for `items`; the entry of `page` carries `aria-current`."
+def nav_html(items: Iterable[NavItem], page: Page, *, menus: bool = False) -> str:
+    """List elements for `items`; the entry of `page` carries `aria-current`.
+
+    menus: groups open and close.
+    """
     parts = []
     for item in items:
-        inner = nav_html(item.items, page, flat=flat)
+        inner = nav_html(item.items, page)
         if item.target is None and not inner:  # its pages were left out
             continue
-        group = inner and f"<ul>{inner}</ul>"
-        parts.append(inner if flat and inner else f"<li>{_nav_link(item, page)}{group}</li>")
+        entry = _nav_link(item, page) + (inner and f"<ul>{inner}</ul>")
+        parts.append(f"<li>{_menu(item, inner) if menus and inner else entry}</li>")
     return "".join(parts)
 
 
+def _menu(item: NavItem, inner: str) -> str:
+    text = html.escape(item.text)
+    return f'<details name="menu"><summary>{text}</summary><ul>{inner}</ul></details>'
+
+# %% ../../../nbs/80_report/site/15_navigation.ipynb #3595b2e6
 def _nav_link(item: NavItem, page: Page) -> str:
     text = html.escape(item.text)
     if item.target is None:
@@ -117,8 +125,8 @@ def _lists(website: Website, page: Page) -> dict[str, str]:
     sidebar = _sidebar(website, page)
     order = page_navigation(sidebar or left, page) if website.site.get("page-navigation") else ""
     return {
-        "navbar": nav_html(left, page, flat=True),
-        "navbar-right": nav_html(right, page, flat=True),
+        "navbar": nav_html(left, page, menus=True),
+        "navbar-right": nav_html(right, page, menus=True),
         "sidebar": nav_html(sidebar, page),
         "page-navigation": order,
     }
