@@ -432,6 +432,8 @@ LAYOUT = "&pp=4&vpp=1&cp=1&ep=1&micro_batch=1&recompute=none&zero_stage=1"
         ("#card=Z9", "accelerator “Z9”: the page does not know it"),
         ("#network=-4", "Network (GB/s per GPU) “-4”: write a number from 0.01"),
         ("#precision=int3", "precision “int3”: allowed are bf16, fp16, fp8, nvfp4"),
+        ("#card=A10&precision=fp8&gpus=8", "allowed with this card are bf16, fp16"),
+        ("#card=H200+SXM&precision=nvfp4", "no peak of H200 SXM in it is known"),
         ("#gpus=1&model=Kimi-K2", "layouts fits in 80 GB; take more GPUs"),
         ("#mtbf=0", "MTBF of a node (hours) “0”: write a number from 0.01"),
         ("#mtbf=2,5", "MTBF of a node (hours) “2,5”: write a number from 0.01"),

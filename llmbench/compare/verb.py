@@ -82,9 +82,15 @@ def _change(ratio: Interval) -> str:
     return shown if ratio.low is None else f"{shown} ({pct_span(ratio)})"
 
 # %% ../../nbs/70_compare/35_verb.ipynb #74717dc0
+def _unit(c: Comparison) -> str:
+    "The unit of the rates: logs that do not tell the tokens of a step are compared by the step."
+    counted = (row["global_tokens"] for one in (c.a, c.b) for row in one.rows)
+    return "tokens/s" if all(counted) else "steps/s"
+
+
 def _rates_row(c: Comparison, at: Location, ratio: Interval) -> tuple[str, str, str, str]:
     return (
-        f"tokens/s, {LOCATION_WORDS[at]}{interleaved_words(c)}",
+        f"{_unit(c)}, {LOCATION_WORDS[at]}{interleaved_words(c)}",
         *(significant(_rate(one, at), 4) for one in (c.a, c.b)),
         _change(ratio),
     )

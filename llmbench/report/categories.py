@@ -114,8 +114,8 @@ def _speed_wins(answer: Answer, contest: Contest) -> list[Win]:
     place, speed = answer.place(contest), answer.speed(contest)
     steps = answer.decided(contest, decide_step_time)
     wins = []
-    if speed.order:
-        rate = speed.order[0].throughput
+    rate = speed.order[0].throughput if speed.order else None
+    if rate and rate.estimate is not None:  # a log may not tell its tokens
         wins.append(Win("throughput", "Fastest", place, speed, rate, "tokens/s"))
     if steps.order:
         time = _scaled(step_time(steps.order[0]), 1000)

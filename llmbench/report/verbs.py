@@ -78,18 +78,33 @@ def _text(columns: Sequence[str], rows: Sequence[tuple], style: str) -> str:
         return pipe_table([list(columns), *cells])
     return format_rows(list(columns), rows, style)
 
+# %% ../../nbs/80_report/65_verbs.ipynb #546dba93
+def _no_winner(answers: Sequence[Answer]) -> RequestError:
+    "Why no study has a winner, and what to type."
+    sets = {a.study.name: sum(len(c.contenders) for c in a.contests) for a in answers}
+    several = [name for name, count in sets.items() if count > 1]
+    if not several:
+        return RequestError(
+            "no study has two comparable sets of repeats at equal ranks, so there is no winner;"
+            " run one: llmbench sweep FILE; params/studies has some"
+        )
+    shown = f"study {several[0]} has {sets[several[0]]} sets of repeats, of which no two"
+    query = f"SELECT name, world_size, fairness FROM groups WHERE study = '{several[0]}'"
+    return RequestError(
+        f"{shown} may be compared at equal ranks, so there is no winner; to see how they differ:"
+        f' llmbench query "{query}"'
+    )
+
 
 def winners_text(results: Path | None, names: Sequence[str] = (), style: str = "table") -> str:
     """The winners of studies by category, one row each; JSON has the numbers.
 
     Raises RequestError where no study has two comparable sets of repeats.
     """
-    found = [(answer, win) for answer in answers_of(results, names) for win in wins_of(answer)]
+    answers = answers_of(results, names)
+    found = [(answer, win) for answer in answers for win in wins_of(answer)]
     if not found:
-        raise RequestError(
-            "no study has two comparable sets of repeats at equal ranks, so there is no winner;"
-            " run one: llmbench sweep FILE; params/studies has some"
-        )
+        raise _no_winner(answers)
     if style == "json":
         return orjson.dumps([win_facts(*one) for one in found], option=orjson.OPT_INDENT_2).decode()
     return _text(WIN_COLUMNS, [win_row(*one) for one in found], style)

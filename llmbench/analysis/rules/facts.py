@@ -131,11 +131,13 @@ def _placement(run: Mapping[str, Any], env: Mapping[str, Any]) -> tuple[int | No
     return max(len(counts), len(env.get("hostnames") or ())), " + ".join(map(str, counts))
 
 
-def _happened(run: Mapping[str, Any]) -> tuple[bool, int]:
-    "Whether ranks shared cores, and how often the run was started again."
+def _happened(run: Mapping[str, Any]) -> tuple[bool, int, bool]:
+    """Whether ranks shared cores, how often the run was started again, and whether it is a log that
+    somebody called a repeat of others.
+    """
     kinds = [event.get("kind") for event in run.get("events") or ()]
     again = ((run.get("goodput") or {}).get("starts") or 1) - 1
-    return "oversubscribed" in kinds, max(again, kinds.count("resumed"))
+    return "oversubscribed" in kinds, max(again, kinds.count("resumed")), "repeat" in kinds
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #b5280efa
 def _measured(run: Mapping[str, Any]) -> tuple:
@@ -155,9 +157,14 @@ def _measured(run: Mapping[str, Any]) -> tuple:
         sorted(sources),
         run.get("skipped_steps") or 0,
         # with the file, so that two runs with supplied facts have a remark, too
-        [f"{', '.join(said)} for {source.get('file')}"] if (said := source.get("supplied")) else [],
+        [f"{', '.join(said)} for {source.get('file')}"] if (said := _supplied(source)) else [],
         _lowered(run.get("telemetry") or ()),
     )
+
+# %% ../../../nbs/60_analysis/rules/40_facts.ipynb #3b15bb20
+def _supplied(source: Mapping[str, Any]) -> list[str]:
+    "The facts that a person supplied; that logs are repeats of each other says nothing of one."
+    return [name for name in source.get("supplied") or () if name != "repeats_of"]
 
 
 def _lowered(series: Iterable[Mapping[str, Any]]) -> str | None:
@@ -326,13 +333,16 @@ def _without_use(
             yield name
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #e1139de0
+_EACH = "one for each repeat"
+
+
 def _about_measurement(measured: Sequence[Any], happened: Sequence[Any]) -> dict[str, Any]:
     clock, turns, counter, steps, tokens, means, sources, skipped, supplied, lowered = measured
     return {
         "measurement.clock": clock,
         "measurement.turns": turns,
         "measurement.energy_source": counter,
-        "steps.measured": steps,
+        "steps.measured": _EACH if happened[2] and steps else steps,
         "batch.tokens_of_steps": joined(tokens),
         "steps.mean_of": "means of steps" if means else "single steps",
         "memory_source": joined(sources),
@@ -356,6 +366,8 @@ def facts_of_key(key: FactsKey) -> dict[str, Any]:
     facts = {name: at_path(spec, name) for name in _REQUEST}
     if spec.get("weights"):  # training begins from weights by the seed, or from loaded ones
         facts["seed"] = f"{facts['seed']} from {spec['weights']}"
+    if happened[2] and facts["seed"] is not None:
+        facts["seed"] = _EACH
     said = _explicit_nulls(facts, key[1])
     really = said | _really(said, key[3])
     env |= {

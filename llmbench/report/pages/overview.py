@@ -176,8 +176,8 @@ def _cards(answer: Answer) -> list[dict[str, Any]]:
     speed, memory = answer.speed(contest), answer.memory(contest)
     many = answer.one_of_many(contest)
     of = f" of {len(contest.contenders)} comparable sets" if many else ""
-    if speed.order:
-        best = speed.order[0].throughput
+    best = speed.order[0].throughput if speed.order else None
+    if best and best.estimate is not None:
         cards.append(_card(f"Fastest{of}", speed, best, "tokens/s", "95\u00a0%"))
     if memory.order:
         least = memory.order[0].memory
