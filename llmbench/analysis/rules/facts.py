@@ -14,6 +14,12 @@ from typing import Any
 
 import orjson
 
+from llmbench.analysis.rules.happened import (
+    EACH_REPEAT,
+    about_measurement,
+    happened_in,
+    measured_in,
+)
 from llmbench.analysis.rules.hosts import (
     NOT_APPLICABLE,
     as_text,
@@ -130,49 +136,6 @@ def _placement(run: Mapping[str, Any], env: Mapping[str, Any]) -> tuple[int | No
     counts = sorted((hosts.count(host) for host in set(hosts)), reverse=True)
     return max(len(counts), len(env.get("hostnames") or ())), " + ".join(map(str, counts))
 
-
-def _happened(run: Mapping[str, Any]) -> tuple[bool, int, bool]:
-    """Whether ranks shared cores, how often the run was started again, and whether it is a log that
-    somebody called a repeat of others.
-    """
-    kinds = [event.get("kind") for event in run.get("events") or ()]
-    again = ((run.get("goodput") or {}).get("starts") or 1) - 1
-    return "oversubscribed" in kinds, max(again, kinds.count("resumed")), "repeat" in kinds
-
-# %% ../../../nbs/60_analysis/rules/40_facts.ipynb #b5280efa
-def _measured(run: Mapping[str, Any]) -> tuple:
-    """Clock, turns, counter, steps, tokens of a step, whether rows are means, sources of memory,
-    updates left out, facts that a person supplied, why clocks of cards were lowered.
-    """
-    measurement, steps = run.get("measurement") or {}, run.get("steps") or {}
-    source = run.get("source") or {}
-    sources = {rank.get("memory_source") for rank in run.get("ranks") or ()} - {None}
-    return (
-        measurement.get("clock"),
-        "interleaved" if measurement.get("turns") else "alone",
-        measurement.get("energy_source"),
-        len(steps.get("step") or ()) or None,
-        sorted(set(steps.get("tokens") or ()) - {None}),
-        any(n and n > 1 for n in steps.get("mean_of") or ()),
-        sorted(sources),
-        run.get("skipped_steps") or 0,
-        # with the file, so that two runs with supplied facts have a remark, too
-        [f"{', '.join(said)} for {source.get('file')}"] if (said := _supplied(source)) else [],
-        _lowered(run.get("telemetry") or ()),
-    )
-
-# %% ../../../nbs/60_analysis/rules/40_facts.ipynb #3b15bb20
-def _supplied(source: Mapping[str, Any]) -> list[str]:
-    "The facts that a person supplied; that logs are repeats of each other says nothing of one."
-    return [name for name in source.get("supplied") or () if name != "repeats_of"]
-
-
-def _lowered(series: Iterable[Mapping[str, Any]]) -> str | None:
-    "The reasons for which clocks of cards were lowered; None where no card was sampled."
-    texts = [text for s in series for text in s.get("lowered") or () if text is not None]
-    reasons = {reason for text in texts for reason in text.split(", ") if reason}
-    return (", ".join(sorted(reasons)) or "nothing") if texts else None
-
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #5fc6858c
 def facts_key(run: Mapping[str, Any]) -> FactsKey:
     """What the facts of a run depend on: its request as bytes, whether it is a complete run of
@@ -196,7 +159,7 @@ def facts_key(run: Mapping[str, Any]) -> FactsKey:
     return (
         orjson.dumps(spec),
         asked_here,
-        orjson.dumps((machine, *more, _happened(run), _measured(run))),
+        orjson.dumps((machine, *more, happened_in(run), measured_in(run))),
         places_not_honoured(run),
     )
 
@@ -332,27 +295,6 @@ def _without_use(
         if not all(held.get(condition, True) for condition in rule_of_fact(name).when.split(", ")):
             yield name
 
-# %% ../../../nbs/60_analysis/rules/40_facts.ipynb #e1139de0
-_EACH = "one for each repeat"
-
-
-def _about_measurement(measured: Sequence[Any], happened: Sequence[Any]) -> dict[str, Any]:
-    clock, turns, counter, steps, tokens, means, sources, skipped, supplied, lowered = measured
-    return {
-        "measurement.clock": clock,
-        "measurement.turns": turns,
-        "measurement.energy_source": counter,
-        "steps.measured": _EACH if happened[2] and steps else steps,
-        "batch.tokens_of_steps": joined(tokens),
-        "steps.mean_of": "means of steps" if means else "single steps",
-        "memory_source": joined(sources),
-        "precision.skipped_steps": skipped,
-        "source.supplied": joined(supplied) or "nothing",
-        "telemetry.lowered": lowered,
-        "events.oversubscribed": happened[0],
-        "events.restarts": happened[1],
-    }
-
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #cdc26fcf
 @lru_cache(maxsize=4096)
 def facts_of_key(key: FactsKey) -> dict[str, Any]:
@@ -367,7 +309,7 @@ def facts_of_key(key: FactsKey) -> dict[str, Any]:
     if spec.get("weights"):  # training begins from weights by the seed, or from loaded ones
         facts["seed"] = f"{facts['seed']} from {spec['weights']}"
     if happened[2] and facts["seed"] is not None:
-        facts["seed"] = _EACH
+        facts["seed"] = EACH_REPEAT
     said = _explicit_nulls(facts, key[1])
     really = said | _really(said, key[3])
     env |= {
@@ -377,7 +319,7 @@ def facts_of_key(key: FactsKey) -> dict[str, Any]:
     }
     found = really | dict.fromkeys(_idle(really), "none") | {"launcher": spec.get("launcher")}
     found |= dict(_hardware(env, devices, placed, spec.get("world_size")))
-    found |= dict(_programs(env, spec)) | _about_measurement(measured, happened)
+    found |= dict(_programs(env, spec)) | about_measurement(measured, happened)
     return found | dict.fromkeys(_without_use(found, spec, env), NOT_APPLICABLE)
 
 # %% ../../../nbs/60_analysis/rules/40_facts.ipynb #30259b64
