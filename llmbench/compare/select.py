@@ -217,7 +217,7 @@ def pick(pool: RunPool, wanted: Wanted) -> RepeatSet:
 # %% ../../nbs/70_compare/10_select.ipynb #3576bc91
 BASELINE = "llmbench.baseline/1"
 _PER_RANK = (
-    "time_s", "data_time_s", "bookkeeping_s", "cpu_time_s", "core_wait_s", "optimizer_time_s",
+    "time_s", "cpu_time_s", "core_wait_s", "optimizer_time_s",
     "optimizer_cpu_s", "allocated_bytes",
 )  # fmt: skip
 

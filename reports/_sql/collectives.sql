@@ -17,7 +17,8 @@ WITH members AS (
     WHERE r.status = 'ok'
 )
 SELECT strategy, world_size, name, spec_hash, hardware, kind, count(*) AS repeats, median(calls) AS calls, median(bytes) AS bytes,
-       median(time_s) AS time_s, median(exposed_s) AS exposed_s, median(step_s) AS step_s, median(alone_gb_s) AS alone_gb_s,
+       median(time_s) AS time_s, median(exposed_s) AS exposed_s, median(step_s) AS step_s,
+       median(100 * exposed_s / nullif(step_s, 0)) AS exposed_pct, median(alone_gb_s) AS alone_gb_s,
        median(bus_gb_s) AS bus_gb_s
 FROM counted
 GROUP BY strategy, world_size, name, spec_hash, hardware, kind

@@ -28,7 +28,7 @@ def written(path: Path | str, text: str, force: bool, option_name: str) -> Path:
 # %% ../../../nbs/90_cli/gates/10_accept_verb.ipynb #21d74a79
 def _drafted(typed: dict[str, Any]) -> str:
     "A file of expected values, as text; written where --out says."
-    from llmbench.compare.accepted.sources import NO_LINE, expectations_text
+    from llmbench.compare.accepted.sources import expectations_text, said_in
 
     for name in ("page", "min_detectable"):
         if typed[name] is not None:
@@ -39,7 +39,7 @@ def _drafted(typed: dict[str, Any]) -> str:
         return text
     path = written(typed["file"], text, typed["force"], "--out")
     where = "" if typed["results"] is None else f" --results {typed['results']}"
-    left = [line[2:] for line in text.splitlines() if line.startswith(f"# {NO_LINE}")]
+    left = said_in(text)
     return "".join(
         [f"{path}: edit it, then llmbench accept {typed['study']} --expect {path}{where}\n"]
         + [f"  {one}\n" for one in left[:5]]
@@ -82,6 +82,8 @@ def _judged(typed: dict[str, Any]) -> tuple[str, int]:
     limit = None if least is None else 100 * parse_limit(least)
     if limit == 0:
         raise RequestError(f"--min-detectable {least}: write a percentage above 0, such as 3%")
+    if typed["page"] is not None and Path(typed["page"]).suffix != ".html":
+        raise RequestError(f"--page {typed['page']}: the page is HTML; name it FILE.html")
     file = read_expectations(typed["expect"])
     results = results_folder(typed["results"])
     found = judge(typed["study"], file, results, min_detectable_pct=limit)

@@ -25,6 +25,7 @@ from ...analysis.window import through_adapter
 from .expectation import METRICS, ExpectedLine
 from ..compare import token_times
 from ..select import RepeatSet, ResultsPool, Row, Wanted, nothing, pick
+from ...core.accelerators import accelerator, card_meant
 from ...core.errors import LlmbenchError, RequestError
 from ...spec.params import is_study, read_yaml
 from ...spec.study import load_study
@@ -44,7 +45,12 @@ def _text(value: str | int | float | bool) -> str:
 
 
 def wanted_of(line: ExpectedLine, study: str) -> Wanted:
-    "The filters of a line within a study."
+    "The filters of a line within a study. Raises RequestError where the line names another study."
+    if (other := line.where.get("study", study)) != study:
+        raise RequestError(
+            f"where has study: {other}, and the runs of {study} are judged; leave study out, or type"
+            f" llmbench accept {other}"
+        )
     filters = (("study", study), *((c, _text(v)) for c, v in line.where.items() if c != "study"))
     return Wanted(", ".join(f"{c}={v}" for c, v in filters), None, filters)
 
@@ -147,9 +153,14 @@ def _scaling(pool: ResultsPool, found: RepeatSet) -> MeasuredFigure:
     return MeasuredFigure(found, Interval(*ends, repeats, 0))
 
 # %% ../../../nbs/70_compare/accepted/20_figures.ipynb #799c1aaa
+def _same_card(values: set[str | None], wanted: str) -> bool:
+    card = card_meant(wanted)
+    return card is not None and all(v is not None and accelerator(v) == card for v in values)
+
+
 def _differs(rows: Sequence[Row], column: str, wanted: Any) -> str | None:
     values = {None if r[column] is None else _text(r[column]) for r in rows}
-    if values == {_text(wanted)}:
+    if values == {_text(wanted)} or (column == "hardware" and _same_card(values, _text(wanted))):
         return None
     found = ", ".join(sorted("not recorded" if v is None else v for v in values))
     return f"{column} is {found}, the expected value is for {_text(wanted)}"

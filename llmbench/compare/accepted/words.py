@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .expectation import METRICS, ExpectedLine
-from .judged import Acceptance, JudgedLine, decides
+from .judged import Acceptance, JudgedLine, decides, shown_ends
 from ..compare import coverage_words
 from ...core.escape import md_text, one_line
 from ...core.numbers import aligned, finite_or_none, number_ranges, significant
@@ -47,16 +47,16 @@ HEADS = ("line", "verdict", "what", "metric", "measured", "95 % interval", "allo
 def allowed_words(line: JudgedLine) -> str:
     "'at least 97', 'at most 2', '95 to 105'."
     least, most = line.allowed
+    *_, low, high = shown_ends(line.figure.interval, least, most)
     if most == math.inf:
-        return f"at least {significant(least, 4)}"
-    return f"at most {significant(most, 4)}" if not least else (
-        f"{significant(least, 4)} to {significant(most, 4)}")  # fmt: skip
+        return f"at least {low}"
+    return f"{low} to {high}" if least else f"at most {high}"
 
 # %% ../../../nbs/70_compare/accepted/40_words.ipynb #16822fce
 def line_cells(line: JudgedLine) -> tuple[str, ...]:
     "The cells of a line, one per head."
     interval = line.figure.interval
-    ends = (significant(end, 4) for end in (interval.low, interval.high))
+    ends = shown_ends(interval, *line.allowed)[:2]
     span = "–" if interval.low is None else " to ".join(ends)
     margin = "–" if line.margin_pct is None else f"{line.margin_pct:+.1f} %".replace("-", "−")
     repeats = line.figure.repeats

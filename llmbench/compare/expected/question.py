@@ -165,7 +165,7 @@ def _rate(row: Mapping[str, Any], prefix: str = "") -> float | None:
 
 def _work_of_run(row: Mapping[str, Any], field: PublishedField) -> tuple[Modelled, tuple[str, ...]]:
     "The work of a run's model, and what was assumed; RequestError where it cannot be known."
-    own, stated, weights = _rate(row), _rate(row, "stated_"), row.get("params_b")
+    own, stated, weights = _rate(row), _rate(row, "stated_"), row["params_b"]
     try:
         named = modelled(row["model"], row["seq_len"], field)
         return replace(named, flops_per_token=own or named.flops_per_token), ()

@@ -84,7 +84,8 @@ def _beyond(found: ExpectAnswer) -> list[str]:
     ceiling, case = found.ceiling, found.question.case
     if ceiling is None:
         return []
-    named = f"{ceiling.tflops:,.0f} TFLOP/s is {ceiling.what}; MFU is counted by the data sheet"
+    named = f"{ceiling.tflops:,.0f} TFLOP/s is {ceiling.what}"
+    named += "; MFU divides by the peak of the data sheet instead"
     if found.expected.tflops(90) <= ceiling.tflops:
         return [named]
     most = ceiling.tflops * 1e12 / case.flops_per_token

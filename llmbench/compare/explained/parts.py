@@ -13,7 +13,7 @@ from typing import Any
 
 from ...analysis.ranks.work import rank_work, shared_time
 from ...analysis.rates import exposed_pct
-from ...analysis.window import measured, window_of
+from ...analysis.window import measured, wall_s, window_of
 
 # %% ../../../nbs/70_compare/explained/10_parts.ipynb #45a16b57
 PARTS = {
@@ -130,6 +130,9 @@ def _profiled(run: Mapping[str, Any], total: float, pauses: float) -> StepTime:
     step = fmean(measured(run, "time_s"))
     data, between = _beside_step(run, total - pauses)
     imbalance, exposed = (None if x is None else x * step for x in _waits(run))
+    whole = len(run["ranks"]) == run["spec"]["world_size"]
+    if wall_s(run) is None and whole:  # then a step counts by its slowest rank
+        imbalance, between = (imbalance or 0.0) + between if between else imbalance, 0.0
     updates = _rank_means(run, "optimizer_time_s")
     parts: dict[str, float | None] = dict.fromkeys(PARTS)
     parts |= {

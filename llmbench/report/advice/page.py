@@ -14,7 +14,6 @@ from typing import Any
 
 from ...core.errors import RequestError
 from ...plan.predicted.memory import LEAST_CHANCE, SURE_CHANCE
-from .cases import ALIKE_CHANCE, CASE_COLUMNS, CASES, STATE_BYTES, case_row
 from .claims import CLAIM_COLUMNS, Rows, claim_rows, length_rows
 from llmbench.report.advice.eight_rows import (
     EIGHT_COLUMNS,
@@ -33,6 +32,16 @@ from ..site.website import drop_page
 from ..workbench import Workbench, drawn, kept_part
 from ...store.published.edition import published_folder
 from ...store.published.view import published_by
+
+# %% ../../../nbs/80_report/advice/50_page.ipynb #414bcd7b
+from llmbench.report.advice.cases import (
+    ALIKE_CHANCE,
+    CASE_COLUMNS,
+    CASES,
+    LOOKED_AT,
+    STATE_BYTES,
+    case_row,
+)
 
 # %% ../../../nbs/80_report/advice/50_page.ipynb #196892df
 _STRATEGY_COLUMNS = [
@@ -133,7 +142,12 @@ def write_advice_page(bench: Workbench, folder: Path, prices: Path) -> None:
         "claims": (claims, CLAIM_COLUMNS),
     }
     shown = {name: advice_table(bench, name, *table) for name, table in tables.items()}
-    rule = {"least": LEAST_CHANCE, "sure": SURE_CHANCE, "alike_pct": round(100 * ALIKE_CHANCE)}
+    rule = {
+        "looked_at": LOOKED_AT,
+        "least": LEAST_CHANCE,
+        "sure": SURE_CHANCE,
+        "alike_pct": round(100 * ALIKE_CHANCE),
+    }
     text = rendered("advice.md", bytes=STATE_BYTES, eight_rows=len(eight), **rule, **shown)
     bench.write("_generated", "advice.md", text=text)
 

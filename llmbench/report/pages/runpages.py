@@ -114,7 +114,8 @@ def among_published(row: Mapping[str, Any]) -> str | None:
     try:
         return verdict_line(_tables().answer_run(row))
     except RequestError as e:
-        return f"not judged: {e}"
+        why = str(e).removeprefix(f"{row['run_id']}: ").partition(";")[0]
+        return f"not judged: {why}"
 
 # %% ../../../nbs/80_report/pages/17_runpages.ipynb #60ae6233
 def _run_summary(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +166,8 @@ def run_records(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
 _COLUMNS = """run_id, started_at, step_time_s, tokens_per_s, live_memory_gib, peak_memory_gib,
     loss_first, mean_loss, loss_last, input_path, step_h2d_gb_s, step_h2d_bytes, h2d_gb_s, fairness, comparison_group, unsteady_from_step,
     stated_tokens_per_s_per_gpu, stated_tflops_per_gpu, stated_mfu_pct, stated_memory_gib,
-    model, hardware, world_size, seq_len, precision, framework, strategy, tp, pp, cp, micro_batch,
+    model, params_b, hardware, world_size, seq_len, precision, framework, strategy, tp, pp, cp,
+    micro_batch,
     global_tokens, tokens_per_s_per_gpu, tflops_per_gpu, mfu_pct, status"""
 
 

@@ -74,6 +74,10 @@ def wait_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
     return words + more * (len(late) > 1)
 
 # %% ../../../nbs/80_report/pages/60_sections.ipynb #b9a9c2f5
+def _split(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [row for row in rows if row["world_size"] > 1]
+
+
 def throughput_section(bench: Workbench, study: Study) -> str:
     "Bars of tokens per second, and the table behind them."
     rows = bench.rows("throughput", study.name)
@@ -82,6 +86,7 @@ def throughput_section(bench: Workbench, study: Study) -> str:
     cpu = bench.rows("study", study.name)[0]["platform"] == "cpu"
     several = len({r["world_size"] for r in rows}) > 1
     mixed = cpu and several and any(r["strategy"] in _ONE_PROCESS for r in rows)
+    mixed = mixed and any(r["equal_cores"] for r in _split(bench.rows("scaling", study.name)))
     shown = {"chart": throughput_chart(rows), "rows": rows, "columns": _THROUGHPUT_COLUMNS}
     shown |= {
         "waited": Md(wait_sentence(rows)),
@@ -258,7 +263,7 @@ def scaling_section(bench: Workbench, study: Study) -> str | None:
         baseline=baseline,
         speedup=speedup_chart(rows, baseline=baseline),
         efficiency=efficiency_chart(efficient, baseline=baseline) if several else None,
-        shared=any(r["equal_cores"] and r["world_size"] > 1 for r in rows),
+        shared=any(r["equal_cores"] for r in _split(rows)),
         rows=everything,
         columns=_SCALING_COLUMNS,
     )

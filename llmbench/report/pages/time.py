@@ -93,8 +93,7 @@ def exposed_ends(parts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 # %% ../../../nbs/80_report/pages/20_time.ipynb #92806aa0
 def _share(row: Mapping[str, Any]) -> str:
-    known = row["exposed_s"] is not None and row["step_s"]
-    return significant(100 * row["exposed_s"] / row["step_s"]) if known else "–"
+    return "–" if row["exposed_pct"] is None else significant(row["exposed_pct"])
 
 
 _COLLECTIVE_COLUMNS = (
