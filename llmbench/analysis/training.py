@@ -14,12 +14,13 @@ from typing import Any
 FEWEST_LOSSES = 3  # fewer do not show whether a loss falls
 
 
-def _loss_problem(loss: Sequence[float | None]) -> str | None:
+def _loss_problem(loss: Sequence[float | None], numbers: Sequence[int] | None = None) -> str | None:
+    "What is wrong with the losses of rows; `numbers` are those of their steps, else 0, 1, 2 …"
     missing = [i for i, v in enumerate(loss) if v is None] if None in loss else []
     if missing and len(missing) < len(loss):
         return (
             f"the loss is not a number in {len(missing)} of {len(loss)} steps, first in step"
-            f" {missing[0]}"
+            f" {(numbers or range(len(loss)))[missing[0]]}"
         )
     if missing or len(loss) < FEWEST_LOSSES:
         return None
@@ -32,7 +33,10 @@ def _loss_problem(loss: Sequence[float | None]) -> str | None:
     )
 
 # %% ../../nbs/60_analysis/30_training.ipynb #83a49943
-def _gradient_problem(norms: Sequence[float | None]) -> str | None:
+def _gradient_problem(
+    norms: Sequence[float | None], numbers: Sequence[int] | None = None
+) -> str | None:
+    "What is wrong with the gradient norms of rows; `numbers` are those of their steps."
     if None not in norms and 0 not in norms:
         return None
     wrong = [i for i, v in enumerate(norms) if v is None or v == 0]
@@ -40,21 +44,42 @@ def _gradient_problem(norms: Sequence[float | None]) -> str | None:
         return None
     return (
         f"the gradient norm is zero or not a number in {len(wrong)} of {len(norms)} steps, first in"
-        f" step {wrong[0]}"
+        f" step {(numbers or range(len(norms)))[wrong[0]]}"
     )
 
 # %% ../../nbs/60_analysis/30_training.ipynb #4cfc2397
-def _updated(
-    steps: Mapping[str, Any], frozen_after: int | None = None
-) -> tuple[list[float | None], list[float | None]]:
-    """Losses and gradient norms of the steps that were not skipped under a loss scale; without the
-    norms after `frozen_after` steps of 1-bit Adam, which averages no gradients then.
+def _silent(run: Mapping[str, Any]) -> set[int]:
+    "The rows of an imported run whose loss the log does not state."
+    steps, events = run.get("steps") or {}, run.get("events") or ()
+    loss = steps.get("loss") or ()
+    if (run.get("source") or {}).get("kind") != "import" or None not in loss:
+        return set()
+    printed = [event.get("step") for event in events if event.get("kind") == "nan_loss"]
+    if len(printed) >= _MOST_EVENTS:  # the other ones were only counted
+        return set()
+    numbers = steps.get("step") or range(len(loss))
+    rows = zip(numbers, loss, strict=False)
+    return {i for i, (n, v) in enumerate(rows) if v is None and n not in printed}
+
+
+_MOST_EVENTS = 100  # of a kind in an imported run
+
+# %% ../../nbs/60_analysis/30_training.ipynb #0afa001d
+_Losses = tuple[list[float | None], list[float | None], list[int]]
+
+
+def _updated(run: Mapping[str, Any], frozen_after: int | None = None) -> _Losses:
+    """Losses and gradient norms of the steps that were not skipped under a loss scale, and the
+    numbers of these steps; without the norms after `frozen_after` steps of 1-bit Adam, which
+    averages no gradients then, and without rows of a log that state no loss.
     """
+    steps = run.get("steps") or {}
     loss, norms, scales = (steps.get(k) or [] for k in ("loss", "grad_norm", "loss_scale"))
-    skipped = {i for i, (s, n) in enumerate(zip(scales, norms, strict=False)) if s and n is None}
-    return [v for i, v in enumerate(loss) if i not in skipped], [
-        v for i, v in enumerate(norms[:frozen_after]) if i not in skipped
-    ]
+    out = {i for i, (s, n) in enumerate(zip(scales, norms, strict=False)) if s and n is None}
+    out |= _silent(run)
+    numbers = steps.get("step") or range(max(len(loss), len(norms)))
+    columns = (loss, norms[:frozen_after], numbers)
+    return tuple([v for i, v in enumerate(column) if i not in out] for column in columns)
 
 # %% ../../nbs/60_analysis/30_training.ipynb #93ae36d0
 _EVENTS = {
@@ -129,12 +154,12 @@ def training_is_real(run: Mapping[str, Any]) -> list[str]:
     wrong.
     """
     optimizer = (run.get("spec") or {}).get("optimizer") or {}
-    loss, norms = _updated(run.get("steps") or {}, optimizer.get("freeze_after_steps"))
+    loss, norms, numbers = _updated(run, optimizer.get("freeze_after_steps"))
     env, status = run.get("env") or {}, run.get("status") or "ok"
     found = [
         None if status == "ok" else f"it ended as {status}",
-        _loss_problem(loss),
-        _gradient_problem(norms),
+        _loss_problem(loss, numbers),
+        _gradient_problem(norms, numbers),
         shared_card(env),
     ]
     found += [

@@ -8,7 +8,7 @@ __all__ = ['files_of', 'shown_names', 'titles_of', 'NotImported', 'table', 'impo
 # %% ../../nbs/90_cli/35_import_verb.ipynb #8f87de95
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -138,9 +138,18 @@ def _cells(done: Any, name: str) -> tuple[str, ...]:
     )
 
 # %% ../../nbs/90_cli/35_import_verb.ipynb #b3755b1c
-_STATES = ((" is empty", "empty"), ("no known format", "not known"), ("source code or", "text"))
+_STATES = (
+    (" is damaged", "damaged"),
+    (" is cut", "cut"),
+    (" is the same log", "twin"),
+    (": packed with", "packed"),
+    (" is empty", "empty"),
+    ("no known format", "not known"),
+    ("source code or", "text"),
+)
+_NEEDS_REASON = ("not read", "damaged", "cut", "twin", "packed")
 
-
+# %% ../../nbs/90_cli/35_import_verb.ipynb #d7e38121
 @dataclass(frozen=True)
 class NotImported:
     "A file that gives no run: its name in the table, why, and whether it was named itself."
@@ -158,7 +167,8 @@ class NotImported:
 
     def reason(self, done: Sequence[Any]) -> list[str]:
         "A line with the reason, where the row does not tell it."
-        if _readers(self, done) is not None or not (self.named or self.state(done) == "not read"):
+        readers = _readers(self, done)
+        if readers or not (self.named or readers == 0 or self.state(done) in _NEEDS_REASON):
             return []
         why = str(self.error).partition(". Nearest:")[0]
         return [why if self.name in why else f"{self.name}: {why}"]
@@ -178,6 +188,11 @@ def _readers(left: NotImported, done: Sequence[Any]) -> int | None:
 _MOST_NAMED = 3
 
 
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
 def _just_ending(names: Sequence[str], done: Sequence[Any]) -> list[str]:
     "A line about the files of which nobody knows how they ended."
     from llmbench.importers.runs import SUPPLY_END
@@ -185,12 +200,11 @@ def _just_ending(names: Sequence[str], done: Sequence[Any]) -> list[str]:
     ends = [n for n, one in zip(names, done, strict=True) if any(d.just_ends for d in one.drafts)]
     if not ends:
         return []
-    more = f" and {len(ends) - _MOST_NAMED} more" if len(ends) > _MOST_NAMED else ""
     each = (
         ("the log, so it counts", "it") if len(ends) == 1 else ("these logs, so they count", "them")
     )
     return [
-        f"{', '.join(ends[:_MOST_NAMED])}{more}: no end and no plan in {each[0]} as cancelled, and "
+        f"{_some(ends)}: no end and no plan in {each[0]} as cancelled, and "
         f"no comparison uses {each[1]}; if the training did end, add {SUPPLY_END}"
     ]
 
@@ -201,15 +215,17 @@ def table(
     saved: Sequence[tuple[str, ...]] = (),
     names: Mapping[Path, str] | None = None,
 ) -> str:
-    """A row for each file, then the warnings and the first broken line of each, and why files were
-    left out.
+    """A row for each file, then a line for each set of repeats, the warnings and the first broken
+    line of each, and why files were left out.
 
     names: of files by their paths; without, a file has its name.
     """
+    from llmbench.importers.repeats import sets_of
+
     shown = [(names or {}).get(one.source.path, one.file) for one in done]
     strange = ((one.name, one.state(done), *"-----", "") for one in left)
     rows = [_HEAD, *map(_cells, done, shown), *saved, *strange]
-    lines = aligned(rows, right=range(2, 7)) + _just_ending(shown, done)
+    lines = aligned(rows, right=range(2, 7)) + sets_of(shown, done) + _just_ending(shown, done)
     for name, one in zip(shown, done, strict=True):
         lines += [f"{name}: {text}" for text in one.warnings()]
         lines += [f"{name}: not understood, for example: {t}"] if (t := one.tally.example) else []
@@ -275,12 +291,13 @@ def imported(
     study: str,
     name: str | None,
     supplied: Mapping[str, dict[str, Any]],
+    results: Path | None = None,
 ) -> tuple[list[Any], list[NotImported]]:
     """The files that were read, and those that were not; RequestError where the request is wrong:
-    a format that does not fit, or a fact that contradicts a log.
+    a format that does not fit, or a fact that contradicts a log, or repeats in `results`.
     """
     from llmbench.importers.formats import import_file
-    from llmbench.importers.repeats import declare, join_results
+    from llmbench.importers.repeats import joined
     from llmbench.importers.table import OutsideFailure, all_formats
 
     done, left = [], []
@@ -297,32 +314,41 @@ def imported(
             if isinstance(e, OutsideFailure) and not named:
                 sys.stderr.write(f"llmbench: {e}\n")
             left.append(NotImported(names[path], e, named))
-    declare(repeats, done) if repeats else join_results(done)
-    return done, left
+    done, twins = joined(repeats, done, names, results)
+    return done, left + [NotImported(names[path], why) for path, why in twins]
 
 # %% ../../nbs/90_cli/35_import_verb.ipynb #cf98b1c2
 def nothing_read(left: Sequence[NotImported]) -> RequestError:
     "The error of a request of which no file can be imported."
-    if not any(one.named for one in left):
+    told = [one for one in left if one.named or one.state([]) in _NEEDS_REASON]
+    if not told:
         return RequestError(
             f"none of {len(left)} files is of a known format; name one with --format"
         )
-    first = str(left[0].error).partition(". Nearest:")[0]
+    first = str(told[0].error).partition(". Nearest:")[0]
     return RequestError(f"none of {len(left)} files can be imported; the first: {first}")
 
 # %% ../../nbs/90_cli/35_import_verb.ipynb #c25102eb
-def _written(done: Sequence[Any], left: Sequence[NotImported], folder: Path) -> int:
-    "Write the runs of imported files; LlmbenchError for those that hold none, or were not read."
+def _written(
+    done: Sequence[Any], left: Sequence[NotImported], folder: Path, named: Collection[Path] = ()
+) -> int:
+    """Write the runs of imported files; LlmbenchError for those that hold none, or were not read,
+    and for a file among `named` that could not be read to its end.
+    """
     for one in done:
         for path in one.write(folder):
             sys.stderr.write(f"{path}\n")
     if empty := [one.file for one in done if not one.drafts]:
         raise LlmbenchError(f"{', '.join(empty)}: no run in it")
     if lost := [one.name for one in left if one.named and _readers(one, done) is None]:
-        more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
         raise LlmbenchError(
-            f"{', '.join(lost[:_MOST_NAMED])}{more}: not imported, for the reason above; the other "
+            f"{_some(lost)}: not imported, for the reason above; the other "
             f"{plural(len(done), 'file')} {'was' if len(done) == 1 else 'were'}"
+        )
+    broken = [one for one in done if one.source.path in named and one.tally.broken]
+    if cut := [one.file for one in broken if one.source.fault]:
+        raise LlmbenchError(
+            f"{_some(cut)}: imported only up to where it can be unpacked, for the reason above"
         )
     return 0
 
@@ -346,7 +372,7 @@ def import_(
     results: Results = None,
 ) -> int:
     """Import files of other tools or saved logs of ours; 1 where a known format holds no run, or
-    one of several named files could not be read.
+    one of several named files could not be read, or one not to its end.
     """
     if not _STUDY.fullmatch(study):
         raise RequestError(
@@ -361,10 +387,10 @@ def import_(
     others = [f for f in files if f[0] not in logs]
     if supplied and logs:
         raise RequestError(f"--set: {logs[0].name} holds whole run files, which lack nothing")
-    done, left = imported(others, study, format, supplied)
+    folder = results_folder(results)
+    done, left = imported(others, study, format, supplied, folder)
     if not done and not logs:
         raise nothing_read(left)
-    folder = results_folder(results)
     names = shown_names([path for path, _ in files])
     out(table(done, left, [_keep_saved(path, folder) for path in logs], names))
-    return _written(done, left, folder)
+    return _written(done, left, folder, {path for path, named in files if named})

@@ -57,7 +57,7 @@ class Unpacked(gzip.GzipFile):
 
     def _check(self) -> None:
         if self.tell() > _FREE + _TIMES * self.fileobj.tell():
-            raise OSError(f"the file unpacks to more than {_TIMES} times its size")
+            raise OSError(f"the file unpacks to more than {_TIMES} times its size; gunzip it first")
 
     def read(self, size: int | None = -1) -> bytes:
         "As in the base class; OSError if the file unpacks to too much."
@@ -103,8 +103,44 @@ class _Opened(_File):
             )
         return self.path.open("rb")
 
+# %% ../../nbs/50_importers/10_base.ipynb #7993a838
+def _why(error: Exception, size: int) -> str:
+    "What is wrong with a packed file that gave `size` bytes before an error."
+    is_cut, reason = isinstance(error, EOFError), str(error).rstrip(".")
+    if not isinstance(error, (EOFError, gzip.BadGzipFile, zlib.error)):
+        return f"cannot be read to its end: {reason}"
+    upto = f"unpacks only up to {size:,} bytes" if size else "unpacks to nothing"
+    return f"is {'cut' if is_cut else 'damaged'}: it {upto} ({reason})"
+
+# %% ../../nbs/50_importers/10_base.ipynb #17a8d658
+class _Content(_Opened):
+    "A file and what it unpacks to."
+
+    @cached_property
+    def _unpacked(self) -> tuple[str, str | None]:
+        "The hash of the content as far as it can be unpacked, and why it ends there."
+        found, size = hashlib.sha256(), 0
+        try:
+            with self.open() as file:
+                while piece := file.read1(2**16):
+                    found.update(piece)
+                    size += len(piece)
+        except (EOFError, OSError, zlib.error) as e:
+            return found.hexdigest(), _why(e, size)
+        return found.hexdigest(), None
+
+    @property
+    def content_sha256(self) -> str:
+        "Of the unpacked content: the same for a log and for its packed copies."
+        return self._unpacked[0] if self.is_packed else self.sha256
+
+    @property
+    def fault(self) -> str | None:
+        "Why a packed file cannot be read to its end, as `is cut: …`; None for any other file."
+        return self._unpacked[1] if self.is_packed else None
+
 # %% ../../nbs/50_importers/10_base.ipynb #69808b9c
-class Source(_Opened):
+class Source(_Content):
     "A file to import; `sample` is enough of it to recognize a format."
 
     @cached_property

@@ -8,6 +8,7 @@ __all__ = ['is_document', 'Format', 'detect', 'nearest', 'second_log', 'Imported
 
 # %% ../../nbs/50_importers/20_formats.ipynb #79f73c64
 import ast
+import gzip
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -190,11 +191,32 @@ def _regular(source: Source) -> None:
             )
     except OSError as e:
         raise RequestError(f"{source.name}: cannot be read: {e.strerror}") from e
-    if source.size == 0 or (source.is_packed and not source.sample):
+    nothing = source.is_packed and not source.sample
+    if nothing and source.fault:
+        raise RequestError(f"{source.name} {source.fault}; get it again")
+    if source.size == 0 or nothing:
         what = f"{source.size:,} bytes that unpack to none" if source.size else "0 bytes"
         raise RequestError(f"{source.name} is empty: {what}")
+    if len(source.sample) < 2**20 and not source.sample.strip():
+        raise RequestError(f"{source.name} is empty: {len(source.sample):,} bytes, all blanks")
+
+# %% ../../nbs/50_importers/20_formats.ipynb #13143de3
+_PACKERS = {
+    b"\xfd7zXZ": "xz",
+    b"BZh": "bzip2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+}
 
 
+def _unread(source: Source) -> str:
+    "What keeps a file from being read, for the end of a message; empty where nothing does."
+    for mark, packer in _PACKERS.items():
+        if source.sample.startswith(mark):
+            return f"; packed with {packer}; only gzip is read: unpack it first"
+    return f"; the file {source.fault}" if source.fault else ""
+
+# %% ../../nbs/50_importers/20_formats.ipynb #b2ac8b7a
 class BesideFile(RequestError):
     "A file that holds no run, and is read together with the logs beside it."
 
@@ -224,11 +246,28 @@ def chosen(source: Source, formats: Sequence[Format], name: str | None) -> Forma
             f"{source.name}: source code or a document, not a result; type --format NAME to read "
             "it as one"
         )
+    if "packed with" in (why := _unread(source)):
+        raise RequestError(f"{source.name}{why.replace(';', ':', 1)}")
+    cut = f"{why[1:]};" if why else ""
     near = "; ".join(nearest(source, formats))
     raise RequestError(
-        f"{source.name}: no known format. Nearest: {near}. Type --format with one of: "
+        f"{source.name}:{cut} no known format. Nearest: {near}. Type --format with one of: "
         f"{', '.join(f.name for f in formats)}"
     )
+
+# %% ../../nbs/50_importers/20_formats.ipynb #037e1e91
+def _tell(draft: Draft, source: Source, tally: Tally) -> None:
+    "How much of its file a draft was read from."
+    draft.event("imported", tally.text())
+    if tally.broken and source.fault:
+        draft.warn(f"the file {source.fault}; only what is before that was imported")
+
+
+def _unreadable(source: Source, error: OSError) -> RequestError:
+    "The error of a file that is damaged, or that the system does not give."
+    if isinstance(error, gzip.BadGzipFile):
+        return RequestError(f"{source.name} {source.fault}; get it again")
+    return RequestError(f"{source.name}: cannot be read: {error.strerror or error}")
 
 # %% ../../nbs/50_importers/20_formats.ipynb #cf90f9b7
 def import_file(
@@ -251,13 +290,13 @@ def import_file(
             raise BesideFile(f"{source.name}: {kind.beside(source)}")
         drafts = [d for d in kind.read(source, tally) if len(d.steps) or d.facts]
     except OSError as e:
-        raise RequestError(f"{source.name}: cannot be read: {e.strerror or e}") from e
+        raise _unreadable(source, e) from e
     ends, whole = (Status.ok, Status.cancelled), kind.lines or not kind.rows
     if not any(whole or len(d.steps) or d.status not in ends for d in drafts):
         why = f"but no row of {kind.name} was found; nothing was imported"
-        raise RequestError(f"{source.name}: {tally.text()}, {why}")
+        raise RequestError(f"{source.name}: {tally.text()}, {why}{_unread(source)}")
     for draft in drafts:
-        draft.event("imported", tally.text())
+        _tell(draft, source, tally)
         draft.title = draft.title or title
         supply(draft, supplied or {}, source.name)
     return Imported(source, kind.name, study, drafts, tally)

@@ -11,12 +11,13 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
 from ...core.schema import Status
 from ..base import Draft, Source, Tally
+from ..finish import WARMUP_ROWS
 from ..formats import Format
 from .systems import add_hardware, belongs_to, system_beside
 from llmbench.importers.structured import (
@@ -221,6 +222,18 @@ def _place_means(run: MlRun) -> None:
         if over > 1:
             run.put(step, mean_of=over)
 
+# %% ../../../nbs/50_importers/results/35_mllog.ipynb #9bf43837
+def _warn_of_blocks(draft: Draft) -> None:
+    "A warning with the steps that count as warm-up, where rows are blocks of many steps."
+    times, means = (list(draft.columns.get(name, ())) for name in ("time_s", "mean_of"))
+    covered = [n if n == n else 1 for n, t in zip_longest(means, times, fillvalue=1) if t == t]
+    if len(covered) > WARMUP_ROWS and (most := max(covered)) > 1:
+        draft.warn(
+            f"rows are blocks of up to {most:,.0f} steps, so the first {WARMUP_ROWS} that are timed"
+            f", which count as warm-up, are {sum(covered[:WARMUP_ROWS]):,.0f} of "
+            f"{sum(covered):,.0f} steps"
+        )
+
 # %% ../../../nbs/50_importers/results/35_mllog.ipynb #d394de03
 def _finished(run: MlRun, source: Source) -> Draft:
     draft = run.draft
@@ -236,6 +249,7 @@ def _finished(run: MlRun, source: Source) -> Draft:
     for step in sorted(run.steps()):
         point(draft, step, {name: column.get(step) for name, column in run.columns.items()})
     warm_up(draft)
+    _warn_of_blocks(draft)
     judge(draft, "run_stop" if run.ended else None)
     if run.begun and not run.ended:
         draft.warn("the file ends before run_stop")
