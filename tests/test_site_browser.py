@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlparse
 
 import pytest
@@ -13,6 +14,7 @@ from llmbench.report.charts import chart_html
 from llmbench.report.markup import rendered
 from llmbench.report.parts import table_md
 from llmbench.report.published.costs import COST_COLUMNS
+from llmbench.report.site.navigation import NavItem, nav_html
 from llmbench.report.site.renderer import render_site
 from llmbench.spec.params import read_yaml
 
@@ -114,14 +116,8 @@ def test_no_page_is_wider_than_the_screen(reader, page, width):
     assert wide, "a table sticks out of its column"
 
 
-def _frame(item):
-    """An entry of the report's navigation in the frame of the site's."""
-    if "menu" not in item:
-        return f"<li><a href='x.html'>{item['text']}</a></li>"
-    inner = "".join(map(_frame, item["menu"]))
-    return (
-        f"<li><details name='menu'><summary>{item['text']}</summary><ul>{inner}</ul></details></li>"
-    )
+def _item(entry):
+    return NavItem(entry["text"], entry.get("href"), tuple(map(_item, entry.get("menu", ()))))
 
 
 OPENED = """Array.from(document.querySelectorAll('.site-nav summary')).map(summary => {
@@ -142,12 +138,12 @@ HEADER = "document.querySelector('.site-header').offsetHeight"
     "width,height", [(390, 125), (800, 100), (1100, 100), (1280, 60), (1700, 60)]
 )
 def test_every_page_of_the_navigation_is_reached(reader, width, height):
-    """With the names of all pages of the report, in the frame of the site's: each menu opens alone,
-    and all of its pages can be clicked. The header stays as low as it is said to be.
+    """The navigation of the report in the frame of the site's: each menu opens alone, and all of its
+    pages can be clicked. The header stays as low as it is said to be.
     """
     reader.open("index.html", width)
     entries = read_yaml(ROOT / "reports/_quarto.yml")["website"]["navbar"]["left"]
-    links = "".join(map(_frame, entries))
+    links = nav_html(map(_item, entries), SimpleNamespace(path="x.qmd", root=""), menus=True)
     assert reader.js(f"(document.querySelector('.site-nav > ul').innerHTML = {links!r}, true)")
     opened = reader.js(OPENED)
     assert len(opened) == sum("menu" in entry for entry in entries) > 3 and all(opened), opened
