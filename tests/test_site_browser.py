@@ -151,6 +151,15 @@ def test_every_page_of_the_navigation_is_reached(reader, width, height):
     assert reader.js("document.documentElement.scrollWidth") <= width
 
 
+def test_the_long_name_of_a_log_breaks_on_a_phone(reader):
+    reader.open("index.html", 390)
+    name = "v5.1_NVIDIA_theia8_gb300_" * 4
+    text = f"<ul><li><strong>{name}</strong> is not shown</li></ul><p>{name}</p><h2>{name}</h2>"
+    reader.js(f"document.querySelector('main .content').insertAdjacentHTML('beforeend', {text!r})")
+    assert reader.js("document.querySelector('main .content').textContent.includes('theia8')")
+    assert reader.js("document.documentElement.scrollWidth") <= 390
+
+
 def test_a_menu_closes_by_escape_and_by_a_click_elsewhere(reader):
     reader.open("index.html", 1280)
     menu = "document.querySelector('.site-nav details')"
