@@ -138,8 +138,8 @@ HEADER = "document.querySelector('.site-header').offsetHeight"
     "width,height", [(390, 125), (800, 100), (1100, 100), (1280, 60), (1700, 60)]
 )
 def test_every_page_of_the_navigation_is_reached(reader, width, height):
-    """The navigation of the report in the frame of the site's: each menu opens alone, and all of its
-    pages can be clicked. The header stays as low as it is said to be.
+    """The report's navigation in the frame of the site: each menu opens alone, and all of its pages
+    can be clicked. The header stays as low as it is said to be.
     """
     reader.open("index.html", width)
     entries = read_yaml(ROOT / "reports/_quarto.yml")["website"]["navbar"]["left"]
@@ -155,8 +155,9 @@ def test_the_long_name_of_a_log_breaks_on_a_phone(reader):
     reader.open("index.html", 390)
     name = "v5.1_NVIDIA_theia8_gb300_" * 4
     text = f"<ul><li><strong>{name}</strong> is not shown</li></ul><p>{name}</p><h2>{name}</h2>"
-    reader.js(f"document.querySelector('main .content').insertAdjacentHTML('beforeend', {text!r})")
-    assert reader.js("document.querySelector('main .content').textContent.includes('theia8')")
+    content = "document.querySelector('main .content')"
+    reader.js(f"{content}.insertAdjacentHTML('beforeend', {text!r})")
+    assert reader.js(f"{content}.textContent.includes('theia8')")
     assert reader.js("document.documentElement.scrollWidth") <= 390
 
 
