@@ -6,6 +6,7 @@ import ast
 import configparser
 import importlib
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -154,6 +155,18 @@ def test_all_but_training_imports_without_torch():
         f" {', '.join(modules)}"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+def test_drawing_starts_without_the_grammar_of_web_addresses(tmp_path):
+    """The charts import Altair without a grammar that takes a second to compile and that JupyterLab
+    installs; a module that imports Altair before them brings it back.
+    """
+    asked = tmp_path / "asked"
+    (tmp_path / "rfc3987_syntax.py").write_text(f"open({str(asked)!r}, 'w').close()\n")
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    for name, compiled in (("llmbench.report.build", False), ("altair", True)):
+        subprocess.run([sys.executable, "-c", f"import {name}"], check=True, cwd=ROOT, env=env)
+        assert asked.exists() is compiled, name
 
 
 def test_what_the_run_sheets_import_is_there():

@@ -13,8 +13,6 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-import altair as alt
-
 from ...compare.interrupted.costs import JobCosts, cost_row, costs_of
 from ...compare.interrupted.predicted import NodeFailures, kept_share, kept_shares
 from ...compare.interrupted.scored import read_trainings, scored
@@ -22,7 +20,7 @@ from ...core.errors import LlmbenchError
 from ...plan.goodput.checkpoint import KEPT, STORAGES, checkpoint_bytes
 from ...plan.goodput.failures import DEFAULT_RATE, DEFAULT_RESTART, FAILURE_RATES
 from .ends import ends_facts
-from ..charts import chart_data, chart_html
+from ..charts import alt, chart_data, chart_html
 from ..markup import Md, rendered
 from llmbench.report.parts import (
     Column,
