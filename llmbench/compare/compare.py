@@ -13,9 +13,10 @@ from datetime import datetime
 from typing import Any
 
 from ..analysis.conditions import conditions
-from ..analysis.fairness import DEFAULT_VARIES, Verdict, compare_specs, merged_verdict
-from ..analysis.parity import with_training
+from ..analysis.fairness import DEFAULT_VARIES, Verdict, compare_keys, merged_verdict
+from ..analysis.parity import judged, parity_limit
 from ..analysis.rates import OLD_NAMES
+from ..analysis.rules.facts import facts_key
 from ..analysis.window import measured, per_token, spent_times
 from .select import Filters, RepeatSet
 from ..core.errors import RequestError
@@ -151,11 +152,16 @@ def fair(a: RepeatSet, b: RepeatSet, varies: Sequence[str] = DEFAULT_VARIES) -> 
     """Whether every run of `a` may be compared with those of `b`, and each of them trained, and to
     the same losses where they must agree.
     """
-    first = b.runs[0]
-    sides = [(compare_specs(run, first, varies), run) for run in a.runs]
-    sides += [(compare_specs(first, run, ()), run) for run in b.runs]
-    judged = (with_training(compared, run, first, (a.runs, b.runs)) for compared, run in sides)
-    return merged_verdict((*judged, conditions(a.runs, b.runs, varies)))
+    left, right = ([facts_key(run) for run in side.runs] for side in (a, b))  # of each run once
+    first, same = b.runs[0], right[0]
+    sides = [(key, compare_keys(key, same, tuple(varies))) for key in left]
+    sides += [(key, compare_keys(same, key, ())) for key in right]
+    verdicts = (
+        judged(compared, run, first, parity_limit(key, same), (a.runs, b.runs))
+        for (key, compared), run in zip(sides, (*a.runs, *b.runs), strict=True)
+    )
+    around = conditions(a.runs, b.runs, varies, (left[0], same))
+    return merged_verdict((*verdicts, around))
 
 # %% ../../nbs/70_compare/15_compare.ipynb #7c634e7f
 @dataclass(frozen=True)

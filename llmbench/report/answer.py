@@ -231,10 +231,20 @@ class _Decided:
     def model(self) -> str:
         return self.facts.get("model") or "the model"
 
+    @cached_property
+    def _known(self) -> dict[tuple[int, ...], Fairness]:
+        return {}
+
+    def among(self, contenders: Sequence[Contender]) -> Fairness:
+        "`fairness_among` of contenders of the study; the same ones are judged once."
+        taking_part = tuple(map(id, contenders))
+        if taking_part not in self._known:
+            self._known[taking_part] = fairness_among(contenders, self.study.varies)
+        return self._known[taking_part]
+
     def _judged(self, decision: Decision) -> Decision:
         "The decision with the verdict on those who take part, judged as `llmbench compare` does."
-        judged = fairness_among(decision.order, self.study.varies)
-        return replace(decision, comparable=judged.comparable)
+        return replace(decision, comparable=self.among(decision.order).comparable)
 
     @cached_property
     def _speeds(self) -> Mapping[int, Decision]:
@@ -277,7 +287,7 @@ class _Verdicts(_Judged):
         where there is only one.
         """
         order = self.speed(contest).order
-        return fairness_among(order, self.study.varies) if len(order) > 1 else self.fairness
+        return self.among(order) if len(order) > 1 else self.fairness
 
     @cached_property
     def whole(self) -> Fairness:

@@ -37,7 +37,7 @@ from llmbench.compare.categories import (
 from ..compare.winner import Contender, Decision, ranks_words, ratio_span
 from ..core.escape import few_names, short_label
 from ..core.numbers import plural, significant
-from .answer import Answer, Contest, fairness_among, reason_lines
+from .answer import Answer, Contest, reason_lines
 from .markup import Md
 from .parts import md_text, pipe_table, with_interval
 
@@ -208,7 +208,7 @@ def _why(answer: Answer, win: Win) -> str | None:
     if win.winner or win.missing:
         return win.missing or None
     if not win.decision.comparable:
-        fairness = fairness_among(win.decision.order, answer.study.varies)
+        fairness = answer.among(win.decision.order)
         return "; ".join(reason_lines(fairness)) or "it is unknown whether they are comparable"
     interval = "the interval of the ratio does not exclude equality"
     if win.decision.ratio and win.decision.ratio.n_runs < 2:

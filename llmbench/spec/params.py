@@ -16,7 +16,10 @@ import yaml
 from ..core.errors import RequestError, near
 
 # %% ../../nbs/15_spec/15_params.ipynb #08396ef1
-class _UniqueKeyLoader(yaml.SafeLoader):
+_SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was built
+
+
+class _UniqueKeyLoader(_SafeLoader):
     "SafeLoader that refuses a mapping with the same key twice."
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:

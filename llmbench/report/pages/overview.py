@@ -39,7 +39,6 @@ from llmbench.report.answer import (
     APART_OVER,
     Answer,
     Contest,
-    fairness_among,
     reason_lines,
     study_badge,
 )
@@ -237,7 +236,7 @@ def single_sentence(answer: Answer) -> str | None:
         f"The single process{' on the same cores' if _same_cores(both) else ''} does "
         f"{rate_words(lone.throughput)}"
     )
-    fairness = fairness_among([lone, order[0]], answer.study.varies)
+    fairness = answer.among([lone, order[0]])
     if not fairness.comparable:
         return (
             f"{said}; it is not compared with {order[0].name}: "

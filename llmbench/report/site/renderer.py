@@ -259,6 +259,7 @@ def _some_written(
     parts = {url: kept.take_part(key, at) for url, key in keys.items()}
     found = {url: part["value"] for url, part in parts.items() if part}
     missing = [page for page in pages if page.url not in found]
+    missing.sort(key=lambda page: -len(page.text))  # the longest first, so that cores end together
     before = len(renderer.problems or ())
     with tempfile.TemporaryDirectory() as scratch:
         make = partial(_made, renderer, terms=terms, frames=frames, scratch=Path(scratch))

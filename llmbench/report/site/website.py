@@ -10,6 +10,7 @@ __all__ = ['read_yaml', 'front_matter', 'Scope', 'expand_shortcodes', 'Page', 'W
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -126,7 +127,7 @@ class Page:
     meta: dict[str, Any]
     text: str
 
-    @property
+    @cached_property
     def url(self) -> str:
         "Where the page will be in the site."
         return str(self.path.with_suffix(".html"))
