@@ -180,6 +180,7 @@ class _Folder(_Placed):
 
     run_pages: dict[str, str] = field(default_factory=dict, init=False)
     _written: dict[str, str] | None = field(default=None, init=False)
+    _answers: tuple[str, dict[str, _Rows]] = field(default=("", {}), init=False)
 
     def write(self, *names: str, text: str) -> Path:
         "Write a file of the report; raises LlmbenchError for one that would not lie in its folder."
@@ -222,7 +223,11 @@ class _Files(_Held):
         """
         text = filled(self.query(name), values)
         self.write("sql", folder, f"{file}.sql", text=text)
-        columns, rows = _queried(self.connection, name, text)
+        if self._answers[0] != folder:  # the sections of one study ask some queries three times
+            self._answers = folder, {}
+        known = self._answers[1]
+        columns, rows = known.get(text) or _queried(self.connection, name, text)
+        known[text] = columns, rows
         self.keep(file, folder, rows, columns)
         return columns, rows
 
