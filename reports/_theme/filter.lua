@@ -10,6 +10,7 @@ local numbers = {fig = 0, tbl = 0, eq = 0, lst = 0}
 local section_numbers = {}
 local references = {}      -- label -> the words a reference to it shows
 local number_sections = false
+local has_math = false
 local root = ""            -- the way from this page to the site's first folder: "" or "../"
 local tabset_count, table_count = 0, 0
 
@@ -239,7 +240,9 @@ local function equations(inlines)
   return result
 end
 
+-- Each cell of a table is a paragraph, and most pages have no formula to label.
 local function paragraph(block)
+  if not has_math then return nil end
   block.content = equations(block.content)
   return block
 end
@@ -341,13 +344,15 @@ local function image(element)
   return element
 end
 
+local function saw_math() has_math = true end
+
 local function settings(meta)
   number_sections = meta["number-sections"] == true
   root = meta["site-root"] and pandoc.utils.stringify(meta["site-root"]) or ""
 end
 
 return {
-  {Meta = settings},
+  {Meta = settings, Math = saw_math},
   {traverse = "topdown", Div = division, Figure = figure, CodeBlock = code, Header = header,
    Para = paragraph, Plain = paragraph, Table = number_table},
   {Table = wrap_table, RawBlock = wrap_raw_table},

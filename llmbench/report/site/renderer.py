@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -221,14 +221,10 @@ class _PageRenderer:
             self._folders[place] = str(folder)
         return os.path.join(self._folders[place], name)
 
-    def keys(self, pages: Iterable[Page], terms: Iterable[str]) -> dict[str, str]:
-        "By the place of a page a hash of its text, its frame, and the terms that it links to."
-        found = self.kept.key("terms", sorted(terms))
-        # the theme is in the stamp of kept parts
-        framed = ((page, _of_page(self.website, page, self._lists)) for page in pages)
-        return {
-            page.url: self.kept.key("page", page.url, page.text, own, found) for page, own in framed
-        }
+    def key(self, page: Page, terms: str) -> str:
+        "A hash of a page's text, its frame, and the terms that it links to (a hash of them)."
+        own = _of_page(self.website, page, self._lists)  # the theme is in the stamp of kept parts
+        return self.kept.key("page", page.url, page.text, own, terms)
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #ccf9f693
 def _made(
@@ -254,22 +250,26 @@ def _some_written(
     threads: ThreadPoolExecutor,
     frames: Frames,
 ) -> Made:
-    "Write pages that were kept, and the others from all cores."
-    keys, kept, at = renderer.keys(pages, terms), renderer.kept, renderer.at
-    parts = {url: kept.take_part(key, at) for url, key in keys.items()}
-    found = {url: part["value"] for url, part in parts.items() if part}
-    missing = [page for page in pages if page.url not in found]
-    missing.sort(key=lambda page: -len(page.text))  # the longest first, so that cores end together
-    before = len(renderer.problems or ())
+    """Write pages that were kept, and the others from all cores. The longest come first: cores end
+    together, and while a long page is made a thousand others are found.
+    """
+    kept, at, asked = renderer.kept, renderer.at, renderer.kept.key("terms", sorted(terms))
+    found, making, before = {}, {}, len(renderer.problems or ())
     with tempfile.TemporaryDirectory() as scratch:
         make = partial(_made, renderer, terms=terms, frames=frames, scratch=Path(scratch))
-        made = list(threads.map(make, missing))
+        for page in sorted(pages, key=lambda page: -len(page.text)):
+            key = renderer.key(page, asked)
+            if part := kept.take_part(key, at):
+                found[page.url] = part["value"]
+            else:
+                making[page.url] = key, threads.submit(make, page)
+        made = {url: (key, *future.result()) for url, (key, future) in making.items()}
     good = len(renderer.problems or ()) == before
-    for page, (text, value) in zip(missing, made, strict=True):
-        kept.write(at(page.url), text.encode(), page.url)
+    for url, (key, text, value) in made.items():
+        kept.write(at(url), text.encode(), url)
         if good:
-            kept.put_part(keys[page.url], value, {page.url: text}, at)
-        found[page.url] = value
+            kept.put_part(key, value, {url: text}, at)
+        found[url] = value
     return found
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #fe69e49f
