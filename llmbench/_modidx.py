@@ -844,6 +844,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'llmbench.bench.growth.starts': ('95_bench/growth.html#starts', 'llmbench/bench/growth.py'),
                                        'llmbench.bench.growth.sweep_cost': ('95_bench/growth.html#sweep_cost', 'llmbench/bench/growth.py'),
                                        'llmbench.bench.growth.text': ('95_bench/growth.html#text', 'llmbench/bench/growth.py'),
+                                       'llmbench.bench.growth.write_one_repeat': ( '95_bench/growth.html#write_one_repeat',
+                                                                                   'llmbench/bench/growth.py'),
                                        'llmbench.bench.growth.write_runs': ('95_bench/growth.html#write_runs', 'llmbench/bench/growth.py')},
             'llmbench.bench.importers': { 'llmbench.bench.importers.Line': ('95_bench/importers.html#line', 'llmbench/bench/importers.py'),
                                           'llmbench.bench.importers.Line.met': ( '95_bench/importers.html#line.met',

@@ -259,6 +259,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _call(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
+        if argv is None:
+            gc.freeze()  # the process ends now
         return code
     except LlmbenchError as e:
         _complain(e)

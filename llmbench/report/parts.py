@@ -222,7 +222,9 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([csv_cell(row.get(c)) for c in columns] for row in rows)
+    cells = (map(row.get, columns) for row in rows)
+    # a number is as it is, and most cells are numbers
+    writer.writerows([v if type(v) in (float, int) else csv_cell(v) for v in row] for row in cells)
     return out.getvalue()
 
 # %% ../../nbs/80_report/40_parts.ipynb #2efbfc9f

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+import orjson
 import pypandoc
 import vl_convert
 
@@ -289,9 +290,8 @@ def _all_written(website: Website, out: Path, problems: list[str] | None, kept: 
 def _write_search(website: Website, made: Made, out: Path) -> None:
     "What the search knows of the pages."
     entries = [entry for page in website.pages.values() for entry in made[page.url]["entries"]]
-    index = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
     search = out / "assets" / "search.js"
-    search.write_text(f"window.LLMBENCH_SEARCH = {index};\n", encoding="utf-8")
+    search.write_bytes(b"window.LLMBENCH_SEARCH = " + orjson.dumps(entries) + b";\n")
 
 
 def _render_with_pandoc(
