@@ -364,8 +364,8 @@ OPTIONS = {
     ),
     "the tables of the site are computed": Fault(
         "report/parts.py",
-        "[csv_cell(row.get(c)) for c in columns]",
-        "[row.get(c) for c in columns]",
+        "v if type(v) in (float, int) else csv_cell(v)",
+        "v",
         "80_report/40_parts.ipynb",
         "csv_text(",
     ),

@@ -34,10 +34,11 @@ from llmbench.compare.categories import (
     step_time,
     transfer,
 )
+from ..compare.reasons import reason_lines
 from ..compare.winner import Contender, Decision, ranks_words, ratio_span
 from ..core.escape import few_names, short_label
 from ..core.numbers import plural, significant
-from .answer import Answer, Contest, reason_lines
+from .answer import Answer, Contest
 from .markup import Md
 from .parts import md_text, pipe_table, with_interval
 

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['SetKey', 'LABEL', 'OWN_FOLDERS', 'with_interval', 'Column', 'text_column', 'number_column', 'count_column', 'set_key',
-           'set_labels', 'marked', 'label_of', 'pipe_table', 'table_md', 'facts_table', 'fold_out', 'site_folder',
-           'source_links', 'html_block', 'figure_md', 'csv_text', 'facts_html', 'numbers_html', 'badge', 'status_badge',
-           'definition_md', 'methods_md']
+           'set_labels', 'marked', 'label_of', 'pipe_table', 'SetLabels', 'table_md', 'facts_table', 'fold_out',
+           'site_folder', 'source_links', 'html_block', 'figure_md', 'csv_text', 'facts_html', 'numbers_html', 'badge',
+           'status_badge', 'definition_md', 'methods_md']
 
 # %% ../../nbs/80_report/40_parts.ipynb #25a46ee8
 import csv
@@ -141,6 +141,25 @@ def pipe_table(lines: Sequence[Sequence[str]]) -> Md:
     rule = "|" + "|".join("-" * max(3, w) for w in widths) + "|"
     head, *body = ("| " + " | ".join(line) + " |" for line in lines)
     return Md("\n".join([head, rule, *body, ""]))
+
+# %% ../../nbs/80_report/40_parts.ipynb #92909c32
+class SetLabels:
+    "The labels of a study's sets and of their runs, from the rows of sets.sql."
+
+    def __init__(self, sets: Sequence[Mapping[str, Any]]) -> None:
+        self.of_sets = set_labels(sets)
+        self.names = set_labels([s | {"unsteady_from": None} for s in sets])
+        often = Counter(key[:4] for key in self.names)
+        self.alone = {k[:4]: name for k, name in self.names.items() if often[k[:4]] == 1}
+
+    def label(self, row: Mapping[str, Any]) -> str:
+        "The label of a set, or of one run where the row has `unsteady_from_step`."
+        key = set_key(row)  # a run that failed early does not know its hardware, as its set does
+        name = self.names.get(key) or self.alone.get(key[:4])
+        name = name or run_label(split_name(row), row["world_size"])
+        if "unsteady_from_step" in row:
+            return marked(name, row["unsteady_from_step"])
+        return self.of_sets.get(key, name)
 
 # %% ../../nbs/80_report/40_parts.ipynb #3589d7fb
 def table_md(

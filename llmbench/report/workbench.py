@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,18 +23,16 @@ import orjson
 from ..core.errors import LlmbenchError
 from ..core.escape import md_text, one_line, short_label
 from ..core.files import below
-from .charts import chart_html, chart_rows, run_label, split_name
+from .charts import chart_html, chart_rows
 from .markup import Md, rendered
 
 # %% ../../nbs/80_report/45_workbench.ipynb #3cff493c
 from llmbench.report.parts import (
     Column,
+    SetLabels,
     csv_text,
     figure_md,
     fold_out,
-    marked,
-    set_key,
-    set_labels,
     site_folder,
     source_links,
     table_md,
@@ -119,25 +116,6 @@ def _queried(connection: duckdb.DuckDBPyConnection, name: str, text: str) -> _Ro
         raise LlmbenchError(f"query {name}.sql of the report failed: {first}") from e
     return columns, chart_rows([dict(zip(columns, row, strict=True)) for row in rows])
 
-# %% ../../nbs/80_report/45_workbench.ipynb #fd04ae11
-class _Labels:
-    "The labels of a study's sets and of their runs, from the rows of sets.sql."
-
-    def __init__(self, sets: Sequence[Mapping[str, Any]]):
-        self.of_sets = set_labels(sets)
-        self.names = set_labels([s | {"unsteady_from": None} for s in sets])
-        often = Counter(key[:4] for key in self.names)
-        self.alone = {k[:4]: name for k, name in self.names.items() if often[k[:4]] == 1}
-
-    def label(self, row: Mapping[str, Any]) -> str:
-        "The label of a set, or of one run where the row has `unsteady_from_step`."
-        key = set_key(row)  # a run that failed early does not know its hardware, as its set does
-        name = self.names.get(key) or self.alone.get(key[:4])
-        name = name or run_label(split_name(row), row["world_size"])
-        if "unsteady_from_step" in row:
-            return marked(name, row["unsteady_from_step"])
-        return self.of_sets.get(key, name)
-
 # %% ../../nbs/80_report/45_workbench.ipynb #8478de00
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")  # no path, nothing hidden
 
@@ -180,7 +158,7 @@ class _Folder(_Placed):
 
     run_pages: dict[str, str] = field(default_factory=dict, init=False)
     _written: dict[str, str] | None = field(default=None, init=False)
-    _answers: tuple[str, dict[str, _Rows]] = field(default=("", {}), init=False)
+    _answers: dict[str, _Rows] | None = field(default=None, init=False)
 
     def write(self, *names: str, text: str) -> Path:
         "Write a file of the report; raises LlmbenchError for one that would not lie in its folder."
@@ -208,8 +186,22 @@ class _Held(_Folder):
             Path(self._at(*place.split("/"))).write_text(text, encoding="utf-8")
 
 # %% ../../nbs/80_report/45_workbench.ipynb #b94e4d96
-class _Files(_Held):
-    "A folder of a report with its queries and their rows."
+class _Queries(_Held):
+    "A folder of a report with its queries."
+
+    def asked(self, sql: str, **values: str | None) -> list[tuple[Any, ...]]:
+        """Rows of SQL with a literal for each `$name` in it. Bound parameters would make DuckDB
+        import pandas, where that is installed.
+        """
+        return self.connection.execute(filled(sql, values)).fetchall()
+
+    def query(self, name: str) -> str:
+        "The text of the query `_sql/<name>.sql`."
+        return (self.folder / "_sql" / f"{name}.sql").read_text(encoding="utf-8")
+
+# %% ../../nbs/80_report/45_workbench.ipynb #312aafae
+class _Files(_Queries):
+    "The rows of queries, and the files that they leave."
 
     def keep(
         self, name: str, folder: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]
@@ -223,23 +215,12 @@ class _Files(_Held):
         """
         text = filled(self.query(name), values)
         self.write("sql", folder, f"{file}.sql", text=text)
-        if self._answers[0] != folder:  # the sections of one study ask some queries three times
-            self._answers = folder, {}
-        known = self._answers[1]
-        columns, rows = known.get(text) or _queried(self.connection, name, text)
-        known[text] = columns, rows
+        known = {} if self._answers is None else self._answers
+        if text not in known:  # the sections of a part share some queries
+            known[text] = _queried(self.connection, name, text)
+        columns, rows = known[text]
         self.keep(file, folder, rows, columns)
         return columns, rows
-
-    def asked(self, sql: str, **values: str | None) -> list[tuple[Any, ...]]:
-        """Rows of SQL with a literal for each `$name` in it. Bound parameters would make DuckDB
-        import pandas, where that is installed.
-        """
-        return self.connection.execute(filled(sql, values)).fetchall()
-
-    def query(self, name: str) -> str:
-        "The text of the query `_sql/<name>.sql`."
-        return (self.folder / "_sql" / f"{name}.sql").read_text(encoding="utf-8")
 
 # %% ../../nbs/80_report/45_workbench.ipynb #cd703d97
 _EACH = """SELECT asked.value AS asked_value, one.*
@@ -280,7 +261,7 @@ class Workbench(_EachFiles):
     kernels: dict[str, Path] = field(default_factory=dict)
     runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    _labels: dict[str, _Labels] = field(default_factory=dict)
+    _labels: dict[str, SetLabels] = field(default_factory=dict)
 
     def rows(
         self, name: str, study: str | None, *, folder: str = "", file: str = "", **values: str
@@ -298,7 +279,7 @@ class Workbench(_EachFiles):
         if name == "sets" or not {"strategy", "world_size", "spec_hash"} <= set(columns):
             return rows
         if study not in self._labels:
-            self._labels[study] = _Labels(self.rows("sets", study))
+            self._labels[study] = SetLabels(self.rows("sets", study))
         return [{"label": self._labels[study].label(row)} | row for row in rows]
 
 # %% ../../nbs/80_report/45_workbench.ipynb #61b00002
@@ -362,12 +343,12 @@ def made_part(bench: Workbench, make: Callable[[], Any]) -> dict[str, Any]:
     """
     if bench._written is not None:
         raise LlmbenchError("a part that is kept holds another one")
-    problems, bench._written = len(bench.problems), {}
+    problems, bench._written, bench._answers = len(bench.problems), {}, {}
     try:
         value = orjson.loads(orjson.dumps(make()))
         return {"value": value, "files": bench._written, "problems": bench.problems[problems:]}
     finally:
-        bench._written = None
+        bench._written = bench._answers = None
 
 
 def keep_part(bench: Workbench, key: str, made: Mapping[str, Any], *, shared: bool = False) -> Any:

@@ -40,8 +40,9 @@ class _UniqueKeyLoader(_SafeLoader):
 # %% ../../nbs/15_spec/15_params.ipynb #98936d11
 def _yaml_mistake(error: yaml.YAMLError, text: str) -> str:
     mark = getattr(error, "problem_mark", None)
-    line = mark.line + 1 if mark else 1
-    if any("\t" in row[: len(row) - len(row.lstrip())] for row in text.splitlines()):
+    rows = text.splitlines()
+    line = min(mark.line + 1, max(1, len(rows))) if mark else 1  # the end is after the last line
+    if any("\t" in row[: len(row) - len(row.lstrip())] for row in rows):
         return f"line {line}: a tab indents this file; YAML allows spaces only"
     return f"line {line}: not YAML: {getattr(error, 'problem', None) or 'unreadable'}"
 

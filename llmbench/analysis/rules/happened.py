@@ -55,7 +55,7 @@ def _lowered(series: Iterable[Mapping[str, Any]]) -> str | None:
     return (", ".join(sorted(reasons)) or "nothing") if texts else None
 
 # %% ../../../nbs/60_analysis/rules/37_happened.ipynb #e5e81afd
-EACH_REPEAT = "one for each repeat"
+EACH_REPEAT = "another in each repeat"
 
 
 def about_measurement(measured: Sequence[Any], happened: Sequence[Any]) -> dict[str, Any]:

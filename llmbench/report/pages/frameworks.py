@@ -18,6 +18,7 @@ from ...analysis.steps import Interval, Location, spent, stretched
 from ...analysis.window import through_adapter
 from ...compare.compare import calm_location
 from ...core.escape import known_name, short_label
+from ..charts import run_label
 from .vendors import verdict_words
 from ..parts import Column, md_text, number_column, text_column
 from llmbench.report.ratios import (
@@ -94,16 +95,13 @@ def apart_at_most(precision: str | None) -> float:
 
 def framework_label(row: Mapping[str, Any], several: bool, request: str | None = None) -> str:
     """A framework and its version; with strategy and ranks where a study has several, and with the
-    request where it has several of one strategy.
+    request where it has several of one strategy. An unknown strategy has the name of its set.
     """
     name = " ".join(short_label(x) for x in (row["framework"] or "unknown", row["version"]) if x)
-    if request is not None:
+    if request is not None and row["strategy"]:
         name += f" · {short_label(request)}"
-    return (
-        f"{name} · {known_name(row | {'framework': None})} · {row['world_size']}"
-        if several
-        else name
-    )
+    own = known_name(row | {"framework": None})
+    return f"{name} · {run_label(own, row['world_size'])}" if several else name
 
 
 def _verdict(row: Mapping[str, Any]) -> str:
@@ -113,7 +111,7 @@ def _verdict(row: Mapping[str, Any]) -> str:
 def _no_comparison(row: Mapping[str, Any]) -> str | None:
     "Why the times of a set are not comparable with the reference's."
     if row["verdict"].verdict != "yes":
-        return md_text(verdict_words(row["verdict"]))
+        return md_text(verdict_words(row["verdict"]).partition(": ")[2])
     if row["apart"] is None:
         return "its losses are unknown"
     if row["apart"] > apart_at_most(row["precision"]):
@@ -133,6 +131,13 @@ def _adapter_sentence(row: Mapping[str, Any], name: str, reference: str) -> str:
     return f"**{name}** {said}. Its steps ran through an adapter, so its speed is not compared."
 
 # %% ../../../nbs/80_report/pages/55_frameworks.ipynb #6a997fa0
+def _no_rates(row: Mapping[str, Any], reference: str) -> str:
+    "Why a set has no ratio to the reference."
+    if not row["counterpart"]:
+        return f"{reference} did not finish the same model, strategy, ranks and precision"
+    return "the tokens per second of one of the two are unknown"
+
+
 def framework_sentence(row: Mapping[str, Any], reference: str) -> str:
     "How fast a framework is compared with the reference, or why this cannot be stated."
     name, reference = md_text(row["title"]), md_text(reference)
@@ -141,7 +146,7 @@ def framework_sentence(row: Mapping[str, Any], reference: str) -> str:
     if row["adapter"]:
         return _adapter_sentence(row, name, reference)
     if row["ratio"] is None:
-        return f"**{name}** cannot be compared: {reference} did not train this request."
+        return f"**{name}** cannot be compared: {_no_rates(row, reference)}."
     said = f"{ratio_cell(row['ratio'])} times as fast as {reference}"
     if reason := _no_comparison(row):
         return f"**{name}** took steps {said}, but this is not a comparison: {reason}."
@@ -218,6 +223,7 @@ def _judged(
             "apart": worst.get(_who(row)),
             "why": one and one.get("reason"),
             "beside_ratio": speed_over(row, other, at),
+            "counterpart": other is not None,
             "is_reference": row["framework"] == reference,
             "adapter": through_adapter(one or {}),
         }

@@ -34,12 +34,11 @@ from ..planner.predicted import predicted_sentences
 from ...spec.strategies import names_where
 
 # %% ../../../nbs/80_report/pages/70_overview.ipynb #5cf44268
+from ...compare.reasons import APART_OVER, reason_lines
 from ...core.escape import few_names
 from llmbench.report.answer import (
-    APART_OVER,
     Answer,
     Contest,
-    reason_lines,
     study_badge,
 )
 from ..categories import Win, cost_rows, costs_table, price_note, wins_of

@@ -11,9 +11,9 @@ from typing import Any
 
 from ...analysis.parity import allowed_by_repeats, tolerance_of
 from ...analysis.steps import Interval, Location, spent
+from ...compare.reasons import APART_OVER
 from ...compare.winner import Contender, beside_location, steps_ratio, were_interleaved
 from ...core.numbers import significant
-from ..answer import APART_OVER
 from ..parts import LABEL, Column, md_text, number_column, text_column
 from llmbench.report.ratios import (
     loss_cell,

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...compare.reasons import reason_lines
 from ...core.escape import md_text
 from ...core.numbers import significant
-from ..answer import Answer, answer_of, reason_lines
+from ..answer import Answer, answer_of
 from ..markup import Md, rendered
 from .frameworks import framework_sentences
 from llmbench.report.pages.overview import (

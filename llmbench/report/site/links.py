@@ -39,7 +39,7 @@ def _target(page: str, link: str) -> tuple[str, str]:
     anchor = "" if "=" in anchor else anchor  # a=b is a state that the page reads
     return os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page, anchor
 
-
+# %% ../../../nbs/80_report/site/19_links.ipynb #483f1740
 def _files_in(site: Path) -> set[str]:
     "The files of a site by their place: listed once, for a thousand pages ask for five thousand."
     top = len(os.fspath(site)) + 1

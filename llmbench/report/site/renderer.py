@@ -201,6 +201,7 @@ def _rendered(
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #a56cc495
 _GLOSSARY = "glossary.html"
+Made = dict[str, dict[str, Any]]  # by the place of a page: its links, and its entries of the search
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #ea10f27f
 class _PageRenderer:
@@ -241,9 +242,6 @@ def _made(
     return text, {"links": page_links(text), "entries": entries}
 
 # %% ../../../nbs/80_report/site/20_renderer.ipynb #b05d7c26
-Made = dict[str, dict[str, Any]]  # by the place of a page: its links, and its entries of the search
-
-
 def _some_written(
     renderer: _PageRenderer,
     pages: Sequence[Page],

@@ -178,6 +178,7 @@ def study_page(bench: Workbench, text: StudyText) -> Md:
         answer=Md(text.page),
         reading=study.reading,
         parts=parts,
+        one_request=study.of_frameworks,
         unsteady=Md(UNSTEADY) if "△" in whole else "",
     )
 

@@ -12,8 +12,9 @@ from itertools import combinations
 from typing import Any
 
 from ...analysis.steps import spent
+from ...compare.reasons import reason_lines
 from ...compare.winner import Contender, shows_difference, steps_ratio, were_interleaved
-from ..answer import Answer, Contest, fairness_among, reason_lines
+from ..answer import Answer, Contest, fairness_among
 from ..workbench import Study, Workbench
 
 # %% ../../../nbs/80_report/studies/20_sets.ipynb #118a5d65
