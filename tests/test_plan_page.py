@@ -433,6 +433,7 @@ LAYOUT = "&pp=4&vpp=1&cp=1&ep=1&micro_batch=1&recompute=none&zero_stage=1"
         ("#network=-4", "Network (GB/s per GPU) “-4”: write a number from 0.01"),
         ("#precision=int3", "precision “int3”: allowed are bf16, fp16, fp8, nvfp4"),
         ("#card=A10&precision=fp8&gpus=8", "allowed with this card are bf16, fp16"),
+        ("#card=V100+SXM2&precision=fp8&gpus=8", "allowed with this card are fp16"),
         ("#card=H200+SXM&precision=nvfp4", "no peak of H200 SXM in it is known"),
         ("#gpus=1&model=Kimi-K2", "layouts fits in 80 GB; take more GPUs"),
         ("#mtbf=0", "MTBF of a node (hours) “0”: write a number from 0.01"),
@@ -444,6 +445,19 @@ def test_what_is_impossible_is_said_in_words(reader, address, words):
     reader.wait(f"{TEXT}.includes({words!r})")
     assert "NaN" not in reader.js(TEXT) and reader.console() == []
     assert reader.js("getComputedStyle(document.querySelector('.plan-cards')).display") == "none"
+
+
+def test_a_card_without_bf16_is_planned_by_its_peak_in_fp16_and_the_page_says_so(reader):
+    cards = "document.querySelector('.plan-cards').textContent"
+    address = "#model=llama-1b&gpus=8&tp=1&pp=1&vpp=1&cp=1&ep=1&micro_batch=1&recompute=full"
+    for card, precision, said in (
+        ("V100+SXM2", "bf16", True),
+        ("V100+SXM2", "fp16", False),
+        ("A100-80GB+SXM", "bf16", False),
+    ):
+        opened(reader, f"{address}&zero_stage=3&card={card}&precision={precision}")
+        reader.wait(f"{cards}.includes('tokens/s per GPU')")
+        assert ("this card has no bf16" in reader.js(cards)) is said, (card, precision)
 
 
 OFFERED = "Array.from(document.querySelectorAll('[data-part=problem] p button'))"

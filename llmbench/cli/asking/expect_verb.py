@@ -138,7 +138,7 @@ def expect(
     model: Annotated[str | None, option("a preset, or a model of the rows", "NAME")] = None,
     hardware: Annotated[str | None, option("the accelerator, such as h100", "NAME")] = None,
     gpus: Annotated[OptionalWhole, option("how many", "N")] = None,
-    seq_len: Annotated[OptionalWhole, option(_SEQ, "N")] = None,
+    seq_len: Annotated[OptionalTokens, option(_SEQ, "N")] = None,
     precision: Annotated[_Formats | None, option("default bf16")] = None,
     framework: Annotated[str | None, option("the program that trains", "NAME")] = None,
     strategy: Annotated[str | None, option("such as fsdp, zero3, tp", "NAME")] = None,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .plan_options import prices_given
 from ...core.errors import RequestError
 from ...core.numbers import aligned, significant
 
@@ -74,9 +75,15 @@ def in_order(cards: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [dict(c) | t for c, t in zip([*known, *rest], [*told, *alone], strict=True)]
 
 
-def cards_facts(question: Any, names: Sequence[str]) -> dict[str, Any]:
-    "The answer as JSON: what was asked, and the cards in order. RequestError where none can do it."
-    found = {(c := card_facts(replace(question, hardware=name)))["hardware"]: c for name in names}
+def cards_facts(
+    question: Any, names: Sequence[str], prices: Sequence[float | None] = ()
+) -> dict[str, Any]:
+    """The answer as JSON: what was asked, and the cards in order; `prices`: those given, per GPU
+    and hour in USD. RequestError where none can do it.
+    """
+    paid = [replace(question.economy, price=price) for price in prices or [None] * len(names)]
+    asked = [replace(question, hardware=n, economy=e) for n, e in zip(names, paid, strict=True)]
+    found = {(c := card_facts(one))["hardware"]: c for one in asked}
     if all(c["layout"] is None for c in found.values()):
         raise RequestError("; ".join(dict.fromkeys(c["problem"] for c in found.values())))
     return {
@@ -162,5 +169,5 @@ def text_of_cards(facts: Mapping[str, Any]) -> str:
 def cards_text(typed: Mapping[str, Any], question: Any, names: Sequence[str]) -> str:
     "The answer for several cards, as text or JSON."
     check_for_one(typed)
-    facts = cards_facts(question, names)
+    facts = cards_facts(question, names, prices_given(typed["asked"].price, len(names)))
     return json.dumps(facts, indent=2) + "\n" if typed["format"] == "json" else text_of_cards(facts)

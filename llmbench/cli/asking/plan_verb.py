@@ -14,8 +14,17 @@ from typing import Annotated, Any, Literal
 
 from .calibrate_verb import own_machine_text
 from .plan_cards import cards_text, several_cards
-from .plan_options import PlanOptions, economy_of
-from ..verbs import OptionalPath, OptionalWhole, Prose, counted, in_style, option, out
+from .plan_options import PlanOptions, economy_of, prices_given
+from llmbench.cli.verbs import (
+    OptionalPath,
+    OptionalTokens,
+    OptionalWhole,
+    Prose,
+    counted,
+    in_style,
+    option,
+    out,
+)
 from ...core.errors import RequestError, unknown_name
 
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #4a84240a
@@ -66,7 +75,7 @@ def plan(
     hardware: Annotated[str | None, option(_HARDWARE, "NAME,NAME")] = None,
     gpus: Annotated[str | None, option("how many, several with commas", "N,N")] = None,
     global_tokens: Annotated[str | None, option("per step; 4M are 4 x 2^20", "N")] = None,
-    seq_len: Annotated[OptionalWhole, option("tokens of a sequence (default 4096)", "N")] = None,
+    seq_len: Annotated[OptionalTokens, option("tokens of a sequence (default 4096)", "N")] = None,
     tokens: Annotated[str | None, option("of the whole training, such as 2T", "N")] = None,
     framework: Annotated[str, option("family of the program", "NAME")] = "megatron",
     precision: Annotated[str, option("bf16, fp16, fp8 or nvfp4", "NAME")] = "bf16",
@@ -106,7 +115,7 @@ def _check_positive(typed: dict[str, Any]) -> None:
             raise RequestError(f"--{name.replace('_', '-')} {value:g}: write a number above 0")
 
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #5d0c11f4
-def _question(typed: dict[str, Any]) -> Any:
+def _question(typed: dict[str, Any], price: float | None = None) -> Any:
     from llmbench.compare.planned.answer import PlanQuestion
 
     lacks = [f"--{n.replace('_', '-')}" for n in _NEEDED if typed[n] is None]
@@ -128,7 +137,7 @@ def _question(typed: dict[str, Any]) -> Any:
         typed["model"], typed["hardware"], gpu_counts(typed["gpus"]),
         whole_sequences(asked, length), length,
         typed["framework"], typed["precision"], whole, typed["network_gb_s"], given or None,
-        typed["asked"].rank, economy_of(typed["asked"]), typed["asked"].surely,
+        typed["asked"].rank, economy_of(typed["asked"], price), typed["asked"].surely,
     )  # fmt: skip
 
 # %% ../../../nbs/90_cli/asking/20_plan_verb.ipynb #b212db15
@@ -150,7 +159,8 @@ def _planned(typed: dict[str, Any]) -> str:
 
     asked_json = typed["format"] == "json"
     top, place, asked = typed["top"] or 10, typed["explain"], typed["asked"]
-    answer = answer_of(_question(typed), most=max(top, place or 1, asked.write or 1))
+    (price,) = prices_given(asked.price, 1)
+    answer = answer_of(_question(typed, price), most=max(top, place or 1, asked.write or 1))
     if asked.write is not None:
         _write(answer, asked)
     if place:

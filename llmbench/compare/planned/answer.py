@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FORMATS', 'shape_named', 'own_card', 'hardware_profile', 'machine_named', 'PlanQuestion', 'Searched', 'PlanAnswer',
-           'faster_chance', 'cheaper_chance', 'parts_of', 'formats_of', 'check_format', 'parameters_of_shape',
-           'check_rank', 'saved_state', 'goodput_plans', 'usable_gib', 'plan']
+           'faster_chance', 'cheaper_chance', 'parts_of', 'formats_of', 'lacks_bf16', 'check_format',
+           'parameters_of_shape', 'check_rank', 'saved_state', 'goodput_plans', 'usable_gib', 'plan']
 
 # %% ../../../nbs/70_compare/planned/50_answer.ipynb #41558228
 import re
@@ -211,10 +211,20 @@ def formats_of(machine: MachineArrays) -> list[str]:
     known = [True, peaks[1] > peaks[0], peaks[2] > peaks[1] > peaks[0]]
     return [name for name, level in FORMATS.items() if known[level]]
 
+# %% ../../../nbs/70_compare/planned/50_answer.ipynb #1c657a7c
+def lacks_bf16(card: str) -> bool:
+    "Whether a card of accelerators.csv has a peak in fp16 and none in bf16."
+    rows = known_edition().tables["accelerators.csv"].rows
+    found = next((r.values for r in rows if r.values["name"] == card), None)
+    names = ("peak_fp16_dense_tflops", "peak_bf16_dense_tflops")
+    return found is not None and [found[n] is None for n in names] == [False, True]
+
 
 def check_format(precision: str, machine: MachineArrays, card: str) -> None:
     "Raise RequestError for a number format that a card does not have."
-    if precision in FORMATS and precision not in (allowed := formats_of(machine)):
+    known = formats_of(machine)
+    if precision in FORMATS and precision not in known:
+        allowed = [name for name in known if name != "bf16" or not lacks_bf16(card)]
         raise RequestError(
             f"--precision {precision}: no peak of {card} in it is known; allowed with this card are"
             f" {', '.join(allowed)}"

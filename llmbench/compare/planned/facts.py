@@ -19,6 +19,7 @@ from llmbench.compare.planned.answer import (
     cheaper_chance,
     faster_chance,
     goodput_plans,
+    lacks_bf16,
     parts_of,
     usable_gib,
 )
@@ -231,6 +232,13 @@ ANSWER_KEYS = {
     "layouts": "in the order of `rank`",
 }  # fmt: skip
 
+# %% ../../../nbs/70_compare/planned/54_facts.ipynb #ee8367a5
+def _format_guess(answer: PlanAnswer) -> list[str]:
+    "The number format in words, where the card does not have the one that is planned."
+    if answer.question.precision != "bf16" or not lacks_bf16(answer.card):
+        return []
+    return [f"the peak in fp16 for {answer.card}, which has no bf16 (--precision fp16)"]
+
 # %% ../../../nbs/70_compare/planned/54_facts.ipynb #5d0c1200
 def _network_guess(answer: PlanAnswer) -> list[str]:
     "The network in words, where it is the usual one of the card and not a given one."
@@ -269,7 +277,7 @@ def _money(answer: PlanAnswer) -> dict[str, Any]:
         "tdp_w": tdp_w_of(answer.card),
         "power_w": power_w_of(answer.card, e),
         "checkpoint_is": "background" if e.background else "blocking",
-        "guesses": [*_network_guess(answer), *guesses_of(e)],
+        "guesses": [*_format_guess(answer), *_network_guess(answer), *guesses_of(e)],
     }
 
 # %% ../../../nbs/70_compare/planned/54_facts.ipynb #9677ebe9

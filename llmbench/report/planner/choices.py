@@ -16,6 +16,7 @@ import numpy as np
 from ...analysis.cost import load_prices, price_of
 from ...compare.expected.case import CATEGORIES, NUMBERS, family_of
 from ...compare.expected.field import PublishedField, read_field
+from ...compare.planned.answer import lacks_bf16
 from ...compare.planned.calibration import highest_mfu
 from ...compare.planned.economy import tdp_w_of
 from ...compare.planned.rows import machine_columns
@@ -63,6 +64,7 @@ def _card_of(row: Mapping[str, Any], prices: tuple) -> dict[str, Any] | None:
     return {
         "name": row["name"], "arch": row["arch"], "tdp_w": tdp_w_of(row["name"]),
         "memory_gb": float(str(row["memory_gb"]).split()[-1]), "mfu_most": highest_mfu(row["name"]),
+        "no_bf16": lacks_bf16(row["name"]),
         "machine": {n: float(v) if isfinite(v) else None for n, v in columns.items()},
         "usd": price and price.price_per_hour,
         "usd_span": price and [price.least, price.most],

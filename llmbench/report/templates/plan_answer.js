@@ -103,7 +103,7 @@ function questionOf(s) {
   q.machine = M.known_machine(known(K.machine, { ...card.machine, ...(q.network === null ? {} : { network_gbs: q.network }) }));
   const level = picked(FORMATS, s.precision, "precision"), peaks = [q.machine.peak_16, q.machine.peak_8, q.machine.peak_4];
   const has = (format) => peaks.slice(1, format + 1).every((peak, at) => peak > peaks[at]);
-  if (!has(level)) throw new Refused(`precision “${s.precision}”: no peak of ${card.name} in it is known; allowed with this card are ${Object.keys(FORMATS).filter((name) => has(FORMATS[name])).join(", ")}`);
+  if (!has(level)) throw new Refused(`precision “${s.precision}”: no peak of ${card.name} in it is known; allowed with this card are ${Object.keys(FORMATS).filter((name) => has(FORMATS[name]) && !(name === "bf16" && card.no_bf16)).join(", ")}`);
   const settings = { family, precision: level, memory_gb: card.memory_gb, flash: 1 };
   q.fixed = { shape: q.shape, sequences: q.sequences, seq_len: q.seq, settings, domain: Math.trunc(q.machine.domain) };
   q.base = known(K.layout, { ...q.shape, seq_len: q.seq, global_sequences: q.sequences, ...settings });
