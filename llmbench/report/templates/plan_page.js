@@ -311,7 +311,7 @@ function beyondWords(q, found) { // that no one published as much of this card
   return most !== null && 100 * found.mfu > most ? `above the highest published MFU of this card (${most.toFixed(1)} %), so expect less` : null;
 }
 
-function formatWords(q) { // that a card without bf16 is planned by its peak in fp16
+function peakWords(q) { // that a card without bf16 is planned by its peak in fp16
   return q.card.no_bf16 && q.state.precision === "bf16" ? "by its peak in fp16: this card has no bf16" : null;
 }
 
@@ -328,7 +328,7 @@ function showCards(q, found) {
   const cards = [
     cardBox("Step time (P50)", significant(found.step), "s", spanText(found, found.step, 3, "s"),
       `nine of ten: ${significant(found.step / found.factor90)} to ${significant(found.step * found.factor90)} s`),
-    cardBox("Speed", significant(found.rate, 4), "tokens/s per GPU", spanText(found, found.rate, 3, ""), `MFU ${significant(100 * found.mfu)} %`, beyondWords(q, found), formatWords(q)),
+    cardBox("Speed", significant(found.rate, 4), "tokens/s per GPU", spanText(found, found.rate, 3, ""), `MFU ${significant(100 * found.mfu)} %`, beyondWords(q, found), peakWords(q)),
     cardBox("Peak memory (P50)", significant(gib(found.total)), "GiB", fitBadge(found.chance),
       `P10 to P90: ${significant(gib(found.total / found.factor_memory))} to ${significant(gib(found.total * found.factor_memory))} GiB`,
       `usable: ${significant(gib(found.usable))} of ${significant(q.card.memory_gb, 4)} GiB`,
