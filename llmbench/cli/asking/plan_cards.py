@@ -74,7 +74,7 @@ def in_order(cards: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     alone = [{"told_from_cheapest": None}] * len(rest)
     return [dict(c) | t for c, t in zip([*known, *rest], [*told, *alone], strict=True)]
 
-
+# %% ../../../nbs/90_cli/asking/18_plan_cards.ipynb #993213a0
 def cards_facts(
     question: Any, names: Sequence[str], prices: Sequence[float | None] = ()
 ) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def day_of(text: str | None) -> date | None:
             f"--start {text!r}: write a day as YYYY-MM-DD, such as 2027-01-31"
         ) from None
 
-
+# %% ../../../nbs/90_cli/asking/15_plan_options.ipynb #0f8b5b34
 def prices_given(text: str | None, cards: int) -> list[float | None]:
     "A price for each of several cards, None where none is given; RequestError for another number."
     words = [word.strip() for word in text.split(",")] if text is not None else []
@@ -76,7 +76,7 @@ def prices_given(text: str | None, cards: int) -> list[float | None]:
         )
     return [float(word) for word in words] or [None] * cards
 
-
+# %% ../../../nbs/90_cli/asking/15_plan_options.ipynb #405cdf21
 _NO_ECONOMY = ("rank", "surely", "start", "write", "out", "force", "price")
 
 
