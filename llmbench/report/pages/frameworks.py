@@ -93,11 +93,15 @@ def apart_at_most(precision: str | None) -> float:
     return max(OTHER_KERNELS, tolerance_of(precision))
 
 
+_LONGEST_VERSION = 24  # of one that names commits and other programs the beginning
+
+
 def framework_label(row: Mapping[str, Any], several: bool, request: str | None = None) -> str:
     """A framework and its version; with strategy and ranks where a study has several, and with the
     request where it has several of one strategy. An unknown strategy has the name of its set.
     """
-    name = " ".join(short_label(x) for x in (row["framework"] or "unknown", row["version"]) if x)
+    version = [short_label(row["version"], _LONGEST_VERSION)] if row["version"] else []
+    name = " ".join([short_label(row["framework"] or "unknown"), *version])
     if request is not None and row["strategy"]:
         name += f" · {short_label(request)}"
     own = known_name(row | {"framework": None})
@@ -236,7 +240,7 @@ def _speeds(study: Study, found: Frameworks) -> str:
     shown = [
         line
         for r in found.rows
-        if not (r["is_reference"] or r["adapter"])
+        if r["ratio"] and not (r["is_reference"] or r["adapter"])
         for line in ratio_rows(r["title"], {spent: r["ratio"], found.at: r["beside_ratio"]})
     ]
     if not shown:
