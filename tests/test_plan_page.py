@@ -466,7 +466,7 @@ SEARCHED = "llmbenchPlan.best() !== null"
 
 def test_every_change_that_is_offered_makes_an_impossible_layout_possible_and_fits(reader):
     address = f"#tp=3{LAYOUT}&gpus=256"
-    opened(reader, address).wait(SEARCHED)
+    opened(reader, address).wait(f"{SEARCHED} && {OFFERED}.length > 1")
     offered = reader.js(f"{OFFERED}.map(b => b.textContent)")
     assert (
         offered[0] == "8"
@@ -475,7 +475,7 @@ def test_every_change_that_is_offered_makes_an_impossible_layout_possible_and_fi
     )
     assert "do not fit in the memory" in reader.js(TEXT), "tp 1, 2 and 4 break no rule"
     for place in range(len(offered)):
-        opened(reader, address).wait(SEARCHED)
+        opened(reader, address).wait(f"{SEARCHED} && {OFFERED}.length > {place}")
         reader.driver.execute_script(f"{OFFERED}[{place}].click()")
         assert reader.js("document.querySelector('#plan.has-problem')") is None, offered[place]
         assert reader.js("llmbenchPlan.answer().chance") >= 0.5, offered[place]
@@ -510,7 +510,7 @@ def test_with_seven_gpus_only_numbers_that_work_are_offered(reader, layout):
 
 def test_a_number_of_gpus_on_which_nothing_fits_is_not_offered(reader):
     """Four cards have layouts of a 70B model, but no memory for any."""
-    opened(reader, "#gpus=7").wait(SEARCHED)
+    opened(reader, "#gpus=7").wait(f"{SEARCHED} && {OFFERED}.length > 0")
     offered = reader.js(f"{OFFERED}.map(b => b.textContent)")
     assert "4" not in offered and len(offered) >= 1, offered
 
