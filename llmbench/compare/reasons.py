@@ -54,15 +54,16 @@ def _widest(reasons: Sequence[str]) -> list[str]:
 
 # %% ../../nbs/70_compare/17_reasons.ipynb #f9b495b9
 _AGAINST = re.compile(r"(\S+) (.+?) against (.+)")
+_NUMBER = re.compile(r"\d[\d.,]*(e[-+]?\d+)?")
 _MOST_VALUES = 4
 
 
 def _joined(reasons: Sequence[str]) -> list[str]:
-    "One line for each fact, with all its values, and for a fault of several runs, the first one's."
+    "One line for each fact with all its values, and for faults that differ in numbers alone."
     found: dict[tuple[str, ...], list[str]] = {}
     for reason in reasons:
         fact = _AGAINST.fullmatch(reason)
-        key = fact.groups()[:2] if fact else (reason.partition(": ")[0],)
+        key = fact.groups()[:2] if fact else (_NUMBER.sub("0", reason),)
         found.setdefault(key, []).append(fact[3] if fact else reason)
     lines = []
     for key, (first, *more) in found.items():

@@ -66,7 +66,7 @@ def day_of(text: str | None) -> date | None:
 def prices_given(text: str | None, cards: int) -> list[float | None]:
     "A price for each of several cards, None where none is given; RequestError for another number."
     words = [word.strip() for word in text.split(",")] if text is not None else []
-    if wrong := [word for word in words if not re.fullmatch(r"-?\d{1,9}(\.\d+)?", word)]:
+    if wrong := [word for word in words if not re.fullmatch(r"-?(\d{1,9}(\.\d*)?|\.\d+)", word)]:
         raise RequestError(f"--price {wrong[0]!r}: write USD per GPU and hour, such as 2.5")
     if words and len(words) != cards:
         like = ",".join(["2.5", "1.9", "3"][:cards]) if cards < 4 else "2.5,1.9,…"

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...core.bounds import LABEL
 from ..base import Draft
 from ..structured import number, whole, words
 
@@ -148,7 +149,7 @@ def add_hardware(draft: Draft, system: Mapping[str, Any], file: Path | None = No
         draft.event("host", f"{cores} cores per node, {memory}")
     framework, version = framework_of(words(system.get("framework")))
     draft.fact("env.framework", framework)
-    if version:
+    if version and re.fullmatch(LABEL, framework):  # another name is left out by the schema
         draft.fact(f"env.versions.{framework}", version)
     stack = system.get("other_software_stack")
     for place, key in _STACK.items():
